@@ -1,4 +1,4 @@
-"""The connection broker of a vCenter: who it is, and its pools with their machines and sessions."""
+"""The connection broker of a vCenter: its identity, and its pools with their machines and sessions."""
 
 from __future__ import annotations
 
@@ -18,40 +18,43 @@ if TYPE_CHECKING:
 
 
 def broker_show(site: Site) -> BrokerState:
-    """Bulk reads of the broker and one of vCenter. Raises UsageError where none is configured, NotConnected."""
+    """Return the state of the broker by bulk reads of it and one of vCenter.
+
+    Raises UsageError if no broker is configured, NotConnected.
+    """
     from gpuops.advise.machine_match import match_machines
     from gpuops.model.desktops.broker_state import BrokerState, pool_states
 
-    with opened(site) as broker:
+    with open_broker(site) as broker:
         identity, pools, machines = broker.identity(), broker.pools(), broker.machines()
         sessions, vcenters = broker.sessions(), broker.vcenters()
     inventory = site.vcenter.inventory()
     match = match_machines(inventory.vms.values(), inventory.vcenter, machines, vcenters)
     states = pool_states(pools, machines, sessions, {machine.id for machine in match.machine_of.values()})
     not_found = tuple(sorted((match.machines[identity].name, why) for identity, why in match.not_found.items()))
-    known = {pool.id for pool in pools}
-    others = {each.id for each in machines if each.pool in known}
-    other_sessions = sum(each.machine not in others for each in sessions)
+    pool_ids = {pool.id for pool in pools}
+    pool_machines = {pooled.id for pooled in machines if pooled.pool in pool_ids}
+    other_sessions = sum(pooled.machine not in pool_machines for pooled in sessions)
     return BrokerState(identity, states, not_found, match.reasons, len(match.elsewhere), other_sessions)
 
 
 def broker_identity(site: Site) -> BrokerIdentity | None:
-    """What the broker is and who is logged in; None = none is configured. Raises NotConnected in its kinds."""
+    """Return the broker's identity and its logged-in user; None if no broker is configured. Raises NotConnected."""
     if site.broker is None:
         return None
-    with opened(site) as broker:
+    with open_broker(site) as broker:
         return broker.identity()
 
 
 @contextmanager
-def opened(site: Site) -> Iterator[Horizon]:
-    """The broker, logged in for the block. Raises UsageError where none is configured, NotConnected in its kinds."""
+def open_broker(site: Site) -> Iterator[Horizon]:
+    """Yield the broker, logged in for the block. Raises UsageError if none is configured, NotConnected."""
     with _client(site) as broker:
         yield broker
 
 
 def kept_open(site: Site) -> Horizon:
-    """The broker, logged in until the site is closed. Raises as `opened`."""
+    """Return the broker, logged in until the site is closed. Raises as `open_broker`."""
     return site.closing.enter_context(_client(site))
 
 
@@ -66,16 +69,16 @@ def _client(site: Site) -> Horizon:
     return Horizon(site.broker())
 
 
-def way(
+def broker_login_source(
     where: BrokerDestination | None, environ: Mapping[str, str], ask: Callable[[str], str] | None
 ) -> Callable[[], BrokerTarget] | None:
-    """Finds the login to the broker when it is needed; None = there is no broker."""
+    """Return a function that finds the login to the broker when it is needed; None if there is no broker."""
     if where is None:
         return None
 
-    def found() -> BrokerTarget:
+    def find_login() -> BrokerTarget:
         from gpuops.config.vcenter.broker import broker_login
 
         return broker_login(where, environ, ask)
 
-    return found
+    return find_login

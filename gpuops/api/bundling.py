@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bundle(site: Site, key: bytes, now: datetime, *, contact: bool = False) -> tuple[Bundle, JudgedContact | None]:
-    """A bundle of this vCenter, its names hidden by the key. Nothing is written.
+    """Return a bundle of this vCenter, its names hidden by the key. Nothing is written.
 
     `contact`: also all that the table of assumptions is judged by; it is returned as it was read, with names.
 

@@ -21,14 +21,14 @@ PRIVILEGES: Final = (
     "VirtualMachine.GuestOperations.Modify",
     "VirtualMachine.GuestOperations.Query",
 )
-"""Of each VM of the cluster."""
+"""Needed on each VM of the cluster."""
 MARKING: Final = "VirtualMachine.Config.AdvancedConfig"
-"""Of its first VM besides, which says that a run uses the cluster."""
+"""Needed on its first VM too, whose settings mark that a run uses the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """A run over a cluster: what is started, and how it ended."""
+    """A run over a cluster: its plan and its end."""
 
     cluster: str
     plan: LaunchPlan
@@ -37,24 +37,24 @@ class ClusterRun:
 
     @property
     def exit_code(self) -> int:
-        """That of the program; 3 = nothing was started, 4 = it did well, and something is left in a guest."""
+        """Return the exit code of the program; 3 if nothing was started, 4 if files remain in a guest."""
         if self.end is None:
             return report_exit_code(refused=self.plan.rejections)
         return self.end.exit_code or report_exit_code(partly=self.end.left)
 
 
 def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], None], *, apply: bool) -> ClusterRun:
-    """What there is to start; with `apply` it is, and `hear` is told of what rank 0 prints.
+    """Plan a run over a cluster, and start it with `apply`; `hear` is called with the output of rank 0.
 
-    Raises UsageError where the cluster does not run whole, Locked while another run uses it, Refused where a guest
-    cannot be made ready, NotConnected.
+    Raises UsageError if a VM of the cluster does not run, Locked while another run uses it, Refused if a guest cannot
+    be made ready, NotConnected.
     """
     from gpuops.execute.cluster import standing
     from gpuops.plan.cluster_run.launch import plan_launch
 
     cluster = standing(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
-    reasons = _no_way_in(cluster, site)
+    reasons = _missing_ways_in(cluster, site)
     if reasons:
         plan = replace(plan, launch=None, rejections=(*plan.rejections, *reasons))
     if plan.launch is None or not apply:
@@ -62,35 +62,37 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     from gpuops.execute.cluster.use import used_alone
     from gpuops.execute.cluster_run import running
 
-    with used_alone(site, cluster, "cluster run") as held:
-        return ClusterRun(name, plan, running.run(plan.launch, site, held, hear))
+    with used_alone(site, cluster, "cluster run") as hold:
+        return ClusterRun(name, plan, running.run(plan.launch, site, hold, hear))
 
 
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
-    """All-reduces over the first nodes of a cluster. Raises as `cluster_run` does, and Refused where none can be."""
+    """Measure all-reduces over the first nodes of a cluster. Raises as `cluster_run`, and Refused if none can run."""
     from gpuops.errors import Refused
     from gpuops.execute.cluster import standing
     from gpuops.execute.cluster_run.bench import bench
     from gpuops.plan.core.rejection import said_once
 
     cluster = standing(name, site)
-    reasons = said_once(_no_way_in(cluster, site))
+    reasons = said_once(_missing_ways_in(cluster, site))
     if reasons:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     return bench(wish, cluster, site)
 
 
-def _no_way_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
-    """Why programs cannot be run in the guests, as far as can be known without trying."""
+def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
+    """Return why programs cannot be run in the guests, as far as can be known without trying."""
     from gpuops.plan.core.plan import Rejection
     from gpuops.plan.core.steps import RunInGuest
 
-    needed = {each.vm: PRIVILEGES for each in cluster.members}
+    needed = {member.vm: PRIVILEGES for member in cluster.members}
     lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
     reasons = [
-        Rejection(each.name, f"this login lacks {', '.join(sorted(lacking[each.vm]))}", hint="ask for a role with it")
-        for each in cluster.members
-        if lacking.get(each.vm)
+        Rejection(
+            member.name, f"this login lacks {', '.join(sorted(lacking[member.vm]))}", hint="ask for a role with it"
+        )
+        for member in cluster.members
+        if lacking.get(member.vm)
     ]
     no_login = site.vcenter.no_way_in(RunInGuest(cluster.members[0].vm, "/bin/sh"))
     if no_login is not None:

@@ -1,4 +1,4 @@
-"""What a fleet would do after changes that nobody has made: reads, and asks `gpuops.plan.what_if`."""
+"""Compare the fleet with the fleet after hypothetical changes: reads, and calls `gpuops.plan.what_if`."""
 
 from __future__ import annotations
 
@@ -26,35 +26,37 @@ def what_if(
     policy: Policy | None = None,
     at: datetime | time | None = None,
 ) -> WhatIfAnswer:
-    """The fleet as it is beside the fleet after the changes of the request. Nothing is ever written.
+    """Compare the fleet as it is with the fleet after the changes of the request. Nothing is ever written.
 
-    With a policy the night that would begin at this moment is planned on both. Requests that the request lacks are
-    those of recorded days, where the store of measurements has any. Raises UsageError for what is not there, cannot be
-    or changes nothing; HostNotFound, StateDamaged.
+    With a policy the night that would begin at this moment is planned on both. If the request names no VMs to place,
+    those of recorded days are placed, if the store of measurements has any. Raises UsageError for a change that names
+    something missing, is impossible or changes nothing; HostNotFound, StateDamaged.
     """
     from gpuops.plan.what_if.question import NightAsked
 
-    asked = [each for each in request.requests if each.tag]
-    seen = site.vcenter.with_tags(inventory) if asked else inventory
+    tagged_requests = [requested for requested in request.requests if requested.tag]
+    compared = site.vcenter.with_tags(inventory) if tagged_requests else inventory
     night = None
     if policy is not None:
         night = NightAsked(*request_of_night(policy, site, at))
-        seen = site.read_for_policy(seen, policy)
+        compared = site.read_for_policy(compared, policy)
     else:
-        seen = site.with_health(seen)
-    hosts = request.config_targets(seen)
+        compared = site.with_health(compared)
+    hosts = request.config_targets(compared)
     if hosts:
-        seen = site.vcenter.with_config_targets(seen, hosts)
-    recorded = {} if request.requests or request.arrivals is not None else recorded_peaks(site.measurements_store, seen)
-    return request.answer(seen, _catalog(request, seen), night, recorded)
+        compared = site.vcenter.with_config_targets(compared, hosts)
+    recorded = (
+        {} if request.requests or request.arrivals is not None else recorded_peaks(site.measurements_store, compared)
+    )
+    return request.answer(compared, _catalog(request, compared), night, recorded)
 
 
 def _catalog(request: WhatIf, inventory: Inventory) -> Catalog:
-    """The catalogue of the boards that are there or named; all of it where a name is not a board's or a profile's."""
+    """Return the catalogue of the installed and named boards; the complete one if a name is unknown in it."""
     models, profiles = request.named
     keys = [model.lower().removeprefix("nvidia ").replace(" ", "-") for model in models]
     carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
-    known = load(
+    catalog = load(
         profiles=(*inventory.offered_profiles, *carried),
         pci=(
             (gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
@@ -63,6 +65,6 @@ def _catalog(request: WhatIf, inventory: Inventory) -> Catalog:
         ),
         boards=keys,
     )
-    lacking = any(known.board(key) is None for key in keys)
-    lacking = lacking or any(known.profile(f"nvidia_{without_brand(name)}") is None for name in profiles)
-    return load(everything=True) if lacking else known
+    lacking = any(catalog.board(key) is None for key in keys)
+    lacking = lacking or any(catalog.profile(f"nvidia_{without_brand(name)}") is None for name in profiles)
+    return load(everything=True) if lacking else catalog

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from gpuops.api.broker import way
+from gpuops.api.broker import broker_login_source
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
@@ -48,11 +48,11 @@ def connect(
     warn: Callable[[str], None] | None = None,
     returns: bool | None = False,
 ) -> Site:
-    """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
+    """Return a logged-in site; closing it logs out. `ask` prompts for the password; None = there is no terminal.
 
-    `vcenter_wait` is that of a return, which waits for a vCenter that is away; None = it is not waited for. `returns`
-    is a return or a look ahead at one: it goes on where the login to guests cannot be had. None = not known yet:
-    `Site.no_guests` says why there is none.
+    `vcenter_wait` is that of a return, which waits for a vCenter that does not answer; None = it is not waited for.
+    `returns`: this is a return or its preview, which continues if the login to guests cannot be read. None = not known
+    yet: `Site.no_guests` then has the reason.
     `warn` is called for a vCenter that is too old to be changed.
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError, Refused.
@@ -67,15 +67,16 @@ def connect(
     url = ""
     with ExitStack() as closing:
         if isinstance(where, Simulated):
-            target, broker = _simulated(where, closing)
+            target, broker = _start_simulated(where, closing)
             state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
-            url = _usable(where.journal_url or "")
-            target, broker = login(where, environ, ask), way(where.broker, environ, ask)
-        label, entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
+            url = _check_journal_url(where.journal_url or "")
+            target, broker = login(where, environ, ask), broker_login_source(where.broker, environ, ask)
+        label, guest_entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
         no_guests: list[GpuopsError] = []
         target = replace(
-            target, guest=_guest_login(environ, label, entry, None if returns is False else no_guests) or target.guest
+            target,
+            guest=_guest_login(environ, label, guest_entry, None if returns is False else no_guests) or target.guest,
         )
         if returns and warn is not None:
             for error in no_guests:
@@ -90,8 +91,8 @@ def connect(
             with guarded_login(kept_in, target.username, file, target.address, is_return=vcenter_wait is not None):
                 return Connection(target, shell)
 
-        found = vcenter_wait.reach_vcenter(logged_in) if vcenter_wait else logged_in()
-        vcenter = closing.enter_context(found)
+        connection = vcenter_wait.reach_vcenter(logged_in) if vcenter_wait else logged_in()
+        vcenter = closing.enter_context(connection)
         vcenter.warn = warn or vcenter.warn
         if warn is not None and (reason := why_only_read(vcenter.api_version)):
             warn(reason)
@@ -123,29 +124,29 @@ def connect_checked(
     run: str = "",
     returns: bool | None = False,
 ) -> Site:
-    """As `connect`; `warn` is called for a certificate that is not verified too, and the audit log names the `caller`.
+    """As `connect`; `warn` is also called for a certificate that is not verified, and the audit log names the `caller`.
 
-    `guarded` is a run that nobody watches: it is refused over such a connection, unless somebody `decided` it where
-    the run is written down. `run` is the command of one that changes something: a notice tells that it did not get as
-    far as vCenter. Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
+    `guarded`: an unattended run, which is refused over such a connection unless it was `decided` where the run is
+    configured. `run` is the command of a run that changes something: a notice is sent if it cannot reach vCenter.
+    Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
     """
 
-    def connected() -> Site:
-        _checked(where, warn, caller, guarded=guarded, decided=decided, environ=environ, state_dir=state_dir)
+    def connect_after_check() -> Site:
+        _warn_of_unverified(where, warn, caller, guarded=guarded, decided=decided, environ=environ, state_dir=state_dir)
         return connect(
             where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn, returns=returns
         )
 
-    way = notice_way(where, environ, state_dir, warn) if run else None
-    if way is None:
-        return connected()
+    broker_login_source = notice_way(where, environ, state_dir, warn) if run else None
+    if broker_login_source is None:
+        return connect_after_check()
     from gpuops.notify.watch import connecting
 
-    return connecting(way, run, connected)
+    return connecting(broker_login_source, run, connect_after_check)
 
 
 def only_read(site: Site) -> Site:
-    """The same site, whose session refuses every change from here on before it is sent."""
+    """Return the same site; its session refuses every change from now on before it is sent."""
     from gpuops.vsphere.connection import Connection
 
     if isinstance(site.vcenter, Connection):
@@ -159,17 +160,17 @@ def notice_way(
     state_dir: Path | None,
     say: Callable[[str], None] | None = None,
 ) -> NoticeWay | None:
-    """How the notices of its runs are sent; None = its target names no receivers."""
+    """Return how the notices of its runs are sent; None if its target names no receivers."""
     if where.notify is None:
         return None
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir
 
-    way = NoticeWay(where.notify, state_dir or default_state_dir(environ), environ)
-    return replace(way, say=say) if say is not None else way
+    broker_login_source = NoticeWay(where.notify, state_dir or default_state_dir(environ), environ)
+    return replace(broker_login_source, say=say) if say is not None else broker_login_source
 
 
-def _checked(
+def _warn_of_unverified(
     where: Destination | Simulated,
     warn: Callable[[str], None],
     caller: Sequence[str],
@@ -192,35 +193,35 @@ def _checked(
 
 
 def _guest_login(
-    environ: Mapping[str, str], label: str | None, entry: GuestEntry | None, spared: list[GpuopsError] | None
+    environ: Mapping[str, str], label: str | None, guest_entry: GuestEntry | None, tolerated: list[GpuopsError] | None
 ) -> GuestLogin | None:
-    """The login to guests. `spared` is given why one cannot be had; None = that is raised."""
+    """Return the login to guests. An error is added to `tolerated`; with None it is raised."""
     from gpuops.config.vcenter.login import guest_login
 
     try:
-        return guest_login(environ, label, entry)
+        return guest_login(environ, label, guest_entry)
     except GpuopsError as error:
-        if spared is None:
+        if tolerated is None:
             raise
-        spared.append(error)
+        tolerated.append(error)
         return None
 
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
-    """The way into guests over SSH, for hooks whose policy says so."""
+    """Return the SSH client for guests, for hooks whose policy uses SSH."""
     from gpuops.config.vcenter.login import guest_keys
     from gpuops.hostshell.guest_ssh import GuestSsh
 
-    key, known = guest_keys(environ)
-    return GuestSsh(known, key)
+    key, known_hosts = guest_keys(environ)
+    return GuestSsh(known_hosts, key)
 
 
 def _ask_sessions_of(
     site: Site, where: Destination | Simulated, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
-    """Has the site ask what tells of sessions beside vCenter, as the target says.
+    """Set the sources of sessions, GPU health and vGPU use that the target names, in addition to vCenter.
 
-    The sessions of a private simulated broker count only under a policy that has it close gates.
+    The sessions of a private simulated broker count only under a policy that lets the broker close gates.
     """
     from gpuops.config.vcenter.destination import Simulated
     from gpuops.vsphere.connection import Connection
@@ -231,11 +232,11 @@ def _ask_sessions_of(
         from gpuops.execute.site.broker_gates import BrokerGates
         from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
 
-        opened = lru_cache(maxsize=1)(partial(kept_open, site))  # one login for both; a failed one is made again
-        asked = BrokerSessions(opened, say, BrokerRest(site.passed_s))
-        site.gates = BrokerGates(opened, asked)
+        open_once = lru_cache(maxsize=1)(partial(kept_open, site))  # one login for both; a failed one is made again
+        broker_sessions = BrokerSessions(open_once, say, BrokerRest(site.passed_s))
+        site.gates = BrokerGates(open_once, broker_sessions)
         if not isinstance(where, Simulated):
-            sources[Source.BROKER] = asked
+            sources[Source.BROKER] = broker_sessions
     if where.idle_command is not None:
         from gpuops.hostshell.idle_command import IdleCommand
 
@@ -252,7 +253,7 @@ def _ask_sessions_of(
 
 
 def host_shell(hosts: HostLogin) -> NvidiaSmi:
-    """The nvidia-smi of hosts that are entered as a target's entry says."""
+    """Return nvidia-smi on hosts, over the SSH login that a target's entry names."""
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.hostshell.ssh import Ssh
 
@@ -267,7 +268,7 @@ def host_shell(hosts: HostLogin) -> NvidiaSmi:
 
 
 def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource:
-    """What tells of the use of vGPUs: the hosts, where they may be entered, else what was measured of them last."""
+    """Return the source of the use of vGPUs: the hosts if there is an SSH login, else their last measurements."""
     if shell is not None:
         from gpuops.execute.site.vgpu_use import HostsVgpuUse
 
@@ -277,8 +278,8 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
     return StoredVgpuUse(*site.measurements_store, say)
 
 
-def _usable(journal_url: str) -> str:
-    """The same URL. Raises UsageError here, before a login, for one that no journal can be opened by."""
+def _check_journal_url(journal_url: str) -> str:
+    """Return the same URL. Raises UsageError, before a login, if it cannot be the URL of a journal."""
     if journal_url:
         from gpuops.config.vcenter.journal_url import parsed
 
@@ -286,8 +287,8 @@ def _usable(journal_url: str) -> str:
     return journal_url
 
 
-def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[], BrokerTarget] | None]:
-    """A private vCenter, and its Connection Server, which is started when it is asked for."""
+def _start_simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[], BrokerTarget] | None]:
+    """Start a private vCenter; return it and a function that starts its Connection Server."""
     from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
     from gpuops.sim.server import start
 
@@ -310,16 +311,16 @@ def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[
 
 
 def _guest_of(server: SimServer) -> GuestLogin | None:
-    """The user whom the first guest of a private vCenter lets in; None = its scenario names none."""
+    """Return the login of the first guest of a private vCenter; None if its scenario names none."""
     from gpuops.model.vcenter.target import GuestLogin, Secret
 
     accounts = (vm.state.template.login for vm in server.world.by_type("VirtualMachine"))
-    found = next((account for account in accounts if account is not None), None)
-    return GuestLogin(found.username, Secret(found.password)) if found is not None else None
+    account = next((login for login in accounts if login is not None), None)
+    return GuestLogin(account.username, Secret(account.password)) if account is not None else None
 
 
 def offline(inventory: Inventory) -> Site:
-    """A site that plans on a saved inventory (`--inventory FILE`), with no vCenter; it refuses to change anything."""
+    """Return a site that plans on a saved inventory (`--inventory FILE`), without vCenter, and refuses all changes."""
     from gpuops.execute.site.saved_inventory import SavedVcenter
     from gpuops.execute.state.state_dir import default_state_dir
 
@@ -327,7 +328,7 @@ def offline(inventory: Inventory) -> Site:
 
 
 def passwords_of(site: Site) -> tuple[Secret, ...]:
-    """Those that gpuops has for this vCenter and its guests: a program in a guest is shown without them."""
+    """Return gpuops' passwords for this vCenter and its guests: the output of guest programs is shown without them."""
     from gpuops.execute.site.guest_work import KnowsSecrets
 
     return site.vcenter.secrets if isinstance(site.vcenter, KnowsSecrets) else ()

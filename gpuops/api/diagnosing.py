@@ -1,4 +1,4 @@
-"""Which component slows VMs down: by the store of measurements and one bulk read, or by cases of files."""
+"""Find the component that slows VMs down: by the store of measurements and one bulk read, or by cases in files."""
 
 from __future__ import annotations
 
@@ -34,54 +34,58 @@ def diagnose(
     host: str | None = None,
     since: datetime | None = None,
 ) -> Diagnosed:
-    """What is at fault of each running VM with a vGPU, of those named so, or of those on a host. Changes nothing in
-    vCenter; each answer is kept, so that it can be confirmed or corrected. Reads the settings of the VMs' hosts.
+    """Diagnose each running VM with a vGPU, those named so, or those on a host. Changes nothing in vCenter.
 
-    Raises UsageError for VMs that are not there or without history, VmNotFound, HostNotFound, StateDamaged.
+    Each answer is stored, so that it can be confirmed or corrected. Reads the settings of the VMs' hosts.
+    Raises UsageError for VMs that do not exist or have no history, VmNotFound, HostNotFound, StateDamaged.
     """
-    vms = _meant(inventory, vm, host)
-    inventory = site.hosts.with_settings(inventory, sorted({each.host for each in vms if each.host is not None}))
+    vms = _vms_to_diagnose(inventory, vm, host)
+    inventory = site.hosts.with_settings(
+        inventory, sorted({machine.host for machine in vms if machine.host is not None})
+    )
     cases, left_out = read_cases(site.measurements_store, inventory, catalog_of(inventory), vms, since)
-    kept = Diagnoses(site.state_dir)
-    model = kept.model()
-    there = [each for each in vms if each.ref in cases]
-    corrections = LocalCorrections.of(kept.settled_diagnoses(inventory.vcenter), inventory.vms)
-    by_model = diagnosed([cases[each.ref] for each in there], model)
-    answers = [corrections.applied(answer, each) for each, answer in zip(there, by_model, strict=True)]
-    found = []
-    for each, answer in zip(there, answers, strict=True):
-        case = cases[each.ref]
-        of = inventory.hosts.get(each.host or "")
-        steps = max(int((values == values).sum()) for values in case.series.values())  # NaN alone is not itself
-        name = kept.note(inventory.vcenter, each.ref, case, answer.suspects, inventory.taken_at)
-        found.append(DiagnosedVm(name, each.name, of.name if of else None, steps * case.step_s / 3600, answer))
-    return Diagnosed(tuple(found), left_out, model)
+    diagnoses = Diagnoses(site.state_dir)
+    model = diagnoses.model()
+    with_case = [machine for machine in vms if machine.ref in cases]
+    corrections = LocalCorrections.of(diagnoses.settled_diagnoses(inventory.vcenter), inventory.vms)
+    by_model = diagnosed([cases[machine.ref] for machine in with_case], model)
+    answers = [corrections.applied(answer, machine) for machine, answer in zip(with_case, by_model, strict=True)]
+    machines = []
+    for machine, answer in zip(with_case, answers, strict=True):
+        case = cases[machine.ref]
+        host_of_vm = inventory.hosts.get(machine.host or "")
+        steps = max(int((samples == samples).sum()) for samples in case.series.values())  # NaN alone is not itself
+        name = diagnoses.note(inventory.vcenter, machine.ref, case, answer.suspects, inventory.taken_at)
+        machines.append(
+            DiagnosedVm(name, machine.name, host_of_vm.name if host_of_vm else None, steps * case.step_s / 3600, answer)
+        )
+    return Diagnosed(tuple(machines), left_out, model)
 
 
-def tell_diagnosis(way: NoticeWay, found: Diagnosed, least: float) -> None:
-    """Sends a notice of components that are at least so probable (0 to 1). Raises nothing that sending meets."""
+def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
+    """Send a notice of components with at least this probability (0 to 1). Raises no errors of sending."""
     from gpuops.notify.watch import tell_diagnosis as tell
 
-    tell(way, found, least)
+    tell(way, diagnosis, least)
 
 
 def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:
-    """What is said of these cases, and how much of it is right. Asks no vCenter. Raises StateDamaged."""
+    """Diagnose these cases, and count how often that is right. Reads no vCenter. Raises StateDamaged."""
     model = Diagnoses(state_dir).model()
-    plain = [each.case for each in cases]
-    right = components_right(scores(plain, model), [each.at_fault for each in cases])
+    plain = [labelled.case for labelled in cases]
+    right = components_right(scores(plain, model), [labelled.at_fault for labelled in cases])
     return JudgedCases(tuple(zip(cases, diagnosed(plain, model), strict=True)), right, model)
 
 
 def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Component, ...]:
-    """Notes what a person found; None = what had been said. Raises UsageError, StateDamaged."""
+    """Store the component that a person found; None = they confirm the diagnosis. Raises UsageError, StateDamaged."""
     return Diagnoses(state_dir).settle(name, component)
 
 
 def train(state_dir: Path) -> Trained:
-    """Makes the next model of made and confirmed cases, and lets it stand unless the one that stands is better.
+    """Train the next model by generated and confirmed cases, and use it unless the current one is better.
 
-    Raises UsageError where the extra is not installed; StateDamaged.
+    Raises UsageError if the extra is not installed; StateDamaged.
     """
     from importlib.util import find_spec
 
@@ -91,22 +95,24 @@ def train(state_dir: Path) -> Trained:
         raise UsageError("models are made by scikit-learn, which is not installed", hint=install_extra("diagnose"))
     from gpuops.advise.diagnosis.learning import trained
 
-    kept = Diagnoses(state_dir)
-    found = trained(kept.confirmed_cases(), kept.model())
-    if found.replaced:
-        kept.set_model(found.model)
-    return found
+    diagnoses = Diagnoses(state_dir)
+    training = trained(diagnoses.confirmed_cases(), diagnoses.model())
+    if training.replaced:
+        diagnoses.set_model(training.model)
+    return training
 
 
-def _meant(inventory: Inventory, vm: str | None, host: str | None) -> list[Vm]:
+def _vms_to_diagnose(inventory: Inventory, vm: str | None, host: str | None) -> list[Vm]:
     if vm is not None and not set("*?[") & set(vm):
-        found = [inventory.find_vm(vm)]
+        candidates = [inventory.find_vm(vm)]
     else:
-        found = [each for each in inventory.vms.values() if vm is None or fnmatchcase(each.name, vm)]
-    on = inventory.find_host(host).ref if host is not None else None
-    meant = [each for each in found if each.vgpus and not each.template and on in (None, each.host)]
+        candidates = [machine for machine in inventory.vms.values() if vm is None or fnmatchcase(machine.name, vm)]
+    host_ref = inventory.find_host(host).ref if host is not None else None
+    vgpu_vms = [
+        machine for machine in candidates if machine.vgpus and not machine.template and host_ref in (None, machine.host)
+    ]
     if vm is None:
-        meant = [each for each in meant if each.may_run]
-    if not meant:
+        vgpu_vms = [machine for machine in vgpu_vms if machine.may_run]
+    if not vgpu_vms:
         raise UsageError("no VM with a vGPU is meant", hint="gpuops inventory --vms shows VMs and their vGPUs")
-    return sorted(meant, key=lambda each: (each.name, each.ref))
+    return sorted(vgpu_vms, key=lambda machine: (machine.name, machine.ref))

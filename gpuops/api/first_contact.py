@@ -79,9 +79,9 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
 
 
 def _machines(site: Site) -> tuple[DesktopMachine, ...]:
-    from gpuops.api.broker import opened
+    from gpuops.api.broker import open_broker
 
     if site.broker is None:
         return ()
-    with opened(site) as broker:
+    with open_broker(site) as broker:
         return broker.machines()

@@ -1,4 +1,4 @@
-"""The function that asks guests: whether they are ready for work on their GPUs."""
+"""Check whether guests are ready for work on their GPUs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def guest_check(
     policy: Policy | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> GuestVerdicts:
-    """What each of these guests tells of driver, licence, CUDA, frameworks, RDMA and clock, judged.
+    """Read and judge driver, licence, CUDA, frameworks, RDMA and clock of each of these guests.
 
-    In each guest one program is run, which only reads; nothing in vCenter is changed. Raises UsageError, VmNotFound,
-    VmAmbiguous, Refused without a login for guests, NotConnected in its kinds.
+    Runs one program in each guest, which only reads; changes nothing in vCenter. Raises UsageError, VmNotFound,
+    VmAmbiguous, Refused without a login for guests, NotConnected.
     """
     from gpuops.catalog.driver_file import load_drivers
     from gpuops.model.guests.guest import GuestReply
@@ -44,34 +44,34 @@ def guest_check(
     inventory = site.hosts.with_settings(inventory, sorted({vm.host for vm in vms if vm.host and vm.vgpus}))
     systems = guest_systems(site.vcenter, [vm.ref for vm in vms])
     tools = question.door is None
-    found: dict[str, GuestReply] = {}
-    asked: list[tuple[Vm, GuestSystem]] = []
+    replies: dict[str, GuestReply] = {}
+    reachable: list[tuple[Vm, GuestSystem]] = []
     for vm in vms:
         system = systems.get(vm.ref)
-        refused = check_reachable(vm, system, tools=tools)
-        if refused is None and system is not None:
-            asked.append((vm, system))
+        unreachable = check_reachable(vm, system, tools=tools)
+        if unreachable is None and system is not None:
+            reachable.append((vm, system))
         else:
-            found[vm.ref] = refused or GuestReply(None, "it was not asked")
-    found.update(_replies(question, site.vcenter, asked, site, environ))
-    return judge_guests(inventory, vms, lambda vm: found[vm.ref], question.wanted, load_drivers())
+            replies[vm.ref] = unreachable or GuestReply(None, "it was not asked")
+    replies.update(_replies(question, site.vcenter, reachable, site, environ))
+    return judge_guests(inventory, vms, lambda vm: replies[vm.ref], question.wanted, load_drivers())
 
 
 def _replies(
     question: GuestQuestion,
     connection: Connection,
-    asked: Sequence[tuple[Vm, GuestSystem]],
+    reachable: Sequence[tuple[Vm, GuestSystem]],
     site: Site,
     environ: Mapping[str, str],
 ) -> Mapping[str, GuestReply]:
-    frameworks = [each.name for each in question.wanted.frameworks]
+    frameworks = [framework.name for framework in question.wanted.frameworks]
     if question.door is None:
         from gpuops.vsphere.writing.guest_answers import ToolsAnswers
 
-        return ToolsAnswers(connection, site.say).replies(asked, frameworks)
+        return ToolsAnswers(connection, site.say).replies(reachable, frameworks)
     from gpuops.config.vcenter.login import guest_keys
     from gpuops.hostshell.guest_answers import SshAnswers
     from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
 
-    key, known = guest_keys(environ)
-    return SshAnswers(question.door, known, key, lambda: vcenter_time(connection)).replies(asked, frameworks)
+    key, known_hosts = guest_keys(environ)
+    return SshAnswers(question.door, known_hosts, key, lambda: vcenter_time(connection)).replies(reachable, frameworks)

@@ -1,5 +1,4 @@
-"""The functions that look at hosts: what is wrong with them, whether they can be emptied, how MIG and the scheduler are
-set; and vCenter's roles."""
+"""The functions that examine hosts: findings, whether hosts can be emptied, MIG and scheduler settings; and roles."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 def doctor(
     site: Site, scope: Scope, roles: Sequence[RoleWish] = (), policy: tuple[Policy, Path] | None = None
 ) -> Examination:
-    """What stands in the way of the verbs on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
+    """Return what blocks gpuops' commands on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
 
-    With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them. With `policy`
-    and its file also where this machine's timers do not meet its windows.
-    Raises UsageError, HostNotFound for a name that is not there.
+    With `roles` also the privileges of them that this login lacks anywhere in the vCenter, and those it has beyond
+    them. With `policy` and its file also where this machine's timers do not match its windows.
+    Raises UsageError, HostNotFound for an unknown name.
     """
     from gpuops.execute.roles import compare_login
     from gpuops.execute.runs.given_up import still_given_up
@@ -40,12 +39,12 @@ def doctor(
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
-    meant = [host.ref for host in scope.hosts(inventory)]
+    host_refs = [host.ref for host in scope.hosts(inventory)]
     if site.shell is None:  # with one the settings have it
         inventory = site.with_health(inventory)
-    inventory = _with_directpath_targets(site.hosts.with_settings(inventory, meant), meant, site)
-    lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
-    held = site.hosts.read_held_privileges(meant, SURPLUS) if meant and not roles else {}
+    inventory = _with_directpath_targets(site.hosts.with_settings(inventory, host_refs), host_refs, site)
+    lacking = site.hosts.lacking(dict.fromkeys(host_refs, WANTED_ON_HOSTS)) if host_refs else {}
+    surplus = site.hosts.read_held_privileges(host_refs, SURPLUS) if host_refs and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
         of_journal = (
             *of_given_up(still_given_up(journal, site, inventory)),
@@ -58,7 +57,7 @@ def doctor(
         *_of_rdma(site, scope.hosts(inventory)),
         *(_of_timers(*policy, site) if policy is not None else ()),
     )
-    return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
+    return examine(inventory, catalog_of(inventory), scope, lacking, surplus, also, by_roles=bool(roles))
 
 
 def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site: Site) -> Inventory:
@@ -77,7 +76,7 @@ def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site:
 
 
 def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
-    """A warning for each way in which installed calls and windows do not meet."""
+    """Yield a warning for each mismatch of installed calls and windows."""
     from gpuops.execute.rotation.installed_timers import timer_misfits
     from gpuops.plan.doctor.finding import Finding, Severity
 
@@ -87,7 +86,7 @@ def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
 
 
 def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
-    """What hosts lack that are meant for paravirtual RDMA; nothing of a saved inventory, which has no networks."""
+    """Yield what hosts lack for paravirtual RDMA; nothing for a saved inventory, which has no networks."""
     from gpuops.plan.cluster.prepared import pvrdma_obstacles
     from gpuops.plan.doctor.finding import Finding, Severity
 
@@ -97,9 +96,9 @@ def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
 
 
 def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
-    """Of each host with GPUs whether it can be emptied, and whether it can be lost. Nothing is ever written.
+    """Return for each host with GPUs whether it can be emptied, and whether it can be lost. Nothing is ever written.
 
-    Raises UsageError, HostNotFound for a name that is not there, NotConnected in its kinds.
+    Raises UsageError, HostNotFound for an unknown name, NotConnected.
     """
     from gpuops.plan.hosts.change.emptying import stun_hosts
     from gpuops.plan.hosts.readiness.question import readiness as ask
@@ -110,9 +109,9 @@ def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
 
 
 def mode_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
-    """The hosts that are meant, with the DirectPath devices that a vCenter 9.1 lists of each.
+    """Return the hosts of the scope, with the DirectPath devices that a vCenter 9.1 lists for each.
 
-    Raises UsageError, HostNotFound for a name that is not there.
+    Raises UsageError, HostNotFound for an unknown name.
     """
     inventory = site.vcenter.inventory()
     scope.check(inventory)
@@ -121,9 +120,9 @@ def mode_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
 
 
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
-    """The hosts that are meant, with MIG mode as vCenter tells it and, with a host shell, as their nvidia-smi does.
+    """Return the hosts of the scope, with the MIG mode reported by vCenter and, with a host shell, by nvidia-smi.
 
-    Raises UsageError, HostNotFound for a name that is not there.
+    Raises UsageError, HostNotFound for an unknown name.
     """
     inventory = site.vcenter.inventory()
     scope.check(inventory)
@@ -133,24 +132,24 @@ def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
 
 
 def scheduler_show(site: Site, scope: Scope) -> Schedulers:
-    """Per host and GPU the scheduler policy that is configured, the one in force, and whether a reboot is pending.
+    """Return per host and GPU the configured scheduler policy, the one in force, and whether a reboot is pending.
 
-    Raises UsageError, HostNotFound for a name that is not there.
+    Raises UsageError, HostNotFound for an unknown name.
     """
     from gpuops.plan.hosts.scheduler.state import schedulers
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
-    meant = [host.ref for host in scope.hosts(inventory)]
-    inventory = site.hosts.with_settings(inventory, meant)
+    host_refs = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.hosts.with_settings(inventory, host_refs)
     return schedulers(inventory, catalog_of(inventory), scope)
 
 
 def roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool = False) -> tuple[RoleState, ...]:
-    """Each wanted role beside vCenter's of the same name; with `apply` those that differ are written.
+    """Compare each role with vCenter's of the same name; with `apply` write those that differ.
 
-    Raises PolicyError for a privilege that this vCenter has not, NoPermission where nothing was changed, PartlyDone
-    with what was written before something failed, Refused for a saved inventory.
+    Raises PolicyError for a privilege that this vCenter does not know, NoPermission if nothing was changed, PartlyDone
+    with the roles written before an error, Refused for a saved inventory.
     """
     from gpuops.execute.roles import applied_roles, roles_port
 

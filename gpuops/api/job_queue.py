@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
-    """One pass over the jobs; by day, over the VMs that are made for them too.
+    """Run one pass over the jobs; during the day, over the VMs made for them too.
 
     Raises UsageError for a policy without `jobs`, Refused, NotConnected, StateDamaged.
     """
@@ -38,12 +38,12 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
     from gpuops.api.job_vms import tend_job_vms
     from gpuops.execute.jobs import nightly
 
-    found = nightly.run_jobs(policy, site, stop=stop)
-    return found if stop else replace(found, vms=tend_job_vms(policy, site))
+    job_pass = nightly.run_jobs(policy, site, stop=stop)
+    return job_pass if stop else replace(job_pass, vms=tend_job_vms(policy, site))
 
 
 def policy_for_jobs(policy: Policy | None, site: Site) -> Policy:
-    """This one, or that of the last night. Raises UsageError where there is none, or it says nothing of jobs."""
+    """Return this policy, or that of the last night. Raises UsageError if there is none, or it has no `jobs`."""
     from gpuops.execute.runs.nights import remembered_policy
 
     if policy is None:
@@ -56,9 +56,9 @@ def policy_for_jobs(policy: Policy | None, site: Site) -> Policy:
 
 
 def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
-    """Submits these jobs, or says every reason against them. Asks vCenter for nothing but who it is.
+    """Submit these jobs, or return every reason against them. Reads only the id of the vCenter.
 
-    Raises UsageError without a policy, Refused where another job of that name has not ended, StateDamaged.
+    Raises UsageError without a policy, Refused if another job of that name has not ended, StateDamaged.
     """
     rules = policy_for_jobs(policy, site).jobs
     assert rules is not None, "policy_for_jobs has looked"
@@ -68,38 +68,38 @@ def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None =
     rejections = objections(jobs, rules, store.read(), who)
     if rejections:
         return JobSubmission(rejections=rejections)
-    found = store.submit(jobs, str(who), site.clock())
-    return JobSubmission(found.added, found.existing)
+    submission = store.submit(jobs, str(who), site.clock())
+    return JobSubmission(submission.added, submission.existing)
 
 
 def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
-    """What `job_submit` would do now; those that it would add have no number (0). Changes nothing; raises the same."""
+    """Return what `job_submit` would do now; new jobs have the number 0. Changes nothing; raises the same errors."""
     rules = policy_for_jobs(policy, site).jobs
     assert rules is not None, "policy_for_jobs has looked"
     store = job_store(site)
-    known, who = store.read(), submitter(store)
+    submitted, who = store.read(), submitter(store)
     jobs = with_owners(jobs, rules, who)
-    rejections = objections(jobs, rules, known, who)
+    rejections = objections(jobs, rules, submitted, who)
     if rejections:
         return JobSubmission(rejections=rejections)
-    unended = {each.job.name: each for each in known if not each.ended}
-    there = tuple(unended[job.name] for job in jobs if job.name in unended)
-    other = next((each for each in there if each.job not in jobs), None)
-    if other is not None:
-        raise another_unended(other)
+    unended = {listed.job.name: listed for listed in submitted if not listed.ended}
+    unended_jobs = tuple(unended[job.name] for job in jobs if job.name in unended)
+    conflict = next((listed for listed in unended_jobs if listed.job not in jobs), None)
+    if conflict is not None:
+        raise another_unended(conflict)
     now, new = site.clock(), (job for job in jobs if job.name not in unended)
-    return JobSubmission(tuple(SubmittedJob(0, job, now, "") for job in new), there)
+    return JobSubmission(tuple(SubmittedJob(0, job, now, "") for job in new), unended_jobs)
 
 
 def submitter(store: JobStore) -> Submitter:
-    """Who this process submits as."""
+    """Return the user, machine and database role that this process submits as."""
     from gpuops.execute.journal.journal import os_user
 
     return Submitter(os_user(), socket.gethostname(), store.role())
 
 
 def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
-    """All jobs. With a policy, or that of the last night: in which order those that wait are served, and when.
+    """Return all jobs; with a policy, or that of the last night, the order and the time of those that wait.
 
     Changes nothing. Raises StateDamaged, NotConnected.
     """
@@ -114,7 +114,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     if policy is None:
         with site.journal_to_read(site.vcenter.uuid) as journal:
             policy = last_policy(journal)
-    if policy is None or policy.jobs is None or all(each.ended for each in jobs):
+    if policy is None or policy.jobs is None or all(listed.ended for listed in jobs):
         return JobListing(jobs)
     inventory = site.vcenter.inventory()
     catalog, now = catalog_of(inventory), site.clock()
@@ -140,15 +140,15 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
             starts_at[number] = place.starts_at
         else:
             against = look.night_plan.refusals if place.reason == NO_NIGHT else ()
-            reasons[number] = ": ".join((place.reason, *(each.line for each in against[:1])))
-    places = {each.number: at for at, each in enumerate(order, 1)}
+            reasons[number] = ": ".join((place.reason, *(listed.line for listed in against[:1])))
+    places = {listed.number: at for at, listed in enumerate(order, 1)}
     return JobListing(jobs, turns, places, starts_at, reasons)
 
 
 def _waits_for_vms(
     jobs: Sequence[SubmittedJob], policy: Policy, site: Site, inventory: Inventory, now: datetime
 ) -> Mapping[int, str]:
-    """By number of the job, which VM of the template it waits for, or why none is made for it."""
+    """Return by number of the job the VM of the template that it waits for, or why none is made for it."""
     from gpuops.api.job_vms import with_devices
     from gpuops.execute.site import catalog_of
     from gpuops.plan.jobs.template_vms import fitted_plan, job_vm_plan
@@ -161,33 +161,35 @@ def _waits_for_vms(
     try:
         inventory = with_devices(site, rules.template, jobs, inventory)
         return fitted_plan(jobs, policy, inventory, catalog_of(inventory), now).plan.waits
-    except UsageError as error:  # of its name: `job run` tells it too, and is refused nothing else
+    except UsageError as error:  # about its name: `job run` reports it too, and still runs everything else
         plan = job_vm_plan(jobs, rules, inventory, catalog_of(inventory), now, policy.fair_share)
         return dict.fromkeys(plan.waits, error.message)
 
 
 def job_called(name: str, site: Site) -> SubmittedJob:
-    """The newest job of that name, or the one of that number. Raises UsageError."""
+    """Return the newest job with that name, or the one with that number. Raises UsageError."""
     jobs = job_store(site).read()
-    found = [each for each in jobs if each.job.name == name] or [each for each in jobs if str(each.number) == name]
-    if not found:
+    matches = [listed for listed in jobs if listed.job.name == name] or [
+        listed for listed in jobs if str(listed.number) == name
+    ]
+    if not matches:
         raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows them")
-    return found[-1]
+    return matches[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """What is kept of what a job wrote."""
+    """The stored part of a job's output."""
 
     job: SubmittedJob
     written: bytes
     cut_off: int
-    """Bytes before that are not kept."""
+    """How many earlier bytes are not stored."""
     attempt_end: int
     """How many bytes its last attempt has written, as far as that is known."""
 
     def since(self, earlier: JobOutput) -> bytes:
-        """What was written since an earlier look, as far as it is kept."""
+        """Return the output since an earlier read, as far as it is stored."""
         before, now = earlier.job.attempt, self.job.attempt
         same = before is not None and now is not None and before.number == now.number
         new = self.attempt_end - (earlier.attempt_end if same else 0)
@@ -195,17 +197,17 @@ class JobOutput:
 
 
 def job_output(name: str, site: Site) -> JobOutput:
-    """Of a job that runs it is read from its guest first, where that answers."""
+    """Return the output of a job; while it runs, read it from its guest first, if that answers."""
     job, store = job_called(name, site), job_store(site)
     if job.state is JobState.RUNNING and job.attempt is not None and job.attempt.started:
-        _followed(job, site)
+        _follow_job(job, site)
         job = job_called(str(job.number), site)
     written, cut_off = store.output(job)
     return JobOutput(job, written, cut_off, store.output_end(job))
 
 
 def job_to_cancel(name: str, site: Site) -> SubmittedJob:
-    """The job, where this person may cancel it, or it is cancelled. Raises as `job_cancel`; changes nothing."""
+    """Return the job if this person may cancel it, or it is cancelled. Raises as `job_cancel`; changes nothing."""
     job = job_called(name, site)
     if job.state is JobState.CANCELLED:
         return job
@@ -218,11 +220,11 @@ def job_to_cancel(name: str, site: Site) -> SubmittedJob:
 
 
 def job_cancel(name: str, site: Site) -> tuple[SubmittedJob, tuple[JobDeed, ...]]:
-    """Cancels a job: one that waits at once; one that runs is told to save its state, then stopped.
+    """Cancel a job: a waiting one at once; a running one is asked to save its state, then stopped.
 
-    Returns the job as it is then. One whose VM does not answer is cancelled by the next pass that reaches it.
-    Raises UsageError, Refused for one that has ended and for others than the policy of the last night lets,
-    JobChanged, NotConnected.
+    Returns the job as it is then. If its VM does not answer, the next pass that reaches it cancels the job.
+    Raises UsageError, Refused for a job that has ended and for users that the policy of the last night does not
+    permit, JobChanged, NotConnected.
     """
     job, store, now = job_to_cancel(name, site), job_store(site), site.clock()
     if job.state is JobState.CANCELLED:
@@ -231,19 +233,19 @@ def job_cancel(name: str, site: Site) -> tuple[SubmittedJob, tuple[JobDeed, ...]
         return store.add(job, JobRecord(JobEvent.CANCELLED, now)), ()
     if not job.cancel_wanted:
         job = store.add(job, JobRecord(JobEvent.CANCEL, now))
-    deeds = _followed(job, site)
+    deeds = _follow_job(job, site)
     return job_called(str(job.number), site), deeds
 
 
-def _followed(job: SubmittedJob, site: Site) -> tuple[JobDeed, ...]:
-    """A pass over this job alone, by the limits of the last night's policy."""
+def _follow_job(job: SubmittedJob, site: Site) -> tuple[JobDeed, ...]:
+    """Run a pass over this job only, with the limits of the last night's policy."""
     checkpoint = _last_rules(site).checkpoint
     one_pass = JobPass(job_store(site), guests_of(site), site.vcenter.inventory(), site.clock, checkpoint)
     return tuple(one_pass.run([job]))
 
 
 def _last_rules(site: Site) -> JobRules:
-    """What the policy of the last night says of jobs; without one, nothing."""
+    """Return the job rules of the last night's policy; empty ones without such a policy."""
     from gpuops.execute.runs.nights import last_policy
 
     with site.journal_to_read(site.vcenter.uuid) as journal:

@@ -1,9 +1,9 @@
-"""The VMs that are made of a template for jobs: by day, outside of the windows, while no desktop and no ML VM is away.
+"""The VMs cloned from a template for jobs: during the day, outside the windows, while no desktop is suspended.
 
-A pass removes those that no job needs any more, makes those that jobs lack, and gives each its vGPU. It may be cut off
-anywhere: a clone carries its marker from the first, so that the next pass finds it, by its name, of which vCenter makes
-no two in a folder; one without its vGPU is given it then. The machine's lock is shared while something is asked for,
-and never held while disks are copied: a rotation that comes meanwhile goes first, and a pass that meets one ends.
+A pass removes the VMs that no job needs any more, clones the missing ones, and gives each its vGPU. It may be
+interrupted at any point: a clone has its marker from the start, so the next pass finds it by its name, which is unique
+in a folder, and adds a missing vGPU. The machine's lock is shared while a change is sent, and not held while disks are
+copied: a rotation that starts meanwhile goes first, and a pass that meets a rotation ends.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ JOB_VMS: Final = "job run"
 
 
 def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
-    """What became of each VM that was made, given its vGPU, or removed; nothing in a night, or while VMs are away.
+    """Clone, equip and remove VMs for jobs; return the outcome for each. Does nothing in a night, or before its return.
 
-    What is wrong with the template is told, for whom the pass has looked after jobs before. Raises Refused for a saved
-    inventory, NotConnected, StateDamaged.
+    Reports what is wrong with the template instead of raising it. Raises Refused for a saved inventory, NotConnected,
+    StateDamaged.
     """
     from gpuops.execute.state.lock import locked
 
@@ -57,7 +57,7 @@ def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
         if not tending.may_go_on(journal):
             return ()
     try:
-        plan = tending.looked()[0].plan
+        plan = tending.look()[0].plan
         if not (plan.new or plan.bare or plan.unneeded):
             return ()
         with locked(site.state_dir, f"{site.vcenter.uuid}-job-vms", site.clock(), alone=True, doing="job run"):
@@ -65,14 +65,14 @@ def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
     except Locked as held:
         site.say(f"VMs for jobs are left to the next pass: {held.message}")
     except UsageError as error:
-        tending.failed(rules.template.name, error)
+        tending.note_failure(rules.template.name, error)
     return tuple(tending.deeds)
 
 
 def with_devices(
     site: Site, template: JobTemplate, submitted: Sequence[SubmittedJob], inventory: Inventory
 ) -> Inventory:
-    """The snapshot with what VMs for jobs are planned by. Raises UsageError for a template that means nothing."""
+    """Return the snapshot with the details that VMs for jobs need. Raises UsageError for an unusable template."""
     unread = unread_vms(template, submitted, inventory)
     return site.with_vgpus(site.vcenter.observe(inventory, unread) if unread else inventory)
 
@@ -88,24 +88,24 @@ class _Tending:
     deeds: list[JobVmDeed] = field(default_factory=list)
 
     def run(self) -> None:
-        """Raises Locked where a rotation runs.
+        """Remove, equip and clone VMs. Raises Locked while a rotation runs.
 
-        What has no vGPU yet gets it before another VM is placed: that one finds no room there any more.
+        VMs without a vGPU get theirs before another VM is cloned, so that the new VM is not placed on their GPUs.
         """
-        self._removed()
-        self._equipped()
-        made = self._made()
-        if made:
-            self._equipped(made)
+        self._remove_unneeded()
+        self._equip()
+        new_names = self._make_missing()
+        if new_names:
+            self._equip(new_names)
 
     def may_go_on(self, journal: Journal | None) -> bool:
-        """Whether it is day: no window is open, and nothing of a night is left to return."""
+        """Return whether it is day: no window is open, and no VM of a night still has to be returned."""
         if self.policy.night_at(self.site.clock()) is not None:
             return False
-        return journal is None or not any(each.taken for each in NightVms(journal).all())
+        return journal is None or not any(night_vm.taken for night_vm in NightVms(journal).all())
 
-    def looked(self) -> tuple[FittedPlan, Inventory]:
-        """The plan by what vCenter and the list of jobs show now."""
+    def look(self) -> tuple[FittedPlan, Inventory]:
+        """Return the plan for the current inventory and list of jobs, and that inventory."""
         submitted = job_store(self.site).read()
         inventory = self.site.vcenter.inventory()
         if self.policy.needs_tags:
@@ -115,17 +115,19 @@ class _Tending:
 
     @contextmanager
     def _changing(self) -> Iterator[Journal | None]:
-        """The journal, while the lock is shared; None if it is day no more. Raises Locked."""
+        """Yield the journal under the shared lock; None if the day has ended. Raises Locked."""
         with self.site.locked_journal(self.site.vcenter.uuid, alone=False) as journal:
             yield journal if self.may_go_on(journal) else None
 
-    def _removed(self) -> None:
+    def _remove_unneeded(self) -> None:
         """Remove the VMs that no job needs, as long as they are off."""
         with self._changing() as journal:
             if journal is None:
                 return
-            fitted, inventory = self.looked()
-            steps = [RemoveVm(each.vm.ref, each.vm.name, each.marker.notes) for each in fitted.plan.unneeded]
+            fitted, inventory = self.look()
+            steps = [
+                RemoveVm(unneeded.vm.ref, unneeded.vm.name, unneeded.marker.notes) for unneeded in fitted.plan.unneeded
+            ]
             if not steps:
                 return
             with removal_run(JOB_VMS, inventory, journal, self.site) as run:
@@ -138,20 +140,20 @@ class _Tending:
             else:
                 self._note(step.name, "removed: no job needs it")
 
-    def _made(self) -> set[str]:
-        """Those that jobs lack; their names. While vCenter clones the template, for whomever, a later pass goes on."""
+    def _make_missing(self) -> set[str]:
+        """Clone the VMs that jobs lack, and return their names. Does nothing while any clone of the template runs."""
         tasks = list[tuple[str, TaskRef | None]]()
         with self._changing() as journal:
             if journal is None:
                 return set()
-            found, world = self.looked()
-            new = found.plan.new
+            fitted, world = self.look()
+            new = fitted.plan.new
             if not new:
                 return set()
             if any("clone" in task.name.lower() for task in world.find_vm(self.template.name).tasks):
                 self._note(new[0][0], f"{self.template.name} is being cloned: the next pass goes on")
                 return set()
-            for (name, _), clone in zip(new, found.clones, strict=True):
+            for (name, _), clone in zip(new, fitted.clones, strict=True):
                 tasks.append((name, start_clone(clone, self.site)))
         for name, task in tasks:
             try:
@@ -159,15 +161,15 @@ class _Tending:
             except NotConnected:
                 raise
             except GpuopsError as error:
-                self.failed(name, error)
+                self.note_failure(name, error)
             else:
                 self._note(name, f"made of {self.template.name}")
         return {name for name, _ in tasks}
 
-    def _equipped(self, only: Collection[str] | None = None) -> None:
-        """Its vGPU for each, or of these, that has none."""
-        found, world = self.looked()
-        for vm, job in found.plan.bare:
+    def _equip(self, only: Collection[str] | None = None) -> None:
+        """Give its vGPU to each VM that has none, or only to those with these names."""
+        fitted, world = self.look()
+        for vm, job in fitted.plan.bare:
             if only is not None and vm.name not in only:
                 continue
             with self.site.journal_to_read(self.site.vcenter.uuid) as journal:
@@ -179,7 +181,7 @@ class _Tending:
             except (NotConnected, Locked):
                 raise
             except GpuopsError as error:
-                self.failed(vm.name, error)
+                self.note_failure(vm.name, error)
                 continue
             against = [each.line for each in report.plan.rejections]
             against += [
@@ -192,8 +194,8 @@ class _Tending:
             else:
                 self._note(vm.name, f"has {job.job.profile} for job {job.job.name}")
 
-    def _note(self, vm: str, what: str) -> None:
-        self.deeds.append(JobVmDeed(vm, what))
+    def _note(self, vm: str, deed: str) -> None:
+        self.deeds.append(JobVmDeed(vm, deed))
 
-    def failed(self, vm: str, error: GpuopsError) -> None:
+    def note_failure(self, vm: str, error: GpuopsError) -> None:
         self.deeds.append(JobVmDeed(vm, error.line, failed=True))

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def job_plan(
     jobs: tuple[ContainerJob, ...], site: Site, policy: Policy | None = None, mounts: tuple[str, ...] = ()
 ) -> JobsAnswer:
-    """Places and times of these jobs. With a policy: of its next night, or the one that is on. Changes nothing.
+    """Return places and times of these jobs. With a policy: in its current or next night. Changes nothing.
 
-    `mounts`: directories in which mounts may lie; () = those of the policy. Raises Refused for windows without a night
-    within a year; VmNotFound, VmAmbiguous for a VM that a job is like; StateDamaged.
+    `mounts`: directories that may be mounted; () = those of the policy. Raises Refused for windows without a night
+    within a year; VmNotFound, VmAmbiguous for the VM in `like` of a job; StateDamaged.
     """
     from gpuops.plan.capacity.capacity_request import night_of
     from gpuops.plan.jobs.job_plan import JobsQuestion, planned_jobs
@@ -54,12 +54,12 @@ def job_plan(
         histories=histories,
         alike={name: vm.ref for name, vm in alike.items()},
     )
-    found = planned_jobs(question, night_of(inventory, desktops, catalog), catalog)
-    return found if policy is None else replace(found, vms=_vm_room(jobs, policy, site, inventory))
+    answer = planned_jobs(question, night_of(inventory, desktops, catalog), catalog)
+    return answer if policy is None else replace(answer, vms=_vm_room(jobs, policy, site, inventory))
 
 
 def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, inventory: Inventory) -> JobVmRoom | None:
-    """Which of these jobs get a VM; None where the policy says nothing of jobs."""
+    """Return which of these jobs get a VM; None if the policy has no `jobs`."""
     from gpuops.api.job_queue import submitter
     from gpuops.api.job_vms import with_devices
     from gpuops.execute.jobs.night_jobs import job_store
@@ -77,9 +77,9 @@ def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, invento
 
 
 def _histories(site: Site, inventory: Inventory, alike: list[Vm]) -> Mapping[str, float]:
-    """By id: how busy VMs with one time-sliced vGPU keep their GPU while they are at work; of these and those that run.
+    """Return by id how busy VMs with one time-sliced vGPU keep their GPU while they work; these VMs and running ones.
 
-    A VM without a history is not in it.
+    VMs without a history are left out.
     """
     from gpuops.execute.measurements.busy_shares import known_history
     from gpuops.model.vcenter.vm import PowerState
@@ -91,8 +91,8 @@ def _histories(site: Site, inventory: Inventory, alike: list[Vm]) -> Mapping[str
     vms = [
         vm for vm in of_one.values() if (facts := catalog.profile(vm.profiles[0])) is not None and not facts.mig_backed
     ]
-    found = known_history(site.measurements_store, inventory, vms, sharing_groups(vms, inventory, catalog))
-    if found is None:
+    history = known_history(site.measurements_store, inventory, vms, sharing_groups(vms, inventory, catalog))
+    if history is None:
         return {}
-    measured = [vm for vm in vms if vm.name not in found.left_out]
-    return {vm.ref: float(share) for vm, share in zip(measured, found.shares.working, strict=True)}
+    measured = [vm for vm in vms if vm.name not in history.left_out]
+    return {vm.ref: float(share) for vm, share in zip(measured, history.shares.working, strict=True)}

@@ -1,4 +1,4 @@
-"""Logs in to a vCenter, says who and what, what the login lacks, and whether VI/JSON may be used there."""
+"""Test a login: the user and the vCenter, the privileges that it lacks, and whether VI/JSON may be used there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def login_test(site: Site) -> LoginTest:
-    """Reads the inventory by both readers, and remembers in the state directory whether they gave equal snapshots.
+    """Read the inventory by both readers, and store in the state directory whether they gave equal snapshots.
 
-    Asks vCenter, once for each kind of object, what this login may do of what any verb needs. Logs in to the connection
-    broker too, where one is configured.
+    Asks vCenter, once for each kind of object, which of the privileges of gpuops' commands this login has. Logs in to
+    the connection broker too if one is configured.
 
-    Raises NotConnected in its kinds, StateDamaged.
+    Raises NotConnected, StateDamaged.
     """
     from gpuops.execute.state.compared_readers import identity, remember
     from gpuops.plan.doctor.login_privileges import objects_to_ask, of_verbs, privileges_to_ask
@@ -34,9 +34,9 @@ def login_test(site: Site) -> LoginTest:
     target = vcenter.target
     offered = vcenter.offers_vi_json
     product, uuid = vcenter.about.get("fullName") or "", vcenter.uuid
-    seen, found, failure = compare(vcenter) if offered else (vcenter.inventory(), (), "")
-    objects = objects_to_ask(seen)
-    held = vcenter.held_on(objects, privileges_to_ask())
+    snapshot, differences, failure = compare(vcenter) if offered else (vcenter.inventory(), (), "")
+    objects = objects_to_ask(snapshot)
+    privileges = vcenter.held_on(objects, privileges_to_ask())
     test = LoginTest(
         target.address,
         target.username,
@@ -44,12 +44,12 @@ def login_test(site: Site) -> LoginTest:
         uuid,
         vcenter.api_version,
         offered,
-        len(seen.hosts),
-        len(seen.vms),
-        found,
+        len(snapshot.hosts),
+        len(snapshot.vms),
+        differences,
         failure,
-        of_verbs(held, seen) if held else (),
-        sum(ref in held for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
+        of_verbs(privileges, snapshot) if privileges else (),
+        sum(ref in privileges for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
         _broker(site, vcenter),
     )
     remember(site.state_dir, target.address, identity(vcenter.about, vcenter.api_version), equal=test.equal)
@@ -57,9 +57,9 @@ def login_test(site: Site) -> LoginTest:
 
 
 def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
-    """The broker, asked. That of a simulated vCenter comes unasked: without the extra it is left out, which is said.
+    """Return the broker's identity. Without the extra a simulated broker is left out, with a warning.
 
-    Raises NotConnected in its kinds, TargetError where a configured broker lacks the extra.
+    Raises NotConnected, TargetError if a configured broker lacks the extra.
     """
     try:
         return broker_identity(site)
@@ -71,7 +71,7 @@ def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
 
 
 def choose_reader(vcenter: Connection, reader: BulkReader, state_dir: Path) -> None:
-    """Lets a fresh connection read over VI/JSON where that is wanted. Raises Refused where it is not offered."""
+    """Switch a new connection to VI/JSON if `reader` selects it. Raises Refused if it is not offered."""
     from gpuops.execute.state.compared_readers import identity, known_equal
 
     if reader is BulkReader.SOAP or (reader is BulkReader.AUTO and not vcenter.offers_vi_json):
@@ -81,6 +81,6 @@ def choose_reader(vcenter: Connection, reader: BulkReader, state_dir: Path) -> N
             f"{vcenter.target.address} offers no VI/JSON: its API is {vcenter.api_version}, and 8.0.1.0 brought it",
             hint="--reader auto reads over SOAP there",
         )
-    address, said = vcenter.target.address, identity(vcenter.about, vcenter.api_version)
-    if reader is BulkReader.JSON or known_equal(state_dir, address, said):
+    address, vcenter_identity = vcenter.target.address, identity(vcenter.about, vcenter.api_version)
+    if reader is BulkReader.JSON or known_equal(state_dir, address, vcenter_identity):
         vcenter.read_over_vi_json(alone=reader is BulkReader.JSON)

@@ -1,11 +1,11 @@
-"""The function that measures under several schedulers in one call: it sets each of them, and at last the first again.
+"""Measure under several schedulers in one call: set each of them, and finally the first one again.
 
-A scheduler is in force after a reboot of its host: that is a rolling change of this one host (`gpuops help change`),
-with all that holds for one: its window, what becomes of VMs that run there, its journal. Which GPU it is and what its
-scheduler was is on disk before it is changed. A call that was cut off is gone on with by the same call, after
-`gpuops change resume` where it was cut off in the middle of a change.
+A scheduler takes effect after a reboot of its host. That is a rolling change of this one host (`gpuops help change`),
+with a window, a plan for the VMs that run there, and a journal. The GPU and its scheduler are on disk before it is
+changed. After an interruption the same call continues; if it was interrupted during a change, after
+`gpuops change resume`.
 
-Each scheduler is set once at the most. No VM is shut down that was not shown to whoever agreed: hours lie between.
+Each scheduler is set at most once. Only VMs that the admin saw before agreeing are shut down: hours lie between.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.scheduler.state import GpuScheduler
 
 AllConsent = Callable[["MeasurePlan", tuple["ChangeReport", ...]], None]
-"""Told of the plan, and of each change of the host as it is foreseen, just before anything is made or changed."""
+"""Called with the plan and each planned change of the host, just before anything is created or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingSchedulers:
-    """How the host is rebooted for another scheduler, and who is told of it."""
+    """How the host is rebooted for another scheduler, and the function that prints its progress."""
 
     rolling: Rolling
-    told: Callable[[str], None]
+    hear: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulersMeasured:
-    """What a call came to."""
+    """The outcome of a call."""
 
     measured: SharingMeasured
     changes: tuple[ChangeReport, ...] = ()
-    """Of the host: as they are foreseen where nothing was applied, else what became of them."""
+    """Changes of the host: planned ones if nothing was applied, else their outcomes."""
     undone: str = ""
-    """Why the scheduler is not what it was before; empty = it is, or nothing was begun."""
+    """Why the scheduler differs from the one before; empty = it does not, or nothing was started."""
 
     @property
     def exit_code(self) -> int:
-        """3 = nothing was begun, 4 = counts failed or are missing, VMs are left, or the host is not set as it was."""
+        """Return 3 if nothing was started, 4 if counts failed or are missing, VMs remain, or the scheduler differs."""
         refused = bool(self.measured.plan.rejections) or any(not each.plan.feasible for each in self.changes)
         if not self.measured.applied:
             return report_exit_code(refused=refused)
@@ -66,61 +66,61 @@ class SchedulersMeasured:
 def measure_schedulers(
     wish: MeasureWish, site: Site, setting: SettingSchedulers, *, apply: bool, consent: AllConsent
 ) -> SchedulersMeasured:
-    """What was measured under all schedulers of `wish`, with the host set in between and at last as it was before.
+    """Measure under all schedulers of `wish`; set the host in between, and finally back to its scheduler before.
 
-    Without `apply`, and where anything is in the way, nothing is made or changed. Raises as `measure` and `change` do.
+    Without `apply`, and if anything is rejected, nothing is created or changed. Raises as `measure` and `change`.
     """
     from gpuops.api.measuring import measure
     from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement
 
-    first = measure(wish, site, apply=False, consent=_asked)
-    known = load_measurement(site.state_dir, site.vcenter.uuid)
-    before = known.before if known is not None else None
+    first = measure(wish, site, apply=False, consent=_accept_all)
+    stored = load_measurement(site.state_dir, site.vcenter.uuid)
+    before = stored.before if stored is not None else None
     if first.plan.rejections and (before is None or first.plan.host is None):
         return SchedulersMeasured(first)
-    run = _Changing(before or _before(first.plan, site), _host_name(first.plan), setting, site)
-    undone = run.not_as_before()
-    if known is not None:
-        run.removed_first = tuple(vm.name for vm in site.vcenter.inventory().vms.values() if known.owns(vm.name))
+    run = _Changing(before or _read_scheduler_before(first.plan, site), _host_name(first.plan), setting, site)
+    undone = run.why_not_as_before()
+    if stored is not None:
+        run.removed_first = tuple(vm.name for vm in site.vcenter.inventory().vms.values() if stored.owns(vm.name))
     if first.plan.rejections:
-        return _told(first, (), undone)
-    foreseen = [run.set(VgpuScheduler(each), apply=False) for each in first.plan.later]
+        return _with_undone(first, (), undone)
+    foreseen = [run.set(VgpuScheduler(policy), apply=False) for policy in first.plan.later]
     if undone:
         foreseen.append(run.set_back(apply=False))
-    if not apply or any(not each.plan.feasible for each in foreseen):
-        return _told(first, tuple(foreseen), undone)
+    if not apply or any(not policy.plan.feasible for policy in foreseen):
+        return _with_undone(first, tuple(foreseen), undone)
     consent(first.plan, tuple(foreseen))
-    run.agreed = frozenset(name for each in foreseen for name in _stopped(each))
+    run.agreed = frozenset(name for policy in foreseen for name in _vms_shut_down(policy))
     try:
-        found = _measured(run, first, wish, site)
-        undone = run.not_as_before()
+        measured = _measure_each(run, first, wish, site)
+        undone = run.why_not_as_before()
     except BaseException:
         if undone or run.begun:
-            site.say(run.set_back_by_hand())
+            site.say(run.restore_hint())
         raise
-    whole = not found.plan.later and not found.plan.rejections and not found.failed
-    if whole and not undone:
+    complete = not measured.plan.later and not measured.plan.rejections and not measured.failed
+    if complete and not undone:
         forget_measurement(site.state_dir, site.vcenter.uuid)
-    return _told(replace(found, applied=True), tuple(run.changes), undone)
+    return _with_undone(replace(measured, applied=True), tuple(run.changes), undone)
 
 
-def _measured(run: _Changing, first: SharingMeasured, wish: MeasureWish, site: Site) -> SharingMeasured:
-    """What was measured, with each scheduler set in between, and what was before at last."""
+def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, site: Site) -> SharingMeasured:
+    """Measure under each scheduler in turn, and finally set back the one before."""
     from gpuops.api.measuring import measure
 
-    found = measure(wish, site, apply=True, consent=_asked, before=run.before)
+    measured = measure(wish, site, apply=True, consent=_accept_all, before=run.before)
     for scheduler in first.plan.later:
-        if found.plan.rejections or found.failed or run.wrong:
+        if measured.plan.rejections or measured.failed or run.wrong:
             break
         run.set(VgpuScheduler(scheduler), apply=True)
         if not run.wrong:
-            found = measure(wish, site, apply=True, consent=_asked, before=run.before)
-    if not run.stopped and run.not_as_before():
+            measured = measure(wish, site, apply=True, consent=_accept_all, before=run.before)
+    if not run.stopped and run.why_not_as_before():
         run.set_back(apply=True)
-    return found
+    return measured
 
 
-def not_as_before(before: SchedulerBefore, site: Site) -> str:
+def why_not_as_before(before: SchedulerBefore, site: Site) -> str:
     """That the GPU is set to something else than before, or something else is in force, and what sets it back; empty =
     it is as before, or it is gone."""
     from gpuops.plan.hosts.scheduler.change import restoring_command
@@ -130,7 +130,7 @@ def not_as_before(before: SchedulerBefore, site: Site) -> str:
     if gpu is None or gpu.configured == gpu.effective == before.scheduler:
         return ""
     host = inventory.hosts[before.host].name
-    now = " and ".join(dict.fromkeys(str(each or "not known") for each in (gpu.configured, gpu.effective)))
+    now = " and ".join(dict.fromkeys(str(state or "not known") for state in (gpu.configured, gpu.effective)))
     return (
         f"the scheduler of GPU {before.gpu} of {host} was {before.scheduler}, and is {now}: "
         f"{restoring_command(before, host)} sets it back"
@@ -146,28 +146,28 @@ class _Changing:
     setting: SettingSchedulers
     site: Site
     agreed: frozenset[str] = frozenset()
-    """Names of the VMs of which it was shown that they are shut down."""
+    """Names of the VMs whose shutdown the admin agreed to."""
     removed_first: tuple[str, ...] = ()
-    """Names of the VMs that a call that was cut off has left: they are gone when the host is rebooted."""
+    """Names of the VMs that remain of an interrupted call: they are removed before the host is rebooted."""
     begun: bool = False
     """Whether a change was sent to the host, or may have been."""
     changes: list[ChangeReport] = field(default_factory=list)
-    """What became of those that were applied."""
+    """The outcomes of the applied changes."""
 
-    def set(self, wanted: VgpuScheduler, *, apply: bool) -> ChangeReport:
-        """Has the GPU's scheduler set, and the host rebooted; without `apply` what that would do."""
+    def set(self, scheduler: VgpuScheduler, *, apply: bool) -> ChangeReport:
+        """Set the GPU's scheduler and reboot the host; without `apply` plan that."""
         from gpuops.plan.hosts.scheduler.change import for_gpu
 
-        return self._changed(for_gpu(wanted, str(self.before.gpu), self.host_name), apply=apply)
+        return self._change(for_gpu(scheduler, str(self.before.gpu), self.host_name), apply=apply)
 
     def set_back(self, *, apply: bool) -> ChangeReport:
-        """The same, to what it was before."""
+        """Set the scheduler from before the measurement again; without `apply` plan that."""
         from gpuops.plan.hosts.scheduler.change import RestoreScheduler
 
-        return self._changed(RestoreScheduler(self.before, self.host_name), apply=apply)
+        return self._change(RestoreScheduler(self.before, self.host_name), apply=apply)
 
-    def not_as_before(self) -> str:
-        return not_as_before(self.before, self.site)
+    def why_not_as_before(self) -> str:
+        return why_not_as_before(self.before, self.site)
 
     @property
     def wrong(self) -> bool:
@@ -175,11 +175,11 @@ class _Changing:
 
     @property
     def stopped(self) -> bool:
-        """Whether a change is open: that goes first."""
+        """Return whether a change is open: that must be finished first."""
         return any(each.plan.feasible and _wrong(each) for each in self.changes)
 
-    def set_back_by_hand(self) -> str:
-        """What is told where it was cut off, and vCenter cannot be asked perhaps."""
+    def restore_hint(self) -> str:
+        """Return what to print after an interruption, when vCenter may not answer."""
         from gpuops.plan.hosts.scheduler.change import restoring_command
 
         return (
@@ -187,45 +187,45 @@ class _Changing:
             f"again sets it back at last, or {restoring_command(self.before, self.host_name)}"
         )
 
-    def _changed(self, request: HostRequest, *, apply: bool) -> ChangeReport:
+    def _change(self, request: HostRequest, *, apply: bool) -> ChangeReport:
         from gpuops.api import change
 
-        rolling, told = self.setting.rolling, self.setting.told
+        rolling, hear = self.setting.rolling, self.setting.hear
         report = change(request, "scheduler set", rolling, self.site, apply=False)
         if not apply:
-            return self._without_own(report)
+            return self._without_removed_first(report)
         self.begun = True
-        others = self._not_agreed(report)
-        if others is None:
-            report = change(request, "scheduler set", rolling, self.site, apply=True, consent=self._agree, told=told)
+        unagreed = self._unagreed_shutdowns(report)
+        if unagreed is None:
+            report = change(request, "scheduler set", rolling, self.site, apply=True, consent=self._agree, hear=hear)
         else:
-            report = replace(report, plan=Roll(rejections=(others,)))
+            report = replace(report, plan=Roll(rejections=(unagreed,)))
         self.changes.append(report)
         return report
 
-    def _without_own(self, report: ChangeReport) -> ChangeReport:
-        """The same, where nothing but VMs that are removed first keeps the host from being emptied."""
+    def _without_removed_first(self, report: ChangeReport) -> ChangeReport:
+        """Return a feasible report if only VMs that are removed first block the emptying; else the same report."""
         against = [each for each in report.plan.rejections if not any(name in each.rule for name in self.removed_first)]
         if against or not report.plan.rejections:
             return report
         return replace(report, plan=Roll(because=(f"{', '.join(self.removed_first)}: removed before that",)))
 
-    def _not_agreed(self, report: ChangeReport) -> Rejection | None:
-        """Why it is not begun: VMs would be shut down of which nobody was told; None = there are none."""
-        others = sorted(_stopped(report) - self.agreed)
-        rule = f"{', '.join(others)} would be shut down now, which was not shown before"
-        return Rejection(self.host_name, rule, hint="the same again shows it, and goes on") if others else None
+    def _unagreed_shutdowns(self, report: ChangeReport) -> Rejection | None:
+        """Return why the change is not started: it would shut down VMs that were not shown before; None if not."""
+        unagreed_vms = sorted(_vms_shut_down(report) - self.agreed)
+        rule = f"{', '.join(unagreed_vms)} would be shut down now, which was not shown before"
+        return Rejection(self.host_name, rule, hint="the same again shows it, and goes on") if unagreed_vms else None
 
     def _agree(self, report: ChangeReport) -> None:
-        """Raises Refused where one came in between."""
-        others = self._not_agreed(report)
-        if others is not None:
-            raise Refused(str(others), hint=others.hint)
+        """Raise Refused if a further VM would be shut down."""
+        unagreed = self._unagreed_shutdowns(report)
+        if unagreed is not None:
+            raise Refused(str(unagreed), hint=unagreed.hint)
 
 
-def _told(found: SharingMeasured, changes: tuple[ChangeReport, ...], undone: str) -> SchedulersMeasured:
-    notes = (*found.plan.notes, *((undone,) if undone else ()))
-    return SchedulersMeasured(replace(found, plan=replace(found.plan, notes=notes)), changes, undone)
+def _with_undone(measured: SharingMeasured, changes: tuple[ChangeReport, ...], undone: str) -> SchedulersMeasured:
+    notes = (*measured.plan.notes, *((undone,) if undone else ()))
+    return SchedulersMeasured(replace(measured, plan=replace(measured.plan, notes=notes)), changes, undone)
 
 
 def _host_name(plan: MeasurePlan) -> str:
@@ -233,26 +233,29 @@ def _host_name(plan: MeasurePlan) -> str:
     return plan.host.name
 
 
-def _asked(plan: MeasurePlan) -> None:
-    """The consent was given to all of it."""
+def _accept_all(plan: MeasurePlan) -> None:
+    """Accept the plan: the admin agreed to all measurements at the start."""
 
 
 def _wrong(report: ChangeReport) -> bool:
     return report.exit_code != 0
 
 
-def _stopped(report: ChangeReport) -> frozenset[str]:
-    """Names of the VMs that it shuts down."""
+def _vms_shut_down(report: ChangeReport) -> frozenset[str]:
+    """Return the names of the VMs that the change shuts down."""
     from gpuops.plan.hosts.change.emptying import Leaving
 
     stopping = (Leaving.SHUT_DOWN, Leaving.POWER_OFF)
     return frozenset(
-        away.vm.name for host in report.plan.planned_hosts for away in host.away if away.leaving in stopping
+        departure.vm.name
+        for host in report.plan.planned_hosts
+        for departure in host.away
+        if departure.leaving in stopping
     )
 
 
 def _scheduler_of(before: SchedulerBefore, inventory: Inventory, site: Site) -> GpuScheduler | None:
-    """As it is now; None = the host or the GPU is gone."""
+    """Return the current scheduler of the GPU; None if the host or the GPU does not exist any more."""
     from gpuops.execute.site import catalog_of
     from gpuops.plan.hosts.scheduler.state import scheduler_of
 
@@ -260,29 +263,30 @@ def _scheduler_of(before: SchedulerBefore, inventory: Inventory, site: Site) -> 
         return None
     read = site.hosts.with_settings(inventory, [before.host])
     gpus = scheduler_of(read.hosts[before.host], catalog_of(read)).gpus
-    return next((each for each in gpus if each.gpu.address == before.gpu), None)
+    return next((state for state in gpus if state.gpu.address == before.gpu), None)
 
 
-def _before(plan: MeasurePlan, site: Site) -> SchedulerBefore:
-    """What the GPU is set to. Raises Refused for what nobody can read, or what could not be set again."""
+def _read_scheduler_before(plan: MeasurePlan, site: Site) -> SchedulerBefore:
+    """Return the scheduler that the GPU is set to. Raises Refused if it is unknown or could not be set again."""
     from gpuops.execute.site import catalog_of
     from gpuops.plan.hosts.scheduler.state import scheduler_of
 
     assert plan.host is not None and plan.gpu is not None, "a plan without a GPU is refused"
     read = site.hosts.with_settings(site.vcenter.inventory(), [plan.host.ref])
     gpus = scheduler_of(read.hosts[plan.host.ref], catalog_of(read)).gpus
-    found = next((each.configured for each in gpus if each.gpu.address == plan.gpu.address), None)
+    configured = next((state.configured for state in gpus if state.gpu.address == plan.gpu.address), None)
     settings = read.hosts[plan.host.ref].settings
     options = settings.module_options if settings is not None else None
-    again = isinstance(found, VgpuScheduler) and found.weighted and not _only_averaging(found)
-    if not isinstance(found, VgpuScheduler) or not again or options is None:
+    can_be_set_again = isinstance(configured, VgpuScheduler) and configured.weighted and not _only_averaging(configured)
+    if not isinstance(configured, VgpuScheduler) or not can_be_set_again or options is None:
         raise Refused(
-            f"{plan.host.name}: what the scheduler of GPU {plan.gpu.address} is set to could not be set again: {found}",
+            f"{plan.host.name}: what the scheduler of GPU {plan.gpu.address} is set to could not be set again: "
+            f"{configured}",
             hint="leave --set-schedulers out, and set schedulers yourself: gpuops help hosts",
         )
-    return SchedulerBefore(plan.host.ref, plan.gpu.address, found, options)
+    return SchedulerBefore(plan.host.ref, plan.gpu.address, configured, options)
 
 
-def _only_averaging(found: VgpuScheduler) -> bool:
-    slices = found.slices
+def _only_averaging(scheduler: VgpuScheduler) -> bool:
+    slices = scheduler.slices
     return isinstance(slices, Frequency) and slices.frequency_hz is None and slices.averaging is not None

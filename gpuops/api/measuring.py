@@ -1,8 +1,8 @@
-"""The function that measures how VMs share a GPU: makes them of a template, runs a command in them, removes them.
+"""Measure how VMs share a GPU: clone them from a template, run a command in them, remove them.
 
-What is measured is kept after each count, and what is to be made before it is made. A call that was cut off, or that
-waits for another scheduler, is gone on with by the same call: VMs that are there already are used, those that are not
-are made, and at the end all are removed. Nothing but VMs with the name and the notes of this measurement is removed.
+Measurements are stored after each count, and the number of VMs before they are cloned. To continue an interrupted call,
+or one that waits for another scheduler, run the same call again: it uses existing VMs, clones missing ones, and finally
+removes all. Only VMs with the name and the notes of this measurement are removed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ID: Final = 4
 """Bytes."""
 
 PlanConsent = Callable[[MeasurePlan], None]
-"""Told of the plan just before anything is made; what it raises ends the call with nothing changed."""
+"""Called with the plan just before anything is created; an exception ends the call with nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingMeasured:
-    """What a call came to."""
+    """The outcome of a call."""
 
     plan: MeasurePlan
     measurement: SharingMeasurement
@@ -46,42 +46,42 @@ class SharingMeasured:
 
     @property
     def exit_code(self) -> int:
-        """3 = nothing was begun, 4 = counts failed, wait for another scheduler, or VMs are left."""
+        """Return 3 if nothing was started, 4 if counts failed or wait for another scheduler, or VMs remain."""
         partly = self.applied and (self.failed or self.plan.later)
         return report_exit_code(refused=self.plan.rejections, partly=partly)
 
     @property
     def failed(self) -> bool:
-        """Whether a count failed, or VMs are left."""
+        """Return whether a count failed, or VMs remain."""
         return bool(self.left) or any(each.error for each in self.measurement.done)
 
 
 def measure(
     wish: MeasureWish, site: Site, *, apply: bool, consent: PlanConsent, before: SchedulerBefore | None = None
 ) -> SharingMeasured:
-    """What was measured so far, and with `apply` what this call added to it. All that is made is removed again.
+    """Return the stored measurement; with `apply` measure the missing counts first. Removes all VMs that it creates.
 
-    `before`: what the caller sets back at last; until then the measurement is kept.
-    Raises UsageError for options or names that mean nothing, or while another measurement of this vCenter waits to go
-    on, Locked while one runs, NotConnected; then the next call goes on.
+    `before`: the scheduler that the caller sets back at the end; until then the measurement is kept.
+    Raises UsageError for unknown options or names, Refused while another measurement of this vCenter is unfinished,
+    Locked while one runs, NotConnected; then the next call continues.
     """
     from gpuops.api.measured_counts import MeasuringCall
     from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement, measuring_port
 
     port = measuring_port(site.vcenter)
-    known = load_measurement(site.state_dir, site.vcenter.uuid)
-    if known is not None and known.wish != wish:
+    stored = load_measurement(site.state_dir, site.vcenter.uuid)
+    if stored is not None and stored.wish != wish:
         raise Refused(
-            f"measurement {known.id} of {known.wish.template} did not end, and has other options",
+            f"measurement {stored.id} of {stored.wish.template} did not end, and has other options",
             hint="gpuops size --measure --remove removes its VMs and forgets it",
         )
-    measurement = known or SharingMeasurement(secrets.token_hex(_ID), wish, before=before)
+    measurement = stored or SharingMeasurement(secrets.token_hex(_ID), wish, before=before)
     plan = _look(measurement, site)
     if plan.rejections or not apply:
         return SharingMeasured(plan, measurement, applied=False)
     consent(plan)
     with _alone(site):
-        _unchanged(known, site)
+        _require_unchanged(stored, site)
         keep_measurement(site.state_dir, site.vcenter.uuid, measurement)
         run = MeasuringCall(plan, measurement, site, port)
         try:
@@ -95,70 +95,72 @@ def measure(
         except GpuopsError:
             run.remove()
             raise
-        left = run.remove()
-        _forget_if_done(run.measurement, plan, left, site)
-    return SharingMeasured(plan, run.measurement, applied=True, left=left)
+        remaining = run.remove()
+        _forget_if_done(run.measurement, plan, remaining, site)
+    return SharingMeasured(plan, run.measurement, applied=True, left=remaining)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLeft:
-    """A measurement that did not end, and what became of its VMs."""
+    """An unfinished measurement, and the outcome for its VMs."""
 
     measurement: SharingMeasurement | None
-    """None = there is none."""
+    """None = no measurement is unfinished."""
     vms: tuple[str, ...] = ()
-    """Names of those that were there."""
+    """Names of its VMs before the removal."""
     left: tuple[str, ...] = ()
-    """Of them those that could not be removed, and one that vCenter may still be making, each with its reason."""
+    """VMs that could not be removed, and one that vCenter may still be cloning, each with its reason."""
     undone: str = ""
-    """That the GPU has another scheduler than before it was measured, and what sets it back: nobody reboots for it."""
+    """That the GPU has another scheduler than before the measurement, and the command that sets it back."""
     applied: bool = False
 
 
 def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
-    """The measurement that did not end; with `apply` its VMs are removed, and it is forgotten where none is left."""
+    """Return the unfinished measurement; with `apply` remove its VMs, and forget it if no VM remains."""
     from gpuops.api.measured_counts import own_vms, remove_vms
-    from gpuops.api.measured_schedulers import not_as_before
+    from gpuops.api.measured_schedulers import why_not_as_before
     from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement, measuring_port
 
     measuring_port(site.vcenter)  # refuses a saved inventory
-    known = load_measurement(site.state_dir, site.vcenter.uuid)
-    if known is None:
+    stored = load_measurement(site.state_dir, site.vcenter.uuid)
+    if stored is None:
         return MeasurementLeft(None)
-    names = tuple(sorted(vm.name for vm in own_vms(known, site.vcenter.inventory())))
-    undone = not_as_before(known.before, site) if known.before is not None else ""
+    names = tuple(sorted(vm.name for vm in own_vms(stored, site.vcenter.inventory())))
+    undone = why_not_as_before(stored.before, site) if stored.before is not None else ""
     if not apply:
-        return MeasurementLeft(known, names, undone=undone)
+        return MeasurementLeft(stored, names, undone=undone)
     with _alone(site):
-        _unchanged(known, site)
-        left = (*remove_vms(known, site), *_coming(known, site))
-        if not left:
+        _require_unchanged(stored, site)
+        remaining = (*remove_vms(stored, site), *_coming(stored, site))
+        if not remaining:
             forget_measurement(site.state_dir, site.vcenter.uuid)
-    return MeasurementLeft(known, names, left, undone, applied=True)
+    return MeasurementLeft(stored, names, remaining, undone, applied=True)
 
 
-def _forget_if_done(measurement: SharingMeasurement, plan: MeasurePlan, left: Sequence[str], site: Site) -> None:
-    """What is measured whole is told once; with counts that failed the next call begins anew as well."""
+def _forget_if_done(measurement: SharingMeasurement, plan: MeasurePlan, remaining: Sequence[str], site: Site) -> None:
+    """Forget a complete measurement, so that the next call starts a new one; keep one with failed counts."""
     from gpuops.execute.site.kept_measurement import forget_measurement
 
     waits = plan.later or measurement.before is not None
-    if not waits and not left and not any(each.error for each in measurement.done):
+    if not waits and not remaining and not any(count.error for count in measurement.done):
         forget_measurement(site.state_dir, site.vcenter.uuid)
 
 
 def _alone(site: Site) -> AbstractContextManager[LockHold]:
-    """While this lasts no other call of this machine measures in that vCenter. Raises Locked."""
+    """Lock measurements in this vCenter on this machine. Raises Locked."""
     from gpuops.execute.state.lock import locked
 
     return locked(site.state_dir, f"{site.vcenter.uuid}-measure", site.clock(), alone=True, doing="size --measure")
 
 
-def _unchanged(known: SharingMeasurement | None, site: Site) -> None:
-    """Raises Refused where another call has begun, gone on with or ended a measurement since `known` was read: to write
-    over what it has kept would leave its VMs to nobody."""
+def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:
+    """Raise Refused if another call has changed the stored measurement since `stored` was read.
+
+    Overwriting it would leave VMs that no measurement names.
+    """
     from gpuops.execute.site.kept_measurement import load_measurement
 
-    if load_measurement(site.state_dir, site.vcenter.uuid) != known:
+    if load_measurement(site.state_dir, site.vcenter.uuid) != stored:
         raise Refused("another call has measured in this vCenter meanwhile", hint="the same again looks at it anew")
 
 
@@ -189,7 +191,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
 
 
 def _in_force(plan: MeasurePlan, inventory: Inventory, site: Site) -> SchedulerPolicy | None:
-    """The scheduler of the GPU that is measured; None = it is not known."""
+    """Return the scheduler of the measured GPU; None if it is not known."""
     from gpuops.execute.site import catalog_of
     from gpuops.model.devices.scheduler import VgpuScheduler
     from gpuops.plan.hosts.scheduler.state import scheduler_of
@@ -197,13 +199,13 @@ def _in_force(plan: MeasurePlan, inventory: Inventory, site: Site) -> SchedulerP
     if plan.host is None or plan.gpu is None:
         return None
     read = site.hosts.with_settings(inventory, [plan.host.ref])
-    told = scheduler_of(read.hosts[plan.host.ref], catalog_of(read))
-    found = next((each.effective for each in told.gpus if each.gpu.address == plan.gpu.address), None)
-    return found.policy if isinstance(found, VgpuScheduler) else None
+    schedulers = scheduler_of(read.hosts[plan.host.ref], catalog_of(read))
+    effective = next((gpu.effective for gpu in schedulers.gpus if gpu.gpu.address == plan.gpu.address), None)
+    return effective.policy if isinstance(effective, VgpuScheduler) else None
 
 
 def _coming(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
-    """The template while vCenter clones it: a call may have asked for the VM that comes before it was cut off."""
+    """Return a reason if vCenter still clones the template: the clone may be of an interrupted call."""
     try:
         template = site.vcenter.inventory().find_vm(measurement.wish.template)
     except VmNotFound:

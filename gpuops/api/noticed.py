@@ -1,6 +1,6 @@
-"""The runs that take, return or change something for hours, each with its notice; and notices of themselves.
+"""The runs that change something for hours, each with notices; and functions that send notices.
 
-A run whose target names no receivers, and one that is only looked at, is the function of `execute` as it is.
+A preview, and a run whose target names no receivers, calls the function of `execute` without notices.
 """
 
 from __future__ import annotations
@@ -36,26 +36,25 @@ def rotate_night(
     by_timer: bool = False,
     asks: bool = False,
 ) -> Report:
-    """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
+    """Suspend the idle desktops that the policy selects and start the ML VMs that fit in their place.
 
-    Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
-    refused. `by_timer`: outside its hours there is nothing to do. `asks`: the consent waits for somebody's answer, so
-    it is asked for before the lock is taken.
+    Returns the plan and its outcomes. `unattended`: a policy without windows is refused. `by_timer`: outside the
+    windows nothing is done. `asks`: the consent waits for a person, so it is requested before the lock is taken.
     """
     from gpuops.execute.rotation import rotation
 
-    def run(asked: Consent) -> Report:
+    def run(consent: Consent) -> Report:
         return rotation.rotate_night(
             policy,
             site,
             apply=apply,
-            consent=asked,
+            consent=consent,
             unattended=unattended,
             by_timer=by_timer,
             asks=asks,
         )
 
-    return _noticed("rotate night", site, consent, run, apply)
+    return _run_with_notices("rotate night", site, consent, run, apply)
 
 
 def rotate_day(
@@ -67,33 +66,33 @@ def rotate_day(
     by_timer: bool = False,
     asks: bool = False,
 ) -> Report:
-    """Stops the ML VMs that the night started and resumes every desktop that it suspended.
+    """Stop the ML VMs that the night started and resume every desktop that it suspended.
 
-    Each under the policy of its night. Exit code 4 when a desktop could not be returned: `plan.unmet` and the failed
-    outcomes name each, with its reason and one safe command. `by_timer`: while a window is open and nothing is due,
-    there is nothing to do. `asks` as for `rotate_night`.
+    Each under the policy of its night. Exit code 4 if a desktop could not be returned: `plan.unmet` and the failed
+    outcomes name each, with its reason and one safe command. `by_timer`: nothing is done while a window is open and
+    nothing is due. `asks` as for `rotate_night`.
     """
     from gpuops.execute.rotation import rotation
 
-    def run(asked: Consent) -> Report:
-        return rotation.rotate_day(policy, site, apply=apply, consent=asked, by_timer=by_timer, asks=asks)
+    def run(consent: Consent) -> Report:
+        return rotation.rotate_day(policy, site, apply=apply, consent=consent, by_timer=by_timer, asks=asks)
 
-    return _noticed("rotate day", site, consent, run, apply)
+    return _run_with_notices("rotate day", site, consent, run, apply)
 
 
 def rotate_resume(
     site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False, asks: bool = False
 ) -> Report:
-    """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
+    """Finish the interrupted night or day, under the policy it began with; an empty plan if none was interrupted.
 
     `unattended` and `asks` as for `rotate_night`. Raises Locked while a run is under way.
     """
     from gpuops.execute.rotation.rotation import resume
 
-    def run(asked: Consent) -> Report:
-        return resume(site, apply=apply, consent=asked, unattended=unattended, asks=asks)
+    def run(consent: Consent) -> Report:
+        return resume(site, apply=apply, consent=consent, unattended=unattended, asks=asks)
 
-    return _noticed("rotate resume", site, consent, run, apply)
+    return _run_with_notices("rotate resume", site, consent, run, apply)
 
 
 def rotate_restore(
@@ -106,16 +105,16 @@ def rotate_restore(
     consent: Consent = agreed,
     asks: bool = False,
 ) -> Report:
-    """Brings back now what nights took: all of it, or the VMs of these names alone.
+    """Return desktops now: all that nights suspended, or only the VMs with these names.
 
-    `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy.
+    `from_markers` uses vCenter's markers instead of the journal; it raises UsageError without a policy.
     """
     from gpuops.execute.rotation.rotation import restore
 
-    def run(asked: Consent) -> Report:
-        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=asked, asks=asks)
+    def run(consent: Consent) -> Report:
+        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=consent, asks=asks)
 
-    return _noticed("rotate restore", site, consent, run, apply)
+    return _run_with_notices("rotate restore", site, consent, run, apply)
 
 
 def rotate_clear_marker(
@@ -127,16 +126,16 @@ def rotate_clear_marker(
     consent: Consent = agreed,
     asks: bool = False,
 ) -> Report:
-    """Clears the markers of these VMs and does nothing else to them: copies, and VMs whose marker cannot be read.
+    """Clear the markers of these VMs, for example of copies and of VMs with an unreadable marker; change nothing else.
 
     Refused for a VM that an open night of the journal holds. `asks` as for `rotate_night`.
     """
     from gpuops.execute.rotation.rotation import clear_marker
 
-    def run(asked: Consent) -> Report:
-        return clear_marker(policy, site, vms, apply=apply, consent=asked, asks=asks)
+    def run(consent: Consent) -> Report:
+        return clear_marker(policy, site, vms, apply=apply, consent=consent, asks=asks)
 
-    return _noticed("rotate clear-marker", site, consent, run, apply)
+    return _run_with_notices("rotate clear-marker", site, consent, run, apply)
 
 
 def change(
@@ -147,67 +146,69 @@ def change(
     *,
     apply: bool,
     consent: Agreed | None = None,
-    told: Told | None = None,
+    hear: Told | None = None,
 ) -> ChangeReport:
-    """What the request would change on this site's hosts by rolling reboots, and with `apply` what became of it.
+    """Plan a change of this site's hosts by rolling reboots, and carry it out with `apply`.
 
-    `verb` is the command for people (`scheduler set`), `told` is called with a line as it goes on. Raises UsageError,
+    `verb` is the command as printed (`scheduler set`), `hear` is called with each line of progress. Raises UsageError,
     NotConnected, StateDamaged, Refused while another change or a rotation is open, Locked.
     """
     from gpuops.execute.change.rolling_change import agreed, roll, unheard
 
-    def run(asked: Agreed) -> ChangeReport:
-        return roll(request, verb, rolling, site, apply=apply, consent=asked, told=told or unheard)
+    def run(consent: Agreed) -> ChangeReport:
+        return roll(request, verb, rolling, site, apply=apply, consent=consent, told=hear or unheard)
 
-    return _noticed(verb, site, consent or agreed, run, apply)
+    return _run_with_notices(verb, site, consent or agreed, run, apply)
 
 
 def change_resume(
-    site: Site, *, apply: bool = True, consent: Agreed | None = None, told: Told | None = None
+    site: Site, *, apply: bool = True, consent: Agreed | None = None, hear: Told | None = None
 ) -> ChangeReport | Report:
-    """Goes on with the change that did not end, of hosts or of moves; an empty plan when there is none.
+    """Continue the unfinished change, of hosts or of moves; an empty plan if there is none.
 
-    A host whose turn has begun is finished at any hour; no other is begun while the window is closed.
+    A host that was started is finished at any hour; no further host is started while the window is closed.
     """
     from gpuops.execute.change.rolling_change import agreed, resume, unheard
 
-    def run(asked: Agreed) -> ChangeReport | Report:
-        return resume(site, apply=apply, consent=asked, told=told or unheard)
+    def run(consent: Agreed) -> ChangeReport | Report:
+        return resume(site, apply=apply, consent=consent, told=hear or unheard)
 
-    return _noticed("change resume", site, consent or agreed, run, apply)
+    return _run_with_notices("change resume", site, consent or agreed, run, apply)
 
 
 def change_abort(
-    site: Site, *, apply: bool = True, consent: Agreed | None = None, told: Told | None = None
+    site: Site, *, apply: bool = True, consent: Agreed | None = None, hear: Told | None = None
 ) -> ChangeReport | Report:
-    """Ends the change: hosts whose turn has begun serve VMs again, with their own back; the others are left alone."""
+    """End the change: hosts that were started get their VMs back and serve again; the others are not changed."""
     from gpuops.execute.change.rolling_change import abort, agreed, unheard
 
-    def run(asked: Agreed) -> ChangeReport | Report:
-        return abort(site, apply=apply, consent=asked, told=told or unheard)
+    def run(consent: Agreed) -> ChangeReport | Report:
+        return abort(site, apply=apply, consent=consent, told=hear or unheard)
 
-    return _noticed("change abort", site, consent or agreed, run, apply)
+    return _run_with_notices("change abort", site, consent or agreed, run, apply)
 
 
 def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
-    """The moves that `defrag` plans, and with `apply` what became of each: one after another, each asked about again.
+    """Plan the moves of `defrag`, and with `apply` carry them out one after another, each after another check.
 
     Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
     """
     from gpuops.execute.change.moves import carry_out as run
 
-    return _noticed("defrag", site, consent, lambda asked: run(request, site, apply=apply, consent=asked), apply)
+    return _run_with_notices(
+        "defrag", site, consent, lambda watched_consent: run(request, site, apply=apply, consent=watched_consent), apply
+    )
 
 
 def notify_test(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Sends a test notice to each receiver, and what became of it. Raises UsageError without the extra `notify`."""
+    """Send a test notice to each receiver, and return the receipts. Raises UsageError without the extra `notify`."""
     from gpuops.notify.watch import send_test
 
     return send_test(way)
 
 
 def notify_flush(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Sends the notices that nobody has accepted yet, and tells of runs whose process is gone.
+    """Send the notices that no receiver has accepted yet, and new ones about runs whose process has died.
 
     Raises UsageError without the extra `notify`, StateDamaged.
     """
@@ -216,7 +217,9 @@ def notify_flush(way: NoticeWay) -> tuple[Receipt, ...]:
     return flush(way)
 
 
-def _noticed(command: str, site: Site, consent: Callable[..., None], run: Callable[..., Ran], apply: bool) -> Ran:
+def _run_with_notices(
+    command: str, site: Site, consent: Callable[..., None], run: Callable[..., Ran], apply: bool
+) -> Ran:
     if not apply or site.notices is None:
         return run(consent)
     from gpuops.notify.watch import watched

@@ -24,7 +24,7 @@ from gpuops.report.page.fleet_report import FleetReport
 def fleet_report(
     site: Site, *, since: datetime | None = None, policy: Policy | None = None, owners: OwnerKey | None = None
 ) -> FleetReport:
-    """The fleet as it is now, and this vCenter's nights that began since then.
+    """Return the fleet as it is now, and this vCenter's nights that began since then.
 
     With a policy also which of its desktops are idle, and what fits once a night has suspended those that it may take.
     Raises StateDamaged for a journal or a diagnosis that cannot be read.
@@ -38,7 +38,7 @@ def fleet_report(
     if policy is not None:
         inventory, judged = idle(inventory, site, policy)
     past = history(site.state_dir, site.journal_url, since=since, kind=EventKind.NIGHT)
-    nights = replace(past, nights=tuple(each for each in past.nights if each.vcenter == inventory.vcenter))
+    nights = replace(past, nights=tuple(night for night in past.nights if night.vcenter == inventory.vcenter))
     return FleetReport(
         fleet=fleet(inventory, catalog_of(inventory)),
         examination=examination,

@@ -1,4 +1,4 @@
-"""How many VMs may share a GPU where no history is asked: by plain numbers, or by a file of workloads."""
+"""How many VMs may share a GPU, without a history: by stated numbers, or by a file of workloads."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ def size_stated(
     overlap: str | None,
     of_history: Mapping[str, object],
 ) -> SizingAnswer | None:
-    """The answer by shares that are stated; None = none are, and the history of VMs says. Asks no vCenter.
+    """Return the answer by stated shares; None if none are stated, and the history of VMs is needed. Reads no vCenter.
 
-    `busy` and `overlap` as typed (`0.7`, `70%`); `of_history` is what else is said of VMs, by option (`--pool`), None
-    = not said. Raises UsageError for options that mean nothing together, PolicyError for the file.
+    `busy` and `overlap` as typed (`0.7`, `70%`); `of_history` has the other options about VMs (`--pool`), None = not
+    set. Raises UsageError for options that exclude each other, PolicyError for the file.
     """
     from gpuops.catalog import load
     from gpuops.config.workloads_file import load_workloads, share_of
     from gpuops.plan.capacity.sizing import known_profile, size_numbers, size_workloads
 
     of_vms = {"--vm": request.vm, "--tag": request.tag, **of_history}
-    given = [name for name, value in of_vms.items() if value is not None]
+    options = [name for name, setting in of_vms.items() if setting is not None]
     if busy is not None and workloads is not None:
-        given.append("--workloads")
+        options.append("--workloads")
     stated = "--busy" if busy is not None else "--workloads" if workloads is not None else None
-    if stated is not None and given:
+    if stated is not None and options:
         raise UsageError(
-            f"{stated} and {given[0]} exclude each other", hint="busy shares are stated, or measured: leave one out"
+            f"{stated} and {options[0]} exclude each other", hint="busy shares are stated, or measured: leave one out"
         )
     if overlap is not None and busy is None:
         raise UsageError("--overlap is of --busy", hint="say how busy each VM is alone: --busy 0.7")

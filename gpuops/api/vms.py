@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from gpuops.plan.vm.clone import Clone, Cloning
 
 STALE: Final = timedelta(seconds=60)
-"""A plan this old is made again before it is done: a prompt may have waited for its answer for hours."""
+"""An older plan is made again before it is applied: a prompt may have waited for hours for its answer."""
 
 
 def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Placements:
-    """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written.
+    """Return where VMs that do not exist yet would be placed on this site, and why. Nothing is ever written.
 
-    `layout`: the answer is as if GPUs had its GPU instances and no others. Raises ProfileUnknown, ProfileAmbiguous, and
-    with a layout UsageError and HostNotFound.
+    `layout`: answer as if GPUs had exactly its GPU instances. Raises ProfileUnknown, ProfileAmbiguous, and with a
+    layout UsageError and HostNotFound.
     """
     inventory = site.vcenter.inventory()
     if request.needs_tags:
@@ -63,10 +63,10 @@ def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalo
 def idle(
     inventory: Inventory, site: Site, policy: Policy | None, *, pool: str | None = None, vm: str | None = None
 ) -> tuple[Inventory, tuple[JudgedVm, ...]]:
-    """The verdict on each desktop of the policy, or of one pool, or on one VM; and the inventory with what it was given
-    by. Without a policy: on each running VM with a GPU device.
+    """Judge each desktop of the policy or of one pool, or one VM; without a policy each running VM with a GPU device.
 
-    Raises UsageError for a pool that there is not, VmNotFound, VmAmbiguous.
+    Returns the verdicts, and the inventory with their evidence. Raises UsageError for an unknown pool, VmNotFound,
+    VmAmbiguous.
     """
     from gpuops.advise.idle import judged
 
@@ -74,17 +74,19 @@ def idle(
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
     if vm is not None:
-        meant = [inventory.find_vm(vm)]
+        judged_vms = [inventory.find_vm(vm)]
     elif policy is not None:
-        found = ((each, policy.pool_of(each)) for each in inventory.vms.values())
-        meant = [each for each, its in found if its is not None and pool in (None, its.name)]
-    else:
-        meant = [
-            each
-            for each in inventory.vms.values()
-            if any(map(is_gpu, each.devices or ())) and each.power is PowerState.ON
+        pools_of_vms = ((machine, policy.pool_of(machine)) for machine in inventory.vms.values())
+        judged_vms = [
+            machine for machine, vm_pool in pools_of_vms if vm_pool is not None and pool in (None, vm_pool.name)
         ]
-    refs = [each.ref for each in meant]
+    else:
+        judged_vms = [
+            machine
+            for machine in inventory.vms.values()
+            if any(map(is_gpu, machine.devices or ())) and machine.power is PowerState.ON
+        ]
+    refs = [machine.ref for machine in judged_vms]
     if policy is not None:
         inventory = site.read_for_policy(inventory, policy, refs)
     return inventory, judged([inventory.vms[ref] for ref in refs], policy)
@@ -93,10 +95,10 @@ def idle(
 def idle_replay(
     inventory: Inventory, site: Site, policy: Policy, since: datetime, *, pool: str | None = None
 ) -> Replay:
-    """What the nights of this policy since then would have had taken, by the store of measurements. Changes nothing.
+    """Return what nights of this policy would have suspended since then, by the store of measurements. Changes nothing.
 
-    Which desktops are in a pool is as vCenter shows it now. Raises UsageError for a pool that there is not, for what
-    cannot be replayed, and where nothing was measured; StateDamaged.
+    The desktops of a pool are those that vCenter shows now. Raises UsageError for an unknown pool, for a policy that
+    cannot be replayed, and if nothing was measured; StateDamaged.
     """
     from gpuops.execute.measurements.replaying import replay
 
@@ -107,18 +109,20 @@ def idle_replay(
 
 
 def _refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
-    """Raises UsageError for a pool that there is not."""
-    pools = [each.name for each in policy.pools] if policy is not None else []
+    """Raise UsageError for an unknown pool."""
+    pools = [vm_pool.name for vm_pool in policy.pools] if policy is not None else []
     if pool is not None and pool not in pools:
-        said = f"pools there: {', '.join(pools)}" if policy is not None else "say --policy FILE, which has the pools"
-        raise UsageError(f"there is no pool {pool!r}", hint=said)
+        hint = "say --policy FILE, which has the pools"
+        if policy is not None:
+            hint = f"pools there: {', '.join(pools)}"
+        raise UsageError(f"there is no pool {pool!r}", hint=hint)
 
 
 def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
-    """What the request would change on this site, and with `apply` what became of it.
+    """Plan the request on this site, and carry it out with `apply`.
 
-    An infeasible plan is an answer, not an error: `report.plan.rejections`. Raises UsageError for a request that
-    means nothing here, NotConnected, Locked while a rotation runs.
+    An infeasible plan is no error: see `report.plan.rejections`. Raises UsageError for a request that names something
+    unknown, NotConnected, Locked while a rotation runs.
     """
     looked_at = site.clock()
     report = _look(request, site)
@@ -129,7 +133,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     from gpuops.model.nights.rotation import Limits
 
     while True:
-        consent(report)  # not under the lock: while somebody thinks it over, a return of desktops may begin
+        consent(report)  # not under the lock: while the admin decides, a return of desktops may begin
         agreed_to = report.plan
         with site.locked_journal(report.before.vcenter, alone=False) as journal:
             changed, now = journal.last_change(), site.clock()
@@ -166,10 +170,9 @@ def _look(request: Request, site: Site) -> Report:
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
-    """What there was to do so that the VM is there, and the vCenter as it is then: foreseen unless `apply`.
+    """Clone a VM unless it exists, and return the clone and the inventory after it; both predicted without `apply`.
 
-    A template that cannot be used is an answer: `rejections`. Raises UsageError, NotConnected, Locked while a rotation
-    runs.
+    An unusable template is no error: see `rejections`. Raises UsageError, NotConnected, Locked while a rotation runs.
     """
     from gpuops.execute.cloning import clone as make
 
@@ -177,9 +180,9 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
 
 
 def foresee(request: Request, after: Clone, site: Site) -> Report:
-    """What the request would change once that VM is made, if it is not there yet. Nothing is ever written.
+    """Plan the request as if that VM had been cloned. Nothing is ever written.
 
-    Raises as `run` and `clone` do, and Refused where the clone would be.
+    Raises as `run` and `clone`, and Refused if the clone would be refused.
     """
     from gpuops.execute.cloning import foresee_report
 
@@ -187,9 +190,9 @@ def foresee(request: Request, after: Clone, site: Site) -> Report:
 
 
 def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy: Policy | None = None) -> Capacity:
-    """How many more vGPUs and whole GPUs fit; with a policy also when all desktops that it may take are suspended.
+    """Count the vGPUs and whole GPUs that still fit; with a policy also once all its available desktops are suspended.
 
-    Raises UsageError for a profile, host or cluster that is not there.
+    Raises UsageError for an unknown profile, host or cluster.
     """
     from gpuops.plan.capacity.capacity_request import capacity as ask
 
@@ -202,15 +205,15 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
 
 def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site) -> tuple[RunOut, ...]:
-    """When each vGPU profile, or the one of the request, runs out by the history of `observe`.
+    """Return when each vGPU profile, or the one of the request, runs out by the history of `observe`.
 
-    Raises UsageError for a profile that is not there, StateDamaged.
+    Raises UsageError for an unknown profile, StateDamaged.
     """
     from gpuops.execute.measurements.running_out import run_outs
 
-    found = capacity(request, inventory, site)
-    fit = {name: each.slots for name, each in found.now.fits.items()}
-    return run_outs(site.measurements_store, inventory, fit, found.profile)
+    free = capacity(request, inventory, site)
+    fitting = {name: fit.slots for name, fit in free.now.fits.items()}
+    return run_outs(site.measurements_store, inventory, fitting, free.profile)
 
 
 def size(
@@ -222,10 +225,10 @@ def size(
     pool: str | None = None,
     since: datetime | None = None,
 ) -> SizingAnswer:
-    """How many of these VMs may share a GPU, by the history of `observe` since then. Changes nothing.
+    """Return how many of these VMs may share a GPU, by the history of `observe` since then. Changes nothing.
 
-    Raises UsageError for VMs that nothing says, that are not there, or without history; ProfileUnknown, and Refused for
-    a profile that no host offers; VmNotFound, VmAmbiguous, StateDamaged.
+    Raises UsageError for VMs that are not named, do not exist or have no history; ProfileUnknown, and Refused for a
+    profile that no host offers; VmNotFound, VmAmbiguous, StateDamaged.
     """
     from gpuops.execute.measurements.busy_shares import busy_history
     from gpuops.plan.capacity.sizing import size_history, sizing_pool
@@ -233,15 +236,14 @@ def size(
     _refuse_unknown_pool(policy, pool)
     if request.tag is not None or (policy is not None and policy.needs_tags):
         inventory = site.vcenter.with_tags(inventory)
-    asked = sizing_pool(request, inventory, catalog_of(inventory), policy, pool)
-    history = busy_history(site.measurements_store, inventory, asked.vms, asked.together, since)
-    return size_history(request, asked, history, inventory)
+    pool_to_size = sizing_pool(request, inventory, catalog_of(inventory), policy, pool)
+    history = busy_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
+    return size_history(request, pool_to_size, history, inventory)
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
-    """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is moved.
+    """Return the fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Moves nothing.
 
-    Raises UsageError for a host or cluster that is not there, ProfileUnknown, and Refused for a profile that no host
-    offers.
+    Raises UsageError for an unknown host or cluster, ProfileUnknown, and Refused for a profile that no host offers.
     """
     return request.planned(inventory, catalog_of(inventory))

@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    """Runs the `gpuops` command.
+    """Run the `gpuops` command.
 
     It has the place and the name of the `main` of the other project named gpuops (`gpuops.distribution`): the script
     that pip puts over ours where both are installed starts ours, which refuses to run.

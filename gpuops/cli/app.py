@@ -24,7 +24,7 @@ from gpuops import __version__
 from gpuops.cli import output, signals
 from gpuops.cli.bash_words import completing
 from gpuops.cli.commands import CommandGroup, VerbCommand
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.cli.spread import also_csv, reads_sites, spread
 from gpuops.config.user_paths import name_missing_user
@@ -40,7 +40,7 @@ SECTIONS: Final = {
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
         "job": "Say where jobs in containers fit, and how long they take.",
-        "what-if": "Compare the fleet with itself after changes nobody made.",
+        "what-if": "Compare the fleet with itself after planned changes.",
         "diagnose": "Say which component slows VMs down.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "guest": "Ask guests whether they are ready for work on their GPUs.",
@@ -108,14 +108,14 @@ SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text
 
 
 class Commands(UserDict[str, Any]):
-    """Every command by its name, each loaded at the first look at it."""
+    """Every command by its name; each is imported at its first use."""
 
     def __init__(self) -> None:
         super().__init__()
         self.data.update({name: name for name in SHORT_HELP})
 
     def __getitem__(self, name: str) -> Any:
-        return _loaded(self.data[name])
+        return _load_command(self.data[name])
 
 
 _FOLDERS: Final = {
@@ -128,7 +128,7 @@ _FOLDERS: Final = {
     "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
     "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
 }
-"""In which folder beside this file each command is written."""
+"""The folder next to this file that has each command."""
 _FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}
 _MODULES: Final = {
     "detach": "attach",
@@ -139,32 +139,34 @@ _MODULES: Final = {
     "scheduler": "host_settings",
     "what-if": "what_if",
 }
-"""Where a command is written that has no module of its own name."""
+"""The modules of commands that have no module of their own name."""
 
 
 @cache
-def _loaded(name: str) -> Any:
-    """The command of that name: a function, or a group of commands. It is made once in a process."""
-    found = getattr(import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_"))
-    if isinstance(found, typer.Typer):
-        return typer.main.get_group(found)
+def _load_command(name: str) -> Any:
+    """Return the command of that name: a function, or a group of commands. It is created once in a process."""
+    command = getattr(
+        import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_")
+    )
+    if isinstance(command, typer.Typer):
+        return typer.main.get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, cls=VerbCommand)(found)
+    alone.command(name, cls=VerbCommand)(command)
     return typer.main.get_command(alone)
 
 
 class RootGroup(CommandGroup):
     """The group of all commands. Each way of calling it, tests included, ends with one line and an exit code."""
 
-    def __init__(self, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.commands = Commands()
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(SHORT_HELP)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """What `gpuops --help` prints: a screen, with the commands of every day first."""
+        """Write `gpuops --help`: one screen, with everyday commands first."""
         self.format_usage(ctx, formatter)
         description, _, example = (self.help or "").partition("\n\n")
         with formatter.indentation():
@@ -188,7 +190,7 @@ class RootGroup(CommandGroup):
             )
 
     def format_everything(self, ctx: Any, formatter: Any) -> None:
-        """What `gpuops help --all` prints: all options of the program, and all commands with their summaries."""
+        """Write `gpuops help --all`: all options of the program, and all commands with their summaries."""
         super().format_help(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -202,7 +204,7 @@ class RootGroup(CommandGroup):
         extra["standalone_mode"] = False
         output.behave(output.Manners())
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
-        sys.exit(completing(lambda: guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
+        sys.exit(completing(lambda: run_guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
 
 
 app = typer.Typer(
@@ -217,13 +219,13 @@ app = typer.Typer(
 
 
 def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
-    """The format of an error that comes before the options are understood: `--output json --bogus`."""
-    found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
-    return output.OutputFormat(found[-1]) if found else output.OutputFormat.TEXT
+    """Return the format of an error that comes before the options are understood: `--output json --bogus`."""
+    formats = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
+    return output.OutputFormat(formats[-1]) if formats else output.OutputFormat.TEXT
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"gpuops {__version__} ({NAME})")
         raise typer.Exit
 
@@ -254,7 +256,7 @@ NEW_OBJECTS_BEFORE_COLLECTION: Final = 200_000
 
 
 def main() -> None:
-    """Runs the command line, unless another project's files lie among ours."""
+    """Run the command line, unless another project's files lie among ours."""
     gc.set_threshold(NEW_OBJECTS_BEFORE_COLLECTION)
     # Python ends by looking twice for cycles among all objects, 0.04 s each, whose memory the system takes back anyway.
     atexit.register(gc.freeze)
@@ -265,13 +267,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    if refused := guarded(refuse_other_project):
+    if refused := run_guarded(refuse_other_project):
         sys.exit(refused)
     app(prog_name="gpuops")
 
 
 def _open_missing_streams() -> None:
-    """A stream that the caller closed (`>&-`) reads as empty and takes everything, as if it were /dev/null.
+    """Open /dev/null for each stream that the caller closed (`>&-`).
 
     In the order of their numbers: else the next socket would be stderr.
     """

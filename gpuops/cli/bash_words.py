@@ -1,8 +1,8 @@
 """Completion in bash of words with `:`, `=` or `@` in them: bash breaks words there too (COMP_WORDBREAKS).
 
-What bash says of `--vcenter sim:la` is `--vcenter`, `sim`, `:`, `la`, and it replaces `la` by what it is answered. So
-the pieces are put together again before gpuops reads them, and what bash keeps is taken off its answers. Where somebody
-took the colon out of COMP_WORDBREAKS, or is inside quotes, bash breaks nothing and neither is done.
+For `--vcenter sim:la` bash passes `--vcenter`, `sim`, `:`, `la`, and it replaces `la` by the answer. So the pieces are
+joined before gpuops reads them, and the prefix that bash keeps is removed from the answers. If COMP_WORDBREAKS has no
+colon, or the cursor is inside quotes, bash breaks nothing, and nothing is joined.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ _BREAKS: Final = frozenset(":=@")
 
 
 def completing(call: Callable[[], int]) -> int:
-    """The exit code of the call, which answers the shell when it asks for the completion of a word.
+    """Run the call and return its exit code; if the shell asks for a completion, adjust the words for bash.
 
-    In bash its words are gpuops' own. An error is no answer: it would stand in the middle of the line being typed.
+    Errors are dropped: they would appear in the middle of the typed line.
     """
     if not os.environ.get(_VARIABLE, "").startswith("complete_"):
         return call()
-    kept = joined_words(os.environ) if os.environ[_VARIABLE] == "complete_bash" else ""
+    prefix = joined_words(os.environ) if os.environ[_VARIABLE] == "complete_bash" else ""
     answer = io.StringIO()
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(answer):
             return call()
     finally:
-        sys.stdout.write("\n".join(line.removeprefix(kept) for line in answer.getvalue().split("\n")))
+        sys.stdout.write("\n".join(line.removeprefix(prefix) for line in answer.getvalue().split("\n")))
 
 
 def joined_words(environ: MutableMapping[str, str]) -> str:
-    """Puts the words in COMP_WORDS together; what bash keeps of the value that is completed, '' = nothing."""
+    """Join the words in COMP_WORDS; return the part of the completed value that bash keeps, '' = nothing."""
     pieces = environ.get("COMP_WORDS", "").split("\n")
     cursor = environ.get("COMP_CWORD", "")
     if len(pieces) == 1 or not cursor.isascii() or not cursor.isdigit() or int(cursor) >= len(pieces):
         return ""
-    words = joined(pieces[: int(cursor) + 1])
+    words = join_pieces(pieces[: int(cursor) + 1])
     environ["COMP_WORDS"] = "\n".join(words)
     environ["COMP_CWORD"] = str(len(words) - 1)
     last = pieces[int(cursor)]
-    kept = words[-1] if _is_break(last) else words[-1].removesuffix(last)
-    # of an option with its value, `--vcenter=sim:`, the value alone is answered
-    return kept.partition("=")[2] if kept.startswith("-") else kept
+    prefix = words[-1] if _is_break(last) else words[-1].removesuffix(last)
+    # for an option with its value, `--vcenter=sim:`, only the value is answered
+    return prefix.partition("=")[2] if prefix.startswith("-") else prefix
 
 
-def joined(pieces: Sequence[str]) -> list[str]:
-    """The words that bash broke into these pieces; an empty piece is a word that is not begun yet."""
+def join_pieces(pieces: Sequence[str]) -> list[str]:
+    """Return the words that bash split into these pieces; an empty piece is a new, empty word."""
     words: list[str] = []
     open_end = False
     for piece in pieces:

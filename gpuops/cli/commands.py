@@ -1,4 +1,4 @@
-"""How commands and groups of them stand on the command line: once-given options, and help that is read at a glance.
+"""Classes of commands and groups on the command line: options that are given once, and short help texts.
 
 In the help of a command its own options come first, under "Options"; those that every command shares have headings of
 their own. How vCenter is reached is listed in full once, in `gpuops help --all`; elsewhere by name.
@@ -44,7 +44,7 @@ class VerbCommand(TyperCommand):
 
     @property
     def _is_about_one_vm(self) -> bool:
-        """Whether the command requires `--vm` once: then the name may stand alone, right behind the command."""
+        """Return whether the command requires `--vm` once: then the name may follow the command without it."""
         vm = next((parameter for parameter in self.params if "--vm" in parameter.opts), None)
         return vm is not None and vm.required and not getattr(vm, "multiple", False)
 
@@ -62,10 +62,10 @@ class CommandGroup(TyperGroup):
         return without_needless_checks(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, arguments = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup):
-            refuse_repeated(command, rest)
-        return name, command, rest
+            refuse_repeated(command, arguments)
+        return name, command, arguments
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return summary(self.help or "")
@@ -76,7 +76,7 @@ class CommandGroup(TyperGroup):
 
 
 class VerbTable(typer.Typer):
-    """Where the commands of a group are written down."""
+    """The commands of a group."""
 
     def __init__(self, name: str, help: str) -> None:
         super().__init__(name=name, cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=help)
@@ -86,7 +86,7 @@ class VerbTable(typer.Typer):
 
 
 def summary(help_text: str) -> str:
-    """What a list of commands says of one: the first clause of its help, whole.
+    """Return the summary of a command for a list: the complete first clause of its help.
 
     >>> summary("Skip the next night of a policy: the one that is open, or else the first to open.")
     'Skip the next night of a policy.'
@@ -96,7 +96,7 @@ def summary(help_text: str) -> str:
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name: bool = False) -> None:
-    """Each heading with its options."""
+    """Write each heading with its options."""
     panels: dict[str, list[tuple[str, str]]] = {_OWN: []}
     by_name: list[str] = []
     for parameter in command.get_params(ctx):
@@ -118,19 +118,19 @@ def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name
 
 
 def _has_option(arguments: Sequence[str], name: str) -> bool:
-    """Whether the option stands among these arguments, as `--name VALUE` or `--name=VALUE`."""
+    """Return whether these arguments have the option, as `--name VALUE` or `--name=VALUE`."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return any(argument.partition("=")[0] == name for argument in arguments[:end])
 
 
 def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
-    """Raises UsageError for the first option of the command that is given more often than it can be meant."""
+    """Raise UsageError for the first option of the command that is repeated but takes one value."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    given = [argument.partition("=")[0] for argument in arguments[:end]]
+    names = [argument.partition("=")[0] for argument in arguments[:end]]
     for parameter in command.params:
         if getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False):
             continue
-        times = sum(given.count(name) for name in parameter.opts)
+        times = sum(names.count(name) for name in parameter.opts)
         if times > 1:
             hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
             raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 MAX_AGE_S: Final = 600
 _LARGEST: Final = 64 * 1024 * 1024
 MOST_FILES: Final = 32
-"""Of as many vCenters names are kept: a script that starts a simulated one per run must not fill the disk."""
+"""Names of this many vCenters are stored: a script that starts a simulated one per run must not fill the disk."""
 
 
 def remember(name: str, inventory: Inventory) -> None:
-    """Keeps the names of one vCenter for the shell; a cache that cannot be written is simply not there."""
+    """Store the names of one vCenter for the shell; errors of writing are ignored."""
     from gpuops.files.private_file import write_private
 
     names = {
@@ -50,15 +50,15 @@ def remember(name: str, inventory: Inventory) -> None:
 
 
 def _labels(inventory: Inventory) -> Iterator[str]:
-    """Hardware labels of GPUs, and those that a host offers for Dynamic DirectPath I/O."""
+    """Yield hardware labels of GPUs, and those that a host offers for Dynamic DirectPath I/O."""
     for host in inventory.hosts.values():
         labels = [gpu.passthrough.label for gpu in host.devices if gpu.passthrough is not None]
-        offered = [each.label for each in host.config_target.dynamic] if host.config_target is not None else []
+        offered = [offer.label for offer in host.config_target.dynamic] if host.config_target is not None else []
         yield from (label for label in {*labels, *offered} if label)
 
 
 def _prune(folder: Path) -> None:
-    """Drops files too old to complete anything, what a killed run left half written, and all but the newest few."""
+    """Remove files that are too old, incomplete files of killed runs, and all but the newest files."""
     from gpuops import clock
 
     oldest = clock.machine_time().timestamp() - MAX_AGE_S
@@ -70,44 +70,44 @@ def _prune(folder: Path) -> None:
 
 
 def vms(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "vms", incomplete)
+    return _names_from_cache(context, "vms", incomplete)
 
 
 def hosts(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "hosts", incomplete)
+    return _names_from_cache(context, "hosts", incomplete)
 
 
 def clusters(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "clusters", incomplete)
+    return _names_from_cache(context, "clusters", incomplete)
 
 
 def devices(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "devices", incomplete)
+    return _names_from_cache(context, "devices", incomplete)
 
 
 def labels(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "labels", incomplete)
+    return _names_from_cache(context, "labels", incomplete)
 
 
 def profiles(context: typer.Context, incomplete: str) -> list[str]:
-    """Offered names; without `grid_` or `nvidia_` too, when that is how the word begins."""
-    known = _remembered(context, "profiles", "")
-    short = [name.partition("_")[2] for name in known]
-    return _fitting([*known, *short], incomplete)
+    """Return the offered names, also without `grid_` or `nvidia_` if the word does not begin with it."""
+    names = _names_from_cache(context, "profiles", "")
+    short = [name.partition("_")[2] for name in names]
+    return _fitting([*names, *short], incomplete)
 
 
 def targets(context: typer.Context, incomplete: str) -> list[str]:
-    """Targets of the configuration file, and the simulated vCenters that come with gpuops."""
+    """Return targets of the configuration file, and the simulated vCenters that come with gpuops."""
     return _fitting([*configured_targets(), *(f"sim:{name}" for name in _scenarios())], incomplete)
 
 
 def sites(incomplete: str) -> list[str]:
-    """What --site takes: targets of the configuration file, and all of them."""
+    """Return what --site takes: targets of the configuration file, and all of them."""
     return _fitting([*configured_targets(), "all"], incomplete)
 
 
 def configured_targets() -> list[str]:
-    """Names of the targets in the configuration file."""
+    """Return names of the targets in the configuration file."""
     named = _configuration().get("targets", {})
     return list(named) if isinstance(named, dict) else []
 
@@ -117,19 +117,19 @@ def scenarios(incomplete: str) -> list[str]:
 
 
 def _scenarios() -> list[str]:
-    """By their files: the simulator itself is not loaded for a TAB."""
+    """Return scenarios by their files: the simulator is not imported for a completion."""
     folder = Path(__file__).parents[1] / "sim" / "scenarios"
     return sorted(path.stem for path in folder.glob("*.yaml") if not path.stem.endswith("-policy"))
 
 
 def key(flag: str | None) -> str | None:
-    """What the names of the vCenter in use are kept under; None = nothing is configured."""
+    """Return the key of the stored names of the selected vCenter; None = none is configured."""
     from gpuops.config.vcenter.sources import label
 
     return label(flag, os.environ, _configuration().get("default"))
 
 
-def _remembered(context: typer.Context, kind: str, incomplete: str) -> list[str]:
+def _names_from_cache(context: typer.Context, kind: str, incomplete: str) -> list[str]:
     flag = context.params.get("vcenter") or context.find_root().params.get("vcenter")
     name = key(flag)
     if name is None:
@@ -152,7 +152,7 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _configuration() -> dict[str, Any]:
-    """The configuration file unchecked: its classes would cost more than the rest of a TAB."""
+    """Return the configuration file unchecked: importing its classes would take longer than the completion."""
     try:
         return parse_toml(read_text(config_file(os.environ)))
     except (GpuopsError, ValueError):

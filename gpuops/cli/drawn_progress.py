@@ -38,21 +38,21 @@ class DrawnProgress:
         self._live = Live(_Picture(lambda: self._progress), console=console, transient=True)
 
     def begin(self, report: Report) -> None:
-        """A run is about to act, or goes on with another plan."""
+        """Show a run that is about to start, or that continues with another plan."""
         with suppress(Exception):
             self._progress = start_progress(report, passed_s(), wall_clock().astimezone(), self._progress)
             self._live.start(refresh=True)
 
     def sent(self, steps: Sequence[Step]) -> None:
-        """These are in flight, and no others."""
+        """Show that exactly these steps are in flight."""
         self._change(lambda progress: progress.with_in_flight(steps, passed_s()))
 
     def ended(self, outcome: Outcome) -> None:
-        """A step has ended."""
+        """Show that a step has ended."""
         self._change(lambda progress: progress.with_outcome(outcome))
 
     def stop(self) -> None:
-        """Takes it off the terminal."""
+        """Remove the progress from the terminal."""
         with suppress(Exception):
             self._live.stop()
 
@@ -78,14 +78,14 @@ class _Picture:
 def _picture(progress: RunProgress, width: int) -> list[RenderableType]:
     """`desktops back ━━━━━━━ 12/40 4:10`, and the lines below it."""
     tally, now_s = progress.shown_tally, passed_s()
-    count, taken = (
+    count, width_taken = (
         f"{tally.completed_steps:>{len(str(tally.total))}}/{tally.total}",
         format_stopwatch(now_s - progress.began_s),
     )
-    room = width - len(f"{tally.label}  {count} {taken}")
+    room = width - len(f"{tally.label}  {count} {width_taken}")
     row = Table.grid(padding=(0, 1, 0, 0))
     bar = ProgressBar(total=tally.total, completed=tally.completed_steps, width=max(1, min(_WIDEST_BAR, room - 1)))
-    row.add_row(tally.label, bar, count, taken)
+    row.add_row(tally.label, bar, count, width_taken)
     return [row, *map(Text, progress_lines(progress, now_s, wall_clock().astimezone(), width))]
 
 

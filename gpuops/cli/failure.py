@@ -20,20 +20,20 @@ NOT_WRITTEN: Final = "result-not-written"
 
 
 Say = Callable[[str, str, int, str, "bool | None"], int]
-"""Says why a command ended: message, hint, exit code, code, and whether vCenter was changed; returns the exit code."""
+"""Reports why a command ended: message, hint, exit code, code, and whether vCenter was changed; returns the code."""
 
 
-def guarded(command: Callable[[], object], say: Say | None = None) -> int:
-    """The exit code of a command: its own, or the one of what it raised, said in one line and the next move.
+def run_guarded(command: Callable[[], object], say: Say | None = None) -> int:
+    """Run a command and return its exit code; report an exception in one line, with the next move.
 
-    `say` is told of what it raised; None = it is printed.
+    `say` is called with the exception's text; None = it is printed.
     """
     say = say or _say
     try:
-        result: object = command()
+        returned: object = command()
         output.results().flush()
     except (BrokenPipeError, output.ResultNotWritten) as error:
-        return _not_written(error)
+        return _end_unwritten(error)
     except SystemExit as leaving:
         # typer turns a broken pipe into exit code 1, which is ours for a bug
         if isinstance(leaving.__context__, BrokenPipeError):
@@ -49,12 +49,12 @@ def guarded(command: Callable[[], object], say: Say | None = None) -> int:
         message = error.format_message().replace("Value error, ", "")
         return say(message, _usage_hint(error), UsageError.exit_code, UsageError.code, False)
     except (KeyboardInterrupt, typer.Abort):
-        result = INTERRUPTED
+        returned = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
         return _bug(error, say)
-    if result == INTERRUPTED:  # typer too turns Ctrl-C into this code
+    if returned == INTERRUPTED:  # typer too turns Ctrl-C into this code
         sys.stderr.write("interrupted\n")
-    return result if isinstance(result, int) else 0
+    return returned if isinstance(returned, int) else 0
 
 
 def _bug(error: Exception, say: Say) -> int:
@@ -62,9 +62,9 @@ def _bug(error: Exception, say: Say) -> int:
     if isinstance(error, MemoryError):
         hint = "give it more; gpuops rotate resume ends what was begun"
         return say("out of memory", hint, GpuopsError.exit_code, OUT_OF_MEMORY, applied)
-    said = f"internal error: {type(error).__name__}: {error}"
+    message = f"internal error: {type(error).__name__}: {error}"
     hint = "GPUOPS_DEBUG=1 shows where; please report it"
-    return say(said, hint, GpuopsError.exit_code, GpuopsError.code, applied)
+    return say(message, hint, GpuopsError.exit_code, GpuopsError.code, applied)
 
 
 def _say(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> int:
@@ -80,16 +80,16 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 
 def _is_help(error: typer.TyperException) -> bool:
-    """A group called without a command: what typer raises is its help, to be shown as it is."""
+    """Return whether the exception is the help of a group that was called without a command."""
     context = getattr(error, "ctx", None)
     return context is not None and error.format_message() == context.get_help()
 
 
-def _not_written(error: BrokenPipeError | output.ResultNotWritten) -> int:
-    """Whoever read our output went away (`gpuops inventory | head`): quiet, as every Unix tool. A full disk is said.
+def _end_unwritten(error: BrokenPipeError | output.ResultNotWritten) -> int:
+    """Return the exit code after a lost reader (`gpuops inventory | head`), quietly; a full disk is reported.
 
-    Not 0: what became of the run was not told to anybody. What stdout still buffers goes nowhere, instead of failing
-    once more when the process ends.
+    The code is not 0, since the outcome was not printed. The rest of stdout's buffer is dropped, so that it does not
+    fail again when the process ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.results().fileno())
     if isinstance(error, output.ResultNotWritten):

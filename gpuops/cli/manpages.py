@@ -33,7 +33,7 @@ def pages(root: Any, manual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def write(directory: Path) -> int:
-    """Writes all pages below the directory, and says how many there are."""
+    """Write all pages below the directory, and return their number."""
     from typer.main import get_command
 
     from gpuops.cli.app import app
@@ -49,7 +49,7 @@ def write(directory: Path) -> int:
 
 
 def _contexts(command: Any, words: tuple[str, ...], parent: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each command with the words that call it, those of groups after the group itself."""
+    """Yield each command with the words that call it, those of groups after the group itself."""
     context = command.context_class(command, info_name=words[-1], parent=parent)
     yield words, context
     if commands := getattr(command, "commands", None):
@@ -59,21 +59,28 @@ def _contexts(command: Any, words: tuple[str, ...], parent: Any) -> Iterator[tup
 
 def _command(words: tuple[str, ...], context: Any) -> str:
     command, name = context.command, "-".join(words)
-    first, *rest = re.split(r"\n\n", (command.help or "").strip())
-    told = " ".join(first.split())
-    lines = [*_head(name, 1), f"{_text(name)} \\- {_text(told.rstrip('.'))}", ".SH SYNOPSIS"]
+    first, *paragraphs = re.split(r"\n\n", (command.help or "").strip())
+    description = " ".join(first.split())
+    lines = [*_head(name, 1), f"{_text(name)} \\- {_text(description.rstrip('.'))}", ".SH SYNOPSIS"]
     usage = " ".join(command.collect_usage_pieces(context))
-    lines += [f"\\fB{_text(' '.join(words))}\\fR {_text(usage)}", ".SH DESCRIPTION", _line(told)]
-    for paragraph in rest:
-        kept = paragraph.startswith("\b")
+    lines += [f"\\fB{_text(' '.join(words))}\\fR {_text(usage)}", ".SH DESCRIPTION", _line(description)]
+    for paragraph in paragraphs:
+        is_example = paragraph.startswith("\b")
         lines += (
-            _verbatim(paragraph.lstrip("\b\n").splitlines()) if kept else [".PP", _line(" ".join(paragraph.split()))]
+            _verbatim(paragraph.lstrip("\b\n").splitlines())
+            if is_example
+            else [".PP", _line(" ".join(paragraph.split()))]
         )
     lines.append(".SH OPTIONS")
-    for names, told in filter(None, (parameter.get_help_record(context) for parameter in command.get_params(context))):
-        lines += [".TP", f"\\fB{_text(names)}\\fR", _line(told) or "\\&"]
+    for names, description in filter(
+        None, (parameter.get_help_record(context) for parameter in command.get_params(context))
+    ):
+        lines += [".TP", f"\\fB{_text(names)}\\fR", _line(description) or "\\&"]
     if commands := getattr(command, "commands", None):
-        lines += [".SH COMMANDS", *(f".br\n\\fB{_text('-'.join((*words, each)))}\\fR(1)" for each in commands)]
+        lines += [
+            ".SH COMMANDS",
+            *(f".br\n\\fB{_text('-'.join((*words, command_name)))}\\fR(1)" for command_name in commands),
+        ]
     lines += [".SH SEE ALSO", "\\fBgpuops\\fR(1), \\fBgpuops\\-commands\\fR(7), \\fBgpuops\\-exit\\-codes\\fR(7)"]
     return "\n".join(lines) + "\n"
 
@@ -82,27 +89,27 @@ def _topic(topic: str, text: str) -> str:
     title, _, body = text.partition("\n")
     name = f"gpuops-{topic}"
     lines = [*_head(name, 7), f"{_text(name)} \\- {_text(title.removeprefix('# '))}", ".SH DESCRIPTION"]
-    kept: list[str] | None = None
+    example: list[str] | None = None
     for line in body.splitlines():
         if line.lstrip().startswith("```"):
-            lines += _verbatim(kept) if kept is not None else []
-            kept = [] if kept is None else None
-        elif kept is not None:
-            kept.append(line)
+            lines += _verbatim(example) if example is not None else []
+            example = [] if example is None else None
+        elif example is not None:
+            example.append(line)
         elif not line.startswith(("<!--", "|--")):
-            lines.append(_shaped(line))
+            lines.append(_shape_line(line))
     return "\n".join(lines) + "\n"
 
 
-def _shaped(line: str) -> str:
-    """A line of Markdown outside of examples: a heading, an item, a row of a table, or text."""
+def _shape_line(line: str) -> str:
+    """Return a line of Markdown outside of examples: a heading, an item, a row of a table, or text."""
     if line.startswith("## "):
         return f".SH {_line(line[3:].upper())}"
-    if item := re.match(r"(?:- |\d+\. )(.*)", line):
-        return f".IP \\(bu 2\n{_line(item[1])}"
+    if list_match := re.match(r"(?:- |\d+\. )(.*)", line):
+        return f".IP \\(bu 2\n{_line(list_match[1])}"
     if line.startswith("|"):
-        first, *others = (cell.strip() for cell in line.strip("| ").split(" | "))
-        return f".TP\n{_line(first) or chr(92) + '&'}\n{_line(' - '.join(filter(None, others))) or chr(92) + '&'}"
+        first, *cells = (cell.strip() for cell in line.strip("| ").split(" | "))
+        return f".TP\n{_line(first) or chr(92) + '&'}\n{_line(' - '.join(filter(None, cells))) or chr(92) + '&'}"
     return _line(line) if line.strip() else ".PP"
 
 
@@ -111,18 +118,18 @@ def _head(name: str, section: int) -> list[str]:
 
 
 def _verbatim(lines: list[str]) -> list[str]:
-    return [".PP", ".RS 2", ".nf", *(_guarded(_text(line)) for line in lines), ".fi", ".RE"]
+    return [".PP", ".RS 2", ".nf", *(_escape_request(_text(line)) for line in lines), ".fi", ".RE"]
 
 
 def _line(text: str) -> str:
-    """A line with its shapes, none of it taken for a request of roff."""
+    """Return a line with bold text and links as roff, with requests of roff escaped."""
     shaped = _text(text.strip())
     for shape, as_roff in _SHAPES:
         shaped = shape.sub(as_roff, shaped)
-    return _guarded(shaped)
+    return _escape_request(shaped)
 
 
-def _guarded(text: str) -> str:
+def _escape_request(text: str) -> str:
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 

@@ -15,7 +15,7 @@ from gpuops.errors import UsageError
 from gpuops.model.vcenter.inventory import Inventory
 
 _one_of_several: ContextVar[bool] = ContextVar("one of several sites", default=False)
-_tells_of_others: ContextVar[bool] = ContextVar("tells of vCenters of no site", default=True)
+_reports_other_vcenters: ContextVar[bool] = ContextVar("reports vCenters of no site", default=True)
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -35,12 +35,12 @@ def open_site(
     run: str = "",
     returns: bool | None = False,
 ) -> Site:
-    """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
+    """Return a site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 
-    `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
-    own entry says so. `vcenter_wait`: it waits for a vCenter that is away. `run`: the command of one that changes
-    something, of which notices tell. `returns`: it goes on without a login to guests that cannot be had; None = only
-    the journal tells whether it does.
+    `guarded`: a command that must not run unattended over an unverified connection (`rotate`), unless the target's
+    entry allows it. `vcenter_wait`: wait for a vCenter that does not answer. `run`: the command of a run that changes
+    something, for its notices. `returns`: continue if the login to guests cannot be read; None = only the journal
+    shows whether this is a return.
     Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline
@@ -65,19 +65,19 @@ def open_site(
 
 
 def _refuse_both(common: CommonOptions) -> None:
-    """An option for a connection beside --inventory would be ignored: what is meant cannot be told."""
+    """Raise UsageError for an option of a connection together with --inventory, which would be ignored."""
     how_printed = ("output", "quiet", "verbose", "no_color")
     connecting = (field.name for field in fields(common) if field.name not in how_printed)
-    given = next((name for name in connecting if getattr(common, name)), None)
-    if given is not None:
+    conflicting = next((name for name in connecting if getattr(common, name)), None)
+    if conflicting is not None:
         raise UsageError(
-            f"--inventory and --{given.replace('_', '-')} exclude each other",
+            f"--inventory and --{conflicting.replace('_', '-')} exclude each other",
             hint="--inventory plans on a saved file, without a vCenter: leave one of them out",
         )
 
 
 def read_inventory(site: Site, common: CommonOptions, *, saved: Path | None = None) -> Inventory:
-    """One bulk read; the names seen are kept for the shell's completion."""
+    """Return the inventory by one bulk read; store its names for the shell's completion."""
     inventory = site.vcenter.inventory()
     if saved is None:
         remember(common, inventory)
@@ -85,13 +85,13 @@ def read_inventory(site: Site, common: CommonOptions, *, saved: Path | None = No
 
 
 def remember(common: CommonOptions, inventory: Inventory) -> None:
-    """Keeps the names of this vCenter for the shell's completion."""
+    """Keep the names of this vCenter for the shell's completion."""
     if name := completion.key(common.vcenter):
         completion.remember(name, inventory)
 
 
 def flags_of(common: CommonOptions) -> Flags:
-    """What the options say of the connection; a password is read from stdin where they say so. Raises UsageError."""
+    """Return the options of the connection; --password-stdin reads the password. Raises UsageError."""
     from gpuops.config.vcenter.layers import Flags
     from gpuops.model.vcenter.target import Secret
 
@@ -119,21 +119,21 @@ def _configuration() -> NamedTargets:
 
 
 def begin_site(*, first: bool) -> None:
-    """From here on this process is one of several that ask a site each: what it says is of its vCenter alone.
+    """Mark this process as one of several that read one site each: it reports only its own vCenter.
 
-    `first`: what the journal has of other vCenters, some of which are no site any more, is told by this one.
+    `first`: this process also reports the vCenters in the journal that are not a site any more.
     """
     _one_of_several.set(True)
-    _tells_of_others.set(first)
+    _reports_other_vcenters.set(first)
 
 
-def tells_of_others() -> bool:
-    """Whether what the journal has of other vCenters is told by this process."""
-    return _tells_of_others.get()
+def reports_other_vcenters() -> bool:
+    """Return whether this process reports the other vCenters of the journal."""
+    return _reports_other_vcenters.get()
 
 
 def vcenter_of_site(common: CommonOptions) -> str | None:
-    """The instance uuid of the vCenter that is asked as one of several; None = no other is asked. Logs in to ask it."""
+    """Return the instance uuid of this process's vCenter, by a login, if it is one of several sites; else None."""
     if not _one_of_several.get():
         return None
     with open_site(common) as site:
@@ -141,7 +141,7 @@ def vcenter_of_site(common: CommonOptions) -> str | None:
 
 
 def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
-    """The targets that --site means. Raises UsageError where it means none, TargetError for an unreadable file."""
+    """Return the targets that --site selects. Raises UsageError for none, TargetError for an unreadable file."""
     from gpuops.config.user_paths import config_file
     from gpuops.config.vcenter.sites import chosen_sites
 
@@ -149,19 +149,19 @@ def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
 
 
 def refuse_vcenter_of_runners(common: CommonOptions) -> None:
-    """Raises Refused where runners play nights on the vCenter that is meant, by whatever name the user means it."""
+    """Raise Refused if runners play nights on the selected vCenter, under any of its names."""
     from gpuops.config.vcenter.address import Address
     from gpuops.config.vcenter.destination import Destination
     from gpuops.config.vcenter.sources import resolve
     from gpuops.errors import Refused
 
     configuration = _configuration()
-    meant = resolve(flags_of(common), os.environ, configuration)
+    destination = resolve(flags_of(common), os.environ, configuration)
     for name, target in configuration.targets.items():
         if (
             target.rotations
-            and isinstance(meant, Destination)
-            and (meant.name == name or meant.address == Address.parse(target.host, port=target.port))
+            and isinstance(destination, Destination)
+            and (destination.name == name or destination.address == Address.parse(target.host, port=target.port))
         ):
             raise Refused(
                 f"runners play nights on {name} ([targets.{name}].rotations): each of their returns ends what a watch "
@@ -171,7 +171,7 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
 
 
 def journal_of(common: CommonOptions) -> tuple[Path, str]:
-    """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
+    """Return the state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
     from gpuops.config.vcenter.layers import Flags
     from gpuops.config.vcenter.sources import journal_url
     from gpuops.execute.state.state_dir import default_state_dir
@@ -181,7 +181,7 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
 
 
 def measurements_of(common: CommonOptions) -> tuple[Path, str]:
-    """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+    """Return the directory of the store of measurements, and the URL of its database, if one replaces it."""
     from gpuops.config.vcenter.sources import measurement_settings
     from gpuops.execute.site.site import measurements_store
 
@@ -190,14 +190,14 @@ def measurements_of(common: CommonOptions) -> tuple[Path, str]:
 
 
 def label_of(common: CommonOptions) -> str:
-    """How the user names the vCenter that is meant; empty = none is configured. Asks no vCenter. Raises TargetError."""
+    """Return the user's name of the selected vCenter; empty = none is configured. Raises TargetError."""
     from gpuops.config.vcenter.sources import label
 
     return label(common.vcenter, os.environ, _configuration().default) or ""
 
 
 def notice_way_of(common: CommonOptions) -> NoticeWay:
-    """How the notices of the target that is named are sent. Asks no vCenter. Raises UsageError where there are none."""
+    """Return how the notices of the selected target are sent. Raises UsageError if it has no receivers."""
     from gpuops.config.vcenter.sources import label, no_notices, notify_settings
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir

@@ -1,4 +1,4 @@
-"""Turns the words of a command line into values without pydantic, as far as they need none of its checks.
+"""Converts options of a command line into values without pydantic, where none of its checks is needed.
 
 Typer checks each option of a command with pydantic, the options that are not given too. Importing it and building some
 30 of its validators is a third of the time of a short command: only a value that has to be checked is worth that.
@@ -19,37 +19,37 @@ _UNDECIDED: Final = object()
 class PlainOption(TyperOption):
     """An option whose value goes through typer's checks only where it is neither missing nor plainly right."""
 
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        plain = self._plain(value)
+    def process_value(self, ctx: Any, typed: Any) -> Any:
+        plain = self._plain(typed)
         if plain is _UNDECIDED:
-            return super().process_value(ctx, value)
+            return super().process_value(ctx, typed)
         return plain if self.callback is None else self.callback(ctx, self, plain)
 
-    def _plain(self, value: Any) -> Any:
-        """The value as the command takes it, where that is seen at once.
+    def _plain(self, typed: Any) -> Any:
+        """Return the value for the command if no check is needed.
 
         None = not given; a text, where any text will do; a number that is the default; the path of a file that can be
         read, or of none; and a word of a list, in the letters of that list.
         """
         if self.required or self.multiple or self.nargs != 1:
             return _UNDECIDED
-        kind, told = self.type_descriptor.annotation, self.type_descriptor.parameter_info
-        if value is None or (kind in (str, int) and type(value) is kind and told.parser is None):
-            return value
-        if kind is Path and not told.exists and _may_be_read(value):
-            return Path(value)
+        kind, parameter = self.type_descriptor.annotation, self.type_descriptor.parameter_info
+        if typed is None or (kind in (str, int) and type(typed) is kind and parameter.parser is None):
+            return typed
+        if kind is Path and not parameter.exists and _may_be_read(typed):
+            return Path(typed)
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return next((member for member in kind if value in (member, member.value)), _UNDECIDED)
+            return next((member for member in kind if typed in (member, member.value)), _UNDECIDED)
         return _UNDECIDED
 
 
 def _may_be_read(path: str | Path) -> bool:
-    """Whether typer has nothing against it: it refuses files that are there and cannot be read."""
+    """Return whether typer accepts the path: it refuses existing files that cannot be read."""
     return "\0" not in str(path) and (os.access(path, os.R_OK) or not Path(path).exists())
 
 
 def without_needless_checks(parameters: list[Any]) -> list[Any]:
-    """The parameters of a command, each option a `PlainOption`: typer makes no other kind than its own."""
+    """Return the parameters of a command with each option of typer as a `PlainOption`."""
     for parameter in parameters:
         if type(parameter) is TyperOption:
             parameter.__class__ = PlainOption

@@ -25,17 +25,17 @@ SITES: Final = "Several vCenters"
 OUTPUT: Final = "Output"
 HOST_SHELL: Final = "Host shell"
 MEASURING: Final = "With --measure"
-"""Under which heading of a command's help options stand."""
+"""Headings of options in the help of commands."""
 KNOWN: Final = Path("~/.ssh/known_hosts")
 
 
 WITHOUT_CSV: Final = tuple(each.value for each in OutputFormat if each is not OutputFormat.CSV)
-"""What --output takes of the commands that have no table."""
+"""The formats of commands without a table."""
 
 
 def formats(incomplete: str) -> list[str]:
-    """The formats of a command without a table that begin so."""
-    return [each for each in WITHOUT_CSV if each.startswith(incomplete)]
+    """Return the formats of a command without a table that begin with this text."""
+    return [name for name in WITHOUT_CSV if name.startswith(incomplete)]
 
 
 Format = Annotated[
@@ -44,11 +44,11 @@ Format = Annotated[
         "--output", "-o", metavar=f"<{'|'.join(WITHOUT_CSV)}>", help="text, json or yaml.", autocompletion=formats
     ),
 ]
-"""--output of a command that reaches no vCenter; None = what stands before the command."""
+"""--output of a command that reads no vCenter; None = the format given before the command."""
 
 
 class Shell(StrEnum):
-    """How hosts themselves are asked."""
+    """How gpuops logs in to hosts."""
 
     NONE = "none"
     SSH = "ssh"
@@ -56,7 +56,7 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostShellOptions:
-    """Whether hosts themselves are asked, and how."""
+    """Whether and how gpuops logs in to hosts."""
 
     host_shell: Annotated[
         Shell | None,
@@ -87,7 +87,7 @@ class HostShellOptions:
     ] = 22
 
     def shell(self) -> NvidiaSmi | None:
-        """The way in; None = hosts are not entered."""
+        """Return nvidia-smi over SSH; None = hosts are not read."""
         if self.host_shell is not Shell.SSH:
             return None
         from gpuops.hostshell.nvidia_smi import NvidiaSmi
@@ -96,16 +96,16 @@ class HostShellOptions:
         return NvidiaSmi(Ssh(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port))
 
     def give_to(self, site: Site, saved: Path | None = None) -> None:
-        """Lets the site ask the hosts themselves; what one of them does not answer is said on stderr.
+        """Let the site read the hosts over SSH; errors of a host are printed on stderr.
 
-        Raises UsageError with a saved inventory: what hosts tell now is not true of it.
+        Raises UsageError with a saved inventory, which does not show the hosts' current state.
         """
         if saved is not None and self.host_shell is Shell.SSH:
             raise UsageError("--host-shell and --inventory exclude each other", hint="leave one of them out")
         site.shell, site.say = self.shell(), output.note
 
     def asked_for_measurements(self, site: Site) -> None:
-        """As `give_to`, for what is measured: where no option says whether hosts are asked, the target's entry does."""
+        """As `give_to`, for measurements: without the option the target's entry decides."""
         from gpuops.api.connection import host_shell
 
         self.give_to(site)
@@ -113,7 +113,7 @@ class HostShellOptions:
             site.shell = host_shell(site.measured.hosts)
 
     def asked_for_vgpu_use(self, site: Site) -> None:
-        """Has the use of vGPUs asked for as these options say; without --host-shell as the target's entry does."""
+        """Read the use of vGPUs as these options select; without --host-shell as the target's entry selects."""
         from gpuops.api.connection import vgpu_use
 
         if self.host_shell is not None:
@@ -194,7 +194,7 @@ class CommonOptions:
             max=256,
             metavar="N",
             show_default="8",
-            help="With --site: so many vCenters at a time at the most.",
+            help="With --site: read at most N vCenters at a time.",
         ),
     ] = None
     site_timeout: Annotated[
@@ -221,9 +221,7 @@ class CommonOptions:
     ] = None
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", "-q", rich_help_panel=OUTPUT, help="Of a run one line, and what is wrong; no progress."
-        ),
+        typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print one summary line and errors only."),
     ] = False
     verbose: Annotated[
         bool,
@@ -237,7 +235,7 @@ class CommonOptions:
     ] = False
 
     def over(self, earlier: CommonOptions | None) -> CommonOptions:
-        """These options, and where one is not given, what stood before the command."""
+        """Return these options; a missing one has the value given before the command."""
         if earlier is None:
             return self
         unset = {field.name: getattr(earlier, field.name) for field in fields(self) if not getattr(self, field.name)}
@@ -248,7 +246,7 @@ class CommonOptions:
         return self.output or OutputFormat.TEXT
 
     def manners(self) -> Manners:
-        """How much is said, and in which colours. Raises UsageError for more and less at once."""
+        """Return how much is printed, and in which colours. Raises UsageError for --quiet with --verbose."""
         if self.quiet and self.verbose:
             raise UsageError("--quiet and --verbose exclude each other", hint="give one of them")
         return Manners(self.quiet, self.verbose, self.no_color)
@@ -273,7 +271,7 @@ class RunOptions:
 
 
 class Reboot(StrEnum):
-    """What is done for a setting that waits for a reboot of its host."""
+    """How a setting that needs a reboot of its host takes effect."""
 
     ROLLING = "rolling"
 
@@ -286,9 +284,9 @@ class RebootOptions:
         Reboot | None,
         typer.Option(help="Bring it into force: empty, set and reboot one host after another, and fill it again."),
     ] = None
-    max_hosts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many hosts are down at once at the most (1).")
-    ] = None
+    max_hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N hosts are down at once (1).")] = (
+        None
+    )
     window: Annotated[
         str | None,
         typer.Option(
@@ -304,19 +302,21 @@ class RebootOptions:
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are rebooted.")] = False
 
     def rolling(self) -> Rolling | None:
-        """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")}
-        told = {name: value for name, value in given.items() if value is not None}
+        """Return how hosts are rebooted; None = they are not. Raises UsageError for options without --reboot."""
+        settings = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")
+        }
+        chosen = {name: setting for name, setting in settings.items() if setting is not None}
         if self.reboot is None:
-            stray = next(iter(told), "yes" if self.yes else None)
+            stray = next(iter(chosen), "yes" if self.yes else None)
             if stray is not None:
                 raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
             return None
         if self.window is not None:
             from gpuops.config.date_text import parse_window
 
-            told["window"] = parse_window(self.window)
-        return Rolling(**told)
+            chosen["window"] = parse_window(self.window)
+        return Rolling(**chosen)
 
 
 Saved = Annotated[
@@ -329,7 +329,7 @@ Saved = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What is made and run to measure how VMs share a GPU."""
+    """How VMs that share a GPU are measured."""
 
     measure: Annotated[
         bool,

@@ -1,7 +1,7 @@
-"""Prints what commands have to say: one document on stdout, everything else on stderr.
+"""Prints the output of commands: one document on stdout, everything else on stderr.
 
 On a terminal text is coloured and wrapped to its width. Elsewhere it is plain, and a line is as long as it needs.
-Of colours the first that is said counts: --no-color, NO_COLOR, FORCE_COLOR, TERM=dumb, and whether it is a terminal.
+The first of these decides on colours: --no-color, NO_COLOR, FORCE_COLOR, TERM=dumb, and whether it is a terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OutputFormat(StrEnum):
 
     @property
     def is_document(self) -> bool:
-        """Whether a program reads a document from it, and an error is one too."""
+        """Return whether a program reads a document from it, and an error is one too."""
         return self in (OutputFormat.JSON, OutputFormat.YAML)
 
 
@@ -70,7 +70,7 @@ class ResultNotWritten(Exception):
 
 
 def choose(chosen: OutputFormat) -> None:
-    """Says how results, and the error that may take their place, are printed from here on."""
+    """Choose the format of results, and of an error in their place, from now on."""
     _chosen.set(chosen)
     if chosen is not OutputFormat.TEXT:
         _keep_stdout_for_results()
@@ -99,9 +99,9 @@ def chosen() -> OutputFormat:
     return _chosen.get()
 
 
-def behave(wanted: Manners) -> None:
-    """Says how much is told from here on, and whether in colours."""
-    _manners.set(wanted)
+def behave(chosen_manners: Manners) -> None:
+    """Set how much is printed from now on, and whether in colours."""
+    _manners.set(chosen_manners)
 
 
 def manners() -> Manners:
@@ -109,12 +109,12 @@ def manners() -> Manners:
 
 
 def deliver_to(receiver: Receiver) -> None:
-    """From here on results are given to this function and not printed: another process merges them with others."""
+    """Give results to this function from now on instead of printing them: another process merges them."""
     _receiver.set(receiver)
 
 
 def show(text: Shown, document: AnyDocument, *, csv: Callable[[], str] | None = None) -> None:
-    """Prints one result on stdout in the chosen format. `csv` makes its table; None = it has none.
+    """Print one result on stdout in the chosen format. `csv` makes its table; None = it has none.
 
     Raises ResultNotWritten, BrokenPipeError when its reader left, and UsageError for CSV of a result without a table.
     """
@@ -138,7 +138,7 @@ def show(text: Shown, document: AnyDocument, *, csv: Callable[[], str] | None = 
 
 
 def show_document(document: AnyDocument) -> None:
-    """Prints a document on stdout as JSON, or as YAML."""
+    """Print a document on stdout as JSON, or as YAML."""
     from gpuops.report.json_text import document_text, pieces
 
     if _chosen.get() is OutputFormat.YAML:
@@ -148,18 +148,18 @@ def show_document(document: AnyDocument) -> None:
 
 
 def no_csv() -> UsageError:
-    """What a command says to `--output csv` that has no table for it."""
+    """Return the error of a command without a table for `--output csv`."""
     return UsageError("--output csv is of gpuops history alone", hint="--output json is there for every command")
 
 
 def _print_csv(text: str) -> None:
-    """A name that the encoding of stdout lacks ends nothing."""
+    """Print CSV; characters that the encoding of stdout lacks are escaped."""
     encoding = results().encoding or "utf-8"
     results().write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def errors_beside_result() -> bool:
-    """Whether stdout and stderr are one file: a terminal, or a log that both are written to."""
+    """Return whether stdout and stderr are one file: a terminal, or a log that both are written to."""
     try:
         return os.path.sameopenfile(results().fileno(), sys.stderr.fileno())
     except (OSError, ValueError):
@@ -173,31 +173,31 @@ def leave(exit_code: int) -> None:
 
 
 def note(text: Shown) -> None:
-    """Prints a warning or a question's matter on stderr."""
+    """Print a warning, or the text above a question, on stderr."""
     with ignoring_lost_stderr():
         print_text(text, sys.stderr)
 
 
 def progress(text: Shown) -> None:
-    """Prints on stderr how far a run is, unless --quiet."""
+    """Print on stderr how far a run is, unless --quiet."""
     if not manners().quiet:
         note(text)
 
 
 def refused(reasons: Iterable[str]) -> None:
-    """Prints on stderr, a line each, why nothing was done, with the next moves; the result tells programs."""
+    """Print each reason of a refusal on stderr, with its next move; programs read them in the result."""
     note([f"error: {reason}" for reason in reasons])
 
 
 def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_move: str) -> None:
-    """Says how far a run came and how to go on, if Ctrl-C or a signal ended it; nothing for any other end."""
+    """Print how far a run came and how to continue, if Ctrl-C or a signal ended it."""
     if ended_by is not None and issubclass(ended_by, KeyboardInterrupt | SystemExit):
         note(f"{how_far}; what was begun goes on in vCenter")
         note(f"next: {next_move}")
 
 
 def error(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> None:
-    """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
+    """Print one line on stderr and the next move below it; in JSON or YAML also a document on stdout."""
     from gpuops.report.layout import Text
 
     with ignoring_lost_stderr():
@@ -216,9 +216,9 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
 
 @contextmanager
 def ignoring_lost_stderr() -> Iterator[None]:
-    """What stderr no longer takes is lost and ends nothing: a log on a full disk, `2>&1 | head`, a closed terminal.
+    """Ignore errors of stderr inside the block: a log on a full disk, `2>&1 | head`, a closed terminal.
 
-    A morning that stopped there would leave desktops suspended for want of a listener.
+    Otherwise `rotate day` would stop and leave desktops suspended.
     """
     try:
         yield
@@ -228,14 +228,14 @@ def ignoring_lost_stderr() -> Iterator[None]:
 
 
 def print_text(text: Shown, stream: TextIO) -> None:
-    """Prints for people: as the terminal takes it, or plain and never cut. Nothing is written of a view that fails."""
+    """Print text: styled and wrapped on a terminal, else plain. A view that fails prints nothing."""
     from gpuops.report.layout import lines
 
     encoding = (stream.encoding or "utf-8").lower()
     terminal = stream.isatty()
-    shown = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
-    written = _styled(os.environ, terminal=terminal, no_color=manners().no_color)
-    printed = "".join(f"{written(line)}\n" for line in shown)
+    text_lines = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
+    written = _line_writer(os.environ, terminal=terminal, no_color=manners().no_color)
+    printed = "".join(f"{written(line)}\n" for line in text_lines)
     stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
 
 
@@ -243,7 +243,7 @@ def _plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def _styled(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
+def _line_writer(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
     """Return what writes a line with the escape sequences that are wanted there; `no_color`: none at all."""
     if no_color:
         return _plain
@@ -261,7 +261,7 @@ def _styled(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -
 
 
 def _terminal_width(stream: TextIO) -> int:
-    """COLUMNS, else what the terminal says, else 80."""
+    """Return COLUMNS, else the width of the terminal, else 80."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)
@@ -271,7 +271,7 @@ def _terminal_width(stream: TextIO) -> int:
 
 
 def rich_console(stream: TextIO) -> Console:
-    """For what only rich draws on a terminal: the progress of a run, a page of the manual, the screen of `top`."""
+    """Return rich's console, for the progress of a run, a page of the manual and the screen of `top`."""
     from rich.console import Console
 
     no_color = True if manners().no_color else None  # None = rich asks NO_COLOR itself
@@ -279,12 +279,12 @@ def rich_console(stream: TextIO) -> Console:
 
 
 def may_draw(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that takes escape sequences: `--no-color` sends none."""
+    """Return whether the stream is a terminal that takes escape sequences: `--no-color` sends none."""
     return stream.isatty() and not manners().no_color
 
 
 def _yaml(document: str) -> str:
-    """The same values as in JSON: enums as their text, lists whole."""
+    """Return the document as YAML, with the same values as in JSON."""
     import msgspec
     import yaml
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ConsentPrompt:
-    """Called with a plan that is about to be done; returns when it may be, raises UsageError or Refused when not."""
+    """Asks before a disruptive plan is carried out; raises UsageError or Refused if it must not be."""
 
     def __init__(self, *, yes: bool) -> None:
         self.yes = yes
@@ -40,12 +40,12 @@ class ConsentPrompt:
         confirm(plan_text(report.plan, report.before))
 
 
-def confirm(shown: Shown, what: str = "the plan above stops, moves or reboots something") -> None:
-    """Returns when somebody says yes to what is shown. Raises UsageError where nobody is, Refused for a no."""
-    output.note(shown)
+def confirm(question: Shown, reason: str = "the plan above stops, moves or reboots something") -> None:
+    """Return if the admin answers yes to the question. Raises UsageError without a terminal, Refused for a no."""
+    output.note(question)
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{what}, and nobody is there to ask",
+            f"{reason}, and there is no terminal to ask at",
             hint="look at it with --dry-run, then add --yes",
         )
     # not typer.confirm: it writes a blank to stdout, where only the result belongs
@@ -56,17 +56,17 @@ def confirm(shown: Shown, what: str = "the plan above stops, moves or reboots so
 
 
 class Progress:
-    """Watches one run: told of the plan before its first step, then of what is in flight and of each outcome.
+    """Shows one run: is called with the plan before its first step, then with steps in flight and each outcome.
 
     Leaving its block ends what is drawn.
     """
 
     def __init__(self) -> None:
         self.report: Report | None = None
-        """The run underway; None = nothing was begun."""
+        """The current run; None = none was started."""
         self.ended = 0
         self.told: set[str] = set()
-        """The steps that were told as they ended, by `step_key`."""
+        """The steps that were printed as they ended, by `step_key`."""
         self._drawn: DrawnProgress | None = None
 
     @property
@@ -83,7 +83,7 @@ class Progress:
             self._drawn.begin(report)
 
     def in_flight(self, steps: Sequence[Step]) -> None:
-        """These were sent and have not ended."""
+        """Show the steps that were sent and have not ended."""
         if self._drawn is not None:
             self._drawn.sent(steps)
 
@@ -118,7 +118,7 @@ class Progress:
 
 
 def somebody_is_asked(run_options: RunOptions) -> bool:
-    """Whether the consent of a run waits for an answer."""
+    """Return whether a run asks for consent and waits for an answer."""
     return sys.stdin.isatty() and not (run_options.yes or run_options.dry_run)
 
 
@@ -137,17 +137,20 @@ def carry_out(
     vcenter_wait: VcenterWait | None = None,
     may_return: bool = False,
 ) -> None:
-    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `vcenter_wait`: how a
-    return waits for a vCenter that is away. `may_return`: whether it is one is known from the journal alone."""
+    """Run it, print the report and end with its exit code.
+
+    `kind` names the JSON document. `vcenter_wait`: how a return waits for a vCenter that does not answer.
+    `may_return`: only the journal shows whether this run is a return.
+    """
     from gpuops.cli.opening import open_site, remember
 
-    asked = ConsentPrompt(yes=run_options.yes)
+    prompt = ConsentPrompt(yes=run_options.yes)
 
     def consent(report: Report) -> None:
-        # of a return that waits for no answer once, however often vCenter goes away in between
+        # a return that asks no question prints its plan once, however often vCenter stops answering in between
         once = returns and not somebody_is_asked(run_options)
         if progress.report is None or not (once or report.plan.waves == progress.report.plan.waves):
-            asked(report)
+            prompt(report)
         progress.begin(report)
 
     waits = vcenter_wait if not run_options.dry_run else None
@@ -158,19 +161,19 @@ def carry_out(
         Progress() as progress,
     ):
         site.progress, site.in_flight = progress, progress.in_flight
-        if waits is None:  # which would be told how it waits, too
+        if waits is None:  # else the notes would print the wait a second time
             site.say = output.note
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
         remember(common, report.before)
-    # above the result a person reads the lines of --verbose already; a file that only the result goes to has it whole
-    told = progress.told if output.errors_beside_result() else set()
-    _show_report(report, kind, explain=run_options.explain, saved=saved, told=told)
+    # on a terminal the lines of --verbose are above the result already; a file with only the result gets all lines
+    printed_steps = progress.told if output.errors_beside_result() else set()
+    _show_report(report, kind, explain=run_options.explain, saved=saved, printed_steps=printed_steps)
     output.leave(report.exit_code)
 
 
 def policy_of_run(path: Path, command: str, common: CommonOptions, *, looks_only: bool) -> Policy:
-    """The policy in this file. Raises PolicyError; where nobody watches, the receivers of the target are told first."""
+    """Return the policy in this file. Raises PolicyError, in an unattended run after a notice to the receivers."""
     from gpuops.config.policy import load_policy
 
     try:
@@ -185,12 +188,12 @@ def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOption
     from gpuops.cli.opening import notice_way_of
     from gpuops.notify.watch import tell_failure
 
-    with suppress(GpuopsError):  # no receivers, or none that can be read: the error itself is what is said
+    with suppress(GpuopsError):  # without readable receivers only the error itself is printed
         tell_failure(notice_way_of(common), command, unreadable)
 
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
-    """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
+    """Return how a return waits for vCenter, with notes: until an hour after its desktops are due."""
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
@@ -201,11 +204,13 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
         tell_systemd(GOES_ON)
         pause(seconds)
 
-    said = policy if isinstance(policy, Policy) else None
-    return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
+    readable = policy if isinstance(policy, Policy) else None
+    return VcenterWait(readable, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
 
 
-def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None, told: Collection[str]) -> None:
+def _show_report(
+    report: Report, kind: str, *, explain: bool, saved: Path | None, printed_steps: Collection[str]
+) -> None:
     from gpuops.report.brief import run_line
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
@@ -215,14 +220,14 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
-    text = report_text(report, explain=explain, printed_steps=told)
+    text = report_text(report, explain=explain, printed_steps=printed_steps)
     if saved is not None:
         text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))
 
 
 def show_brief(line: Shown, warnings: Iterable[str], document: AnyDocument) -> None:
-    """Prints what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
+    """Print what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
     from gpuops.report.layout import Text
 
     for warning in warnings:

@@ -1,4 +1,4 @@
-"""Signals that end the process, by an exception in the main thread: what is open is closed, the session too.
+"""Signals that end the process by an exception in the main thread, so that files and the session are closed.
 
 SIGTERM, SIGHUP and SIGINT alike wait a moment where an exception would be lost or leave something broken behind: while
 pyVmomi is imported or makes one of its types, which it cannot do again once it was left half way, while pydantic works,
@@ -18,32 +18,32 @@ _TYPES: Final = "pyVmomi.VmomiSupport"
 
 
 def install() -> None:
-    """From now on these signals end the process; the caller is about to run the command line."""
-    signal.signal(signal.SIGTERM, _ended)
+    """Install the handlers: from now on these signals end the process."""
+    signal.signal(signal.SIGTERM, _end_process)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
-        signal.signal(signal.SIGHUP, _ended)
+        signal.signal(signal.SIGINT, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, _end_process)
     sys.unraisablehook = _raised_in_cleanup
 
 
-def _ended(number: int, frame: FrameType | None) -> None:
-    """Ends the process from the inside.
+def _end_process(number: int, frame: FrameType | None) -> None:
+    """End the process from the inside.
 
     Once: `timeout` and some supervisors signal twice, and a second one would break the closing.
     """
     if _must_not_be_left(frame):
-        _again(number)
+        _raise_again(number)
         return
     for ending in ENDING:
         signal.signal(ending, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C."""
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt for Ctrl-C."""
     if _must_not_be_left(frame):
-        _again(number)
+        _raise_again(number)
         return
     raise KeyboardInterrupt
 
@@ -65,18 +65,17 @@ def _must_not_be_left(frame: FrameType | None) -> bool:
     return False
 
 
-def _again(number: int) -> None:
-    """The same signal once more, a moment later."""
+def _raise_again(number: int) -> None:
+    """Raise the same signal again, a moment later."""
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
-def _raised_in_cleanup(told: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised while it clears away an object; of an end that was asked for that way it is asked
-    again a moment later, outside of it."""
-    ending = told.exc_value
+def _raised_in_cleanup(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise a SystemExit again, a moment later, that Python dropped while it cleared an object."""
+    ending = unraisable.exc_value
     if not isinstance(ending, SystemExit):
-        sys.__unraisablehook__(told)
+        sys.__unraisablehook__(unraisable)
         return
     if sys.is_finalizing():
         return  # it ends already

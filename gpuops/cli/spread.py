@@ -1,4 +1,4 @@
-"""`spread`, by which a command takes a dataclass for all its options, and what a command is marked with for it.
+"""`spread`, by which a command takes dataclasses as its options, and marks of commands for it.
 
 A parameter whose type is a dataclass stands for one option per field. Two kinds: the groups of `cli/options.py`, whose
 fields are annotated with `typer.Option` and which end each command's list, and the requests of `plan/`, whose fields
@@ -38,7 +38,7 @@ _ALSO_CSV: Final = "also_csv"
 
 
 def also_csv(command: Command) -> Command:
-    """The same command, which prints its result as CSV too, or leads to one that does; stands below `spread`."""
+    """Mark a command that also prints CSV, or has a subcommand that does; used below `spread`."""
     command.__dict__[_ALSO_CSV] = True
     return command
 
@@ -49,20 +49,22 @@ _OF_SITES: Final = ("site", "jobs", "site_timeout")
 
 
 def reads_sites(command: Command) -> Command:
-    """The same command, which may be asked of several vCenters by --site, for it only reads; stands below `spread`."""
+    """Mark a command that only reads, so that --site may run it for several vCenters; used below `spread`."""
     command.__dict__[_READS_SITES] = True
     return command
 
 
 def serves_sites(command: Command) -> Command:
-    """The same command, which also goes on until it is stopped: with --site and --listen it looks after the processes
-    of its vCenters itself; stands below `spread`, above `reads_sites`."""
+    """Mark a command that is a service: with --site and --listen it manages the processes of its vCenters itself.
+
+    Used below `spread`, above `reads_sites`.
+    """
     command.__dict__[_SERVES_SITES] = True
     return command
 
 
 def _with_csv(option: inspect.Parameter) -> inspect.Parameter:
-    """The option as it is of a command that has a table."""
+    """Return the option --output of a command that has a table."""
     if option.name != "output":
         return option
     words = typer.Option(
@@ -72,7 +74,7 @@ def _with_csv(option: inspect.Parameter) -> inspect.Parameter:
 
 
 class Fixed:
-    """Annotation of a request among a command's parameters: the fields that the command itself says.
+    """Annotation of a request among a command's parameters: the fields that the command sets itself.
 
     `Annotated[SetMig, Fixed(on=True)]`: `on` is no option of this command.
     """
@@ -82,10 +84,10 @@ class Fixed:
 
 
 def spread(command: Command) -> Command:
-    """The same command with each group and request among its parameters spread into options.
+    """Return the command with the fields of each group and request among its parameters as options.
 
-    Typer reads options from a signature: this writes the one it should read, and puts the values together again.
-    `CommonOptions` is merged with the options that stood before the command.
+    Typer reads options from a signature: this writes that signature, and builds the groups from its values.
+    `CommonOptions` is merged with the options before the command.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
@@ -97,11 +99,11 @@ def spread(command: Command) -> Command:
         if hint in _GROUPS:
             options = _options(hint, command)
             shared = options + shared
-            groups[parameter.name] = partial(_gathered, hint, options, {})
+            groups[parameter.name] = partial(_gather, hint, options, {})
         elif is_dataclass(group):
             options = _request_options(cast(type, group), fixed)
             parameters += options
-            groups[parameter.name] = partial(_gathered, group, options, fixed)
+            groups[parameter.name] = partial(_gather, group, options, fixed)
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
     parameters += shared  # what a command is about comes first in its help
@@ -110,22 +112,22 @@ def spread(command: Command) -> Command:
         parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(command)
-    def gathered(**given: Any) -> Any:
-        context = given["context"] if has_context else given.pop("_context")
+    def gathered(**arguments: Any) -> Any:
+        context = arguments["context"] if has_context else arguments.pop("_context")
         for name, gather in groups.items():
-            value = gather(given)
-            if isinstance(value, CommonOptions):
-                value = value.over(context.find_object(CommonOptions))
-                _behave(value, context, csv=_ALSO_CSV in command.__dict__)
-            given[name] = value
-        common = next((value for value in given.values() if isinstance(value, CommonOptions)), None)
-        serves = _SERVES_SITES in command.__dict__ and given.get("listen") is not None
-        asked = common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__)
-        if common is not None and asked and not serves:
+            gathered_value = gather(arguments)
+            if isinstance(gathered_value, CommonOptions):
+                gathered_value = gathered_value.over(context.find_object(CommonOptions))
+                _behave(gathered_value, context, csv=_ALSO_CSV in command.__dict__)
+            arguments[name] = gathered_value
+        common = next((argument for argument in arguments.values() if isinstance(argument, CommonOptions)), None)
+        serves = _SERVES_SITES in command.__dict__ and arguments.get("listen") is not None
+        is_for_sites = common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__)
+        if common is not None and is_for_sites and not serves:
             from gpuops.cli.sites import ask_sites
 
-            return ask_sites(command, given, common)
-        return command(**given)
+            return ask_sites(command, arguments, common)
+        return command(**arguments)
 
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -133,8 +135,8 @@ def spread(command: Command) -> Command:
 
 
 def _behave(common: CommonOptions, context: Any, *, csv: bool) -> None:
-    """Has everything printed as these options say. Raises UsageError for CSV of a command without a table."""
-    if context.parent is not None:  # the root's word stands until the command's own is understood
+    """Set format and style of the output by these options. Raises UsageError for CSV without a table."""
+    if context.parent is not None:  # the options of the root apply until those of the command are parsed
         output.choose(common.format)
         if common.format is OutputFormat.CSV and not csv:
             raise output.no_csv()
@@ -142,7 +144,7 @@ def _behave(common: CommonOptions, context: Any, *, csv: bool) -> None:
 
 
 def for_one_vcenter(context: Any) -> UsageError:
-    """What a command says to --site that changes something, or is of this machine."""
+    """Return the error for --site with a command that changes something or is about this machine."""
     command = context.command_path.partition(" ")[2]
     return UsageError(
         f"{command} works on one vCenter: it takes no --site",
@@ -151,7 +153,7 @@ def for_one_vcenter(context: Any) -> UsageError:
 
 
 def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool:
-    """Whether this command is to be asked of several vCenters. Raises UsageError where it cannot be."""
+    """Return whether this command is run for several vCenters. Raises UsageError if it cannot be."""
     if context.parent is None:
         return False
     if common.site is None:
@@ -163,14 +165,16 @@ def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool
     return context.invoked_subcommand is None
 
 
-def _gathered(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], given: dict[str, Any]) -> Any:
-    """The group or request that these options make; they are taken out of `given`."""
-    told = {option.name: given.pop(option.name) for option in options}
-    return group(**fixed, **{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+def _gather(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    """Return the group or request of these options, which are removed from `arguments`."""
+    typed = {option.name: arguments.pop(option.name) for option in options}
+    return group(
+        **fixed, **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in typed.items()}
+    )
 
 
 def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
-    """The type of a parameter without its annotation, and the fields that the command itself says."""
+    """Return the type of a parameter without its annotation, and the fields that the command sets itself."""
     if get_origin(hint) is not Annotated:
         return hint, {}
     kind, *notes = get_args(hint)
@@ -178,7 +182,7 @@ def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Its fields as options, without those of --site where the command does not read."""
+    """Return its fields as options, without those of --site if the command changes something."""
     hints = get_type_hints(group, include_extras=True)
     options = [_parameter(field, hints[field.name]) for field in fields(group)]
     if _READS_SITES not in command.__dict__:
@@ -188,11 +192,13 @@ def _options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter
 
 def _request_options(request: type, fixed: dict[str, Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(request, include_extras=True)
-    told = {name: option for name, hint in hints.items() for option in get_args(hint)[1:] if isinstance(option, Option)}
+    options_of_fields = {
+        name: option for name, hint in hints.items() for option in get_args(hint)[1:] if isinstance(option, Option)
+    }
     return [
-        _parameter(field, _typed(field.name, get_args(hints[field.name])[0], told[field.name]))
+        _parameter(field, _typer_annotation(field.name, get_args(hints[field.name])[0], options_of_fields[field.name]))
         for field in fields(request)
-        if field.name in told and field.name not in fixed
+        if field.name in options_of_fields and field.name not in fixed
     ]
 
 
@@ -201,13 +207,18 @@ def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _typed(name: str, kind: Any, told: Option) -> Any:
-    """The annotation as typer reads it."""
+def _typer_annotation(name: str, kind: Any, option_facts: Option) -> Any:
+    """Return the annotation for typer."""
     # Without a flag of its own a boolean option would get a second one, --no-NAME.
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
-    complete = _COMPLETIONS[told.names] if told.names is not None else None
+    complete = _COMPLETIONS[option_facts.names] if option_facts.names is not None else None
     several = get_origin(kind) is tuple
     option = typer.Option(
-        *flags, help=told.help, metavar=told.metavar, autocompletion=complete, min=told.least, max=told.most
+        *flags,
+        help=option_facts.help,
+        metavar=option_facts.metavar,
+        autocompletion=complete,
+        min=option_facts.least,
+        max=option_facts.most,
     )
     return Annotated[list[str] if several else kind, option]

@@ -36,20 +36,20 @@ class OverdueAlarm:
     """The lines of the last look."""
 
     def look(self) -> None:
-        """Says what is new since the last look, and sends what was not sent today. It waits for the database."""
+        """Say what is new since the last look, and sends what was not sent today. It waits for the database."""
         lines: tuple[str, ...]
         unknown = list[StateDamaged]()
         try:
-            found = overdue_vcenters(self.state_dir, self.url, self.clock, damaged=unknown.append)
+            overdue = overdue_vcenters(self.state_dir, self.url, self.clock, damaged=unknown.append)
         except GpuopsError as error:
             lines = (f"whether all vCenters are returned is not known: {error.line}",)
         else:
-            lines = tuple(f"overdue: {each}; next: {each.next_move}" for each in found)
-            lines += tuple(f"whether it is returned is not known: {each.line}" for each in unknown)
-            entries = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
-            for each in found if entries else ():
-                settings = NotifySettings(each.vcenter, entries)
-                tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), each)
+            lines = tuple(f"overdue: {vcenter}; next: {vcenter.next_move}" for vcenter in overdue)
+            lines += tuple(f"whether it is returned is not known: {vcenter.line}" for vcenter in unknown)
+            receivers = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
+            for vcenter in overdue if receivers else ():
+                settings = NotifySettings(vcenter.vcenter, receivers)
+                tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), vcenter)
         for line in lines:
             if line not in self.said:
                 self.say(line)

@@ -36,7 +36,7 @@ class Children:
     ending: bool = False
 
     def begin(self, half: Half, site: str, policy: Path) -> asyncio.Task[int]:
-        """A turn; its exit code, or OSError. Shield it, for whoever waits for it may be cancelled.
+        """Return a turn; its exit code, or OSError. Shield it, for whoever waits for it may be cancelled.
 
         One of that site that runs already, because the queue was lost and found while it ran, is taken instead: the
         next turn does the rest. A return does not wait for a night.
@@ -44,38 +44,38 @@ class Children:
         for key in ((site, Half.DAY), (site, half)):
             if key in self.running:
                 return self.running[key]
-        self.running[site, half] = asyncio.create_task(self._played(half, site, policy))
+        self.running[site, half] = asyncio.create_task(self._play(half, site, policy))
         return self.running[site, half]
 
-    async def ended(self, site: str | None = None) -> None:
-        """Returns when nothing of that site runs; None = nothing at all."""
+    async def wait_ended(self, site: str | None = None) -> None:
+        """Return when nothing of that site runs; None = nothing at all."""
         while mine := [task for (of, _), task in self.running.items() if site in (None, of)]:
             await asyncio.wait(mine)
 
     def end(self) -> None:
-        """Tells all of them to end: each leaves what is in flight to vCenter and closes its journal."""
+        """Tell all of them to end: each leaves what is in flight to vCenter and closes its journal."""
         self.ending = True
         for process in self.processes:
             _tell(process)
 
-    async def _played(self, half: Half, site: str, policy: Path) -> int:
+    async def _play(self, half: Half, site: str, policy: Path) -> int:
         try:
-            own = self.configuration_of(site)
-            more = {"GPUOPS_CONFIG": str(own)} if own is not None else {}
+            own_file = self.configuration_of(site)
+            extra_environment = {"GPUOPS_CONFIG": str(own_file)} if own_file is not None else {}
             words = ("rotate", half, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site)
-            return await self._run(words, site, more)
+            return await self._run(words, site, extra_environment)
         finally:
             del self.running[site, half]
 
-    async def _run(self, words: tuple[str, ...], site: str, more: Mapping[str, str]) -> int:
+    async def _run(self, words: tuple[str, ...], site: str, extra_environment: Mapping[str, str]) -> int:
         """Run a command and pass on what it prints, line by line."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            limit=LONGEST_LINE, env={**os.environ, **self.environment, **more},
+            limit=LONGEST_LINE, env={**os.environ, **self.environment, **extra_environment},
         )  # fmt: skip
         self.processes.add(process)
-        printed = asyncio.create_task(self._heard(site, process.stdout))
+        printed = asyncio.create_task(self._pass_on_lines(site, process.stdout))
         try:
             if self.ending:  # since it was begun
                 _tell(process)
@@ -86,7 +86,7 @@ class Children:
             self.processes.discard(process)
             printed.cancel()
 
-    async def _heard(self, site: str, printed: asyncio.StreamReader | None) -> None:
+    async def _pass_on_lines(self, site: str, printed: asyncio.StreamReader | None) -> None:
         """Until its end, whatever it prints: a process whose pipe nobody empties waits for ever."""
         while printed is not None:
             try:

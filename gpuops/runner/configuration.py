@@ -31,12 +31,12 @@ _EXAMPLE: Final = (
 )
 
 
-def database_of(configured: Configuration, said: str | None) -> str:
-    """The database of the queue, for libpq. `said`: by an option or a variable, before the file.
+def database_of(configured: Configuration, preferred_url: str | None) -> str:
+    """Return the database of the queue, for libpq. `said`: by an option or a variable, before the file.
 
     Raises TargetError where none is named, UsageError where a target's journal would be in another one.
     """
-    text = said or (configured.fleet.url if configured.fleet is not None else None)
+    text = preferred_url or (configured.fleet.url if configured.fleet is not None else None)
     if text is None:
         raise TargetError("no database of runners is configured", hint=_EXAMPLE)
     for name, target in configured.targets.items():
@@ -49,48 +49,52 @@ def database_of(configured: Configuration, said: str | None) -> str:
 
 
 def rotations_of(
-    configured: Configuration, only: str | None, now: datetime, known: Rotations | None = None
+    configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """The policies of each target that has some; `only` of that one.
+    """Return the policies of each target that has some; `only` of that one.
 
     A file that is `known` is not read: what it said when it could last be obeyed goes on.
     Raises UsageError, PolicyError; TargetError also where there is none.
     """
-    found = _some_rotations(configured, only, now, known)
-    if not found:
-        there = [name for name, target in configured.targets.items() if target.rotations]
+    rotations = _some_rotations(configured, only, now, obeyed_rotations)
+    if not rotations:
+        configured_names = [name for name, target in configured.targets.items() if target.rotations]
         raise TargetError(
             f"no policy is configured for {only or 'any target'}",
-            hint=f"targets with `rotations`: {', '.join(there)}"
-            if there
+            hint=f"targets with `rotations`: {', '.join(configured_names)}"
+            if configured_names
             else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help sites)',
         )
-    return found
+    return rotations
 
 
 def _some_rotations(
-    configured: Configuration, only: str | None, now: datetime, known: Rotations | None = None
+    configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """The same, or none."""
+    """Return the same, or none."""
     _refuse_one_vcenter_twice(configured)
-    read = {(site, each.file): each for site, policies in (known or {}).items() for each in policies.values()}
-    found: dict[str, dict[str, SitePolicy]] = {}
+    read = {
+        (site, site_policy.file): site_policy
+        for site, policies in (obeyed_rotations or {}).items()
+        for site_policy in policies.values()
+    }
+    rotations: dict[str, dict[str, SitePolicy]] = {}
     for site, target in configured.targets.items():
         if only in (None, site) and target.rotations:
-            found[site] = {}
+            rotations[site] = {}
             for file in target.rotations:
-                each = read.get((site, file)) or _read(file)
-                if each.policy.name in found[site]:
+                site_policy = read.get((site, file)) or _read(file)
+                if site_policy.policy.name in rotations[site]:
                     raise UsageError(
-                        f"two policies of {site} are called {each.policy.name}", hint=f"one of them is {file}"
+                        f"two policies of {site} are called {site_policy.policy.name}", hint=f"one of them is {file}"
                     )
-                found[site][each.policy.name] = each
-            refuse_clash([each.policy for each in found[site].values()], now)
-    return found
+                rotations[site][site_policy.policy.name] = site_policy
+            refuse_clash([site_policy.policy for site_policy in rotations[site].values()], now)
+    return rotations
 
 
 def _refuse_one_vcenter_twice(configured: Configuration) -> None:
-    """Raises UsageError for a vCenter that is two targets with policies: each is played by itself, and a return of one
+    """Raise UsageError for a vCenter that is two targets with policies: each is played by itself, and a return of one
     would end the nights of the other one. Raises TargetError for what is no address."""
     named: dict[Address, str] = {}
     for name, target in configured.targets.items():
@@ -112,10 +116,10 @@ def _read(file: Path) -> SitePolicy:
     return SitePolicy(policy, file)
 
 
-def told(rotations: Rotations) -> str:
-    """What is played, in one line."""
-    left = leaving(rotations)
-    played = [f"{site}: {', '.join(policies)}" for site, policies in rotations.items() if site not in left]
+def describe_rotations(rotations: Rotations) -> str:
+    """Return what is played, in one line."""
+    leaving_sites = leaving(rotations)
+    played = [f"{site}: {', '.join(policies)}" for site, policies in rotations.items() if site not in leaving_sites]
     return f"plays {', '.join(played) or 'no target'}"
 
 
@@ -145,11 +149,11 @@ class ObeyedConfiguration:
     def __post_init__(self) -> None:
         write_private(self.copy, self.text)
 
-    def read_anew(self, known: Rotations, now: datetime) -> Rotations | None:
-        """What is to be played by now; None = as before. What cannot be obeyed is said once."""
+    def read_anew(self, played: Rotations, now: datetime) -> Rotations | None:
+        """Return what is to be played by now; None = as before. What cannot be obeyed is said once."""
         try:
             text = read_text(self.file, error=TargetError)
-            found = self._obeyed(text, known, now) if text != self.text else None
+            rotations = self._obey(text, played, now) if text != self.text else None
         except GpuopsError as error:
             self._go_on_as_before(error.message)
             return None
@@ -157,23 +161,23 @@ class ObeyedConfiguration:
             self.say(f"{self.file} can be obeyed again")
         self.text, self.wrong = text, ""
         self.environment.pop("GPUOPS_CONFIG", None)
-        if found is None:
-            still = self._with_kept(self.leaving.still(known), now)
-            return still if still is not known else None
-        if _files(found) == _files(known) and leaving(found) == leaving(known):
+        if rotations is None:
+            still = self._with_kept(self.leaving.still(played), now)
+            return still if still is not played else None
+        if _files(rotations) == _files(played) and leaving(rotations) == leaving(played):
             return None
-        self.say(f"{self.file} is another one by now: {told(found)}")
-        return found
+        self.say(f"{self.file} is another one by now: {describe_rotations(rotations)}")
+        return rotations
 
-    def _obeyed(self, text: str, known: Rotations, now: datetime) -> Rotations:
+    def _obey(self, text: str, current: Rotations, now: datetime) -> Rotations:
         configured = parsed_configuration(text, self.file)
         if self.database(configured) != self.url:
             raise TargetError(f"{self.file} names another database of runners: they must be started anew for that")
-        found = _some_rotations(configured, self.only, now, known)
-        played = self.leaving.kept(found, known, configured, self.text, self.file)
+        rotations = _some_rotations(configured, self.only, now, current)
+        played = self.leaving.with_left_targets(rotations, current, configured, self.text, self.file)
         refuse_one_login(played, os.environ)
         write_private(self.copy, text)
-        self.leaving.obeyed(text, self.only, found)
+        self.leaving.store_obeyed(text, self.only, rotations)
         return played
 
     def configuration_of(self, site: str) -> Path | None:
@@ -182,20 +186,20 @@ class ObeyedConfiguration:
         return copy if copy.exists() else None
 
     def begin(self, now: datetime) -> Rotations:
-        """What is played when a runner begins, with what an earlier one left to return here.
+        """Return what is played when a runner begins, with what an earlier one left to return here.
 
         Raises UsageError, PolicyError; TargetError also where that is nothing.
         """
         configured = parsed_configuration(self.text, self.file)
-        found = _some_rotations(configured, self.only, now)
+        rotations = _some_rotations(configured, self.only, now)
         self.share({})
-        played = self.leaving.begin(found, configured, self.only, self._read_kept(now))
+        played = self.leaving.begin(rotations, configured, self.only, self._read_kept(now))
         refuse_one_login(played, os.environ)
-        self.leaving.obeyed(self.text, self.only, played)
+        self.leaving.store_obeyed(self.text, self.only, played)
         return played or rotations_of(configured, self.only, now)
 
     def share(self, played: Rotations) -> None:
-        """Says to the other runners, in the common database, what is played here, and takes up what nobody plays.
+        """Say to the other runners, in the common database, what is played here, and takes up what nobody plays.
 
         It waits for the database. Where that does not answer, it is said once.
         """
@@ -208,19 +212,21 @@ class ObeyedConfiguration:
         else:
             self.not_shared = ""
 
-    def _with_kept(self, known: Rotations, now: datetime) -> Rotations:
+    def _with_kept(self, current: Rotations, now: datetime) -> Rotations:
         """With what was taken up since, for returns alone."""
-        if known.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
-            return known
+        if current.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
+            return current
         configured = parsed_configuration(self.text, self.file)
-        found = self.leaving.with_kept(known, configured, self.only, self._read_kept(now))
-        return found if found.keys() != known.keys() else known
+        with_kept = self.leaving.with_kept(current, configured, self.only, self._read_kept(now))
+        return with_kept if with_kept.keys() != current.keys() else current
 
     def _read_kept(self, now: datetime) -> ReadPolicies:
-        def read(own: Configuration, site: str) -> Rotations:
-            files = own.targets[site].rotations if site in own.targets else ()
-            kept = {str(file): each for file in files if (each := self.leaving.policy_of(file)) is not None}
-            return rotations_of(own, site, now, {site: kept})
+        def read(stored: Configuration, site: str) -> Rotations:
+            files = stored.targets[site].rotations if site in stored.targets else ()
+            stored_policies = {
+                str(file): site_policy for file in files if (site_policy := self.leaving.policy_of(file)) is not None
+            }
+            return rotations_of(stored, site, now, {site: stored_policies})
 
         return read
 
@@ -232,4 +238,6 @@ class ObeyedConfiguration:
 
 
 def _files(rotations: Rotations) -> Mapping[str, Mapping[str, Path]]:
-    return {site: {name: each.file for name, each in policies.items()} for site, policies in rotations.items()}
+    return {
+        site: {name: site_policy.file for name, site_policy in policies.items()} for site, policies in rotations.items()
+    }

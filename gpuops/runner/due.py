@@ -30,7 +30,7 @@ class DueTurn:
 
 
 def due(policy: Policy, now: datetime) -> DueTurn:
-    """The turn that is due now: a night while a window of the policy is open, else a return.
+    """Return the turn that is due now: a night while a window of the policy is open, else a return.
 
     It is due anew with each full ten minutes, and where a window has opened or closed since.
     """
@@ -49,7 +49,7 @@ def half_of(policy: Policy, now: datetime) -> Half:
 
 
 def refuse_other_modes(policy: Policy) -> None:
-    """Raises UsageError for a policy that no clock can call."""
+    """Raise UsageError for a policy that no clock can call."""
     if policy.spare is not None:
         raise UsageError(
             f"policy {policy.name} says `mode: {policy.mode}`: a runner plays nights",
@@ -65,26 +65,26 @@ def refuse_other_modes(policy: Policy) -> None:
 def waits(half: Half, policies: Iterable[Policy], now: datetime) -> bool:
     """Whether a turn waits for the nights of its vCenter, whose policies these are: a return ends every night of its
     vCenter for good, so it is played while no window is open."""
-    return half is Half.DAY and any(half_of(each, now) is Half.NIGHT for each in policies)
+    return half is Half.DAY and any(half_of(policy, now) is Half.NIGHT for policy in policies)
 
 
 def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
-    """Raises UsageError where the desktops of one policy are to come back while the window of another one of the same
+    """Raise UsageError where the desktops of one policy are to come back while the window of another one of the same
     vCenter is open: its return would wait, and be late."""
-    for one, other in permutations(policies, 2):
-        for night in _nights(one, now):
+    for returning, waiting in permutations(policies, 2):
+        for night in _nights(returning, now):
             until = max(night.back_by, night.closes + _MINUTE)
-            begun = (each for window in other.windows for each in window.nights_begun(until))
-            if any(each.opens < until and each.closes > night.closes for each in begun):
+            begun = (near_night for window in waiting.windows for near_night in window.nights_begun(until))
+            if any(near_night.opens < until and near_night.closes > night.closes for near_night in begun):
                 raise UsageError(
-                    f"desktops of {one.name} come back from {format_minute(night.closes)} UTC on, and a window of "
-                    f"{other.name} is open then: a return ends every night of its vCenter",
+                    f"desktops of {returning.name} come back from {format_minute(night.closes)} UTC on, and a window "
+                    f"of {waiting.name} is open then: a return ends every night of its vCenter",
                     hint="let windows of one vCenter close together, or open after `back_by` of the others",
                 )
 
 
 def _nights(policy: Policy, now: datetime) -> Iterator[Night]:
-    """Those of a year, of each window in order."""
+    """Yield those of a year, of each window in order."""
     for window in policy.windows:
         night = window.next_night(now - timedelta(days=3))
         while night is not None and night.opens < now + _AHEAD:

@@ -25,19 +25,19 @@ class JobQueue(Protocol):
     """A queue that several runners share. Every method raises QueueAway where it cannot be reached."""
 
     async def make(self) -> bool:
-        """Makes what it needs in the database where it is not there; whether it made it."""
+        """Make what it needs in the database where it is not there; whether it made it."""
         ...
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
-        """Offers a turn that is due since that moment; whether nobody had offered it before."""
+        """Offer a turn that is due since that moment; whether nobody had offered it before."""
         ...
 
     async def ask(self, turn: PolicyTurn) -> bool:
-        """Offers a turn now, whatever was due; whether none was waiting already."""
+        """Offer a turn now, whatever was due; whether none was waiting already."""
         ...
 
     async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
-        """Takes turns of the sites that there are at that moment, one at a time of each, until `stop`; returns when all
+        """Take turns of the sites that there are at that moment, one at a time of each, until `stop`; returns when all
         that it took have ended.
 
         A turn whose `play` raises HandedOver is offered again at once, unless the next one of its policy waits already.
@@ -47,11 +47,11 @@ class JobQueue(Protocol):
         ...
 
     def stop(self) -> None:
-        """Takes no more turns."""
+        """Take no more turns."""
         ...
 
     async def rescue(self) -> int:
-        """Offers again the turns of runners that gave no sign of life for a while; how many."""
+        """Offer again the turns of runners that gave no sign of life for a while; how many."""
         ...
 
     async def status(self) -> QueueStatus: ...

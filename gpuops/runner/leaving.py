@@ -30,7 +30,7 @@ from gpuops.files.file import read_text
 from gpuops.files.private_file import replaceable, write_private
 from gpuops.runner.shared_targets import SharedTarget, exchange, shared_target
 from gpuops.runner.site_policy import Rotations, SitePolicy
-from gpuops.runner.taking_up import address_of, believed, named_in, policies_in, without_commands
+from gpuops.runner.taking_up import address_of, believed_configuration, named_in, policies_in, without_commands
 
 _SUFFIX: Final = ".toml"
 
@@ -56,47 +56,54 @@ class LeavingTargets:
     """By site: why what the database has of it is not taken up."""
 
     def copy_of(self, site: str) -> Path:
-        """Where it is kept what the file said of this target."""
+        """Return where it is kept what the file said of this target."""
         return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
 
-    def kept(self, found: Rotations, known: Rotations, configured: Configuration, before: str, file: Path) -> Played:
+    def with_left_targets(
+        self, rotations: Rotations, played_before: Rotations, configured: Configuration, before: str, file: Path
+    ) -> Played:
         """What is played by now: what was found, and each target of `known` that is not there any more, returns alone.
 
         `before` is what the file said when it had them. Raises UsageError, StateDamaged where it cannot be kept.
         """
         played = {
-            site: {name: replace(each, leaving=False) if each.leaving else each for name, each in policies.items()}
-            for site, policies in found.items()
+            site: {
+                name: replace(site_policy, leaving=False) if site_policy.leaving else site_policy
+                for name, site_policy in policies.items()
+            }
+            for site, policies in rotations.items()
         }
         old = parsed_configuration(before, file)
-        for site, policies in self.still(known).items():
+        for site, policies in self.still(played_before).items():
             if self._leaves(site, self._configuration(site) or old, configured, before):
                 played[site] = self._alone(policies)
         return played
 
     def names(self, only: str | None) -> list[str]:
         """Of which something is kept here; `only` of that one."""
-        found = (unquote(copy.stem) for copy in self.folder.glob(f"*{_SUFFIX}"))
-        return sorted(site for site in found if only in (None, site))
+        sites = (unquote(copy.stem) for copy in self.folder.glob(f"*{_SUFFIX}"))
+        return sorted(site for site in sites if only in (None, site))
 
-    def begin(self, found: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
-        """What is played when a runner begins: what was found, and what an earlier one left to return here.
+    def begin(self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
+        """Return what is played when a runner begins: what was found, and what an earlier one left to return here.
 
         `read` reads the policies of one target. What cannot be read is named. Raises UsageError as `kept`.
         """
         self._left_meanwhile(configured, only)
-        return self.with_kept(found, configured, only, read)
+        return self.with_kept(rotations, configured, only, read)
 
-    def with_kept(self, found: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
-        """What was found, and what is kept here of others, for returns alone."""
-        played = {site: dict(policies) for site, policies in found.items()}
+    def with_kept(
+        self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies
+    ) -> Played:
+        """Return what was found, and what is kept here of others, for returns alone."""
+        played = {site: dict(policies) for site, policies in rotations.items()}
         for site in self.names(only):
-            if site in leaving(found):
+            if site in leaving(rotations):
                 continue
             copy = self.copy_of(site)
             try:
-                own = parsed_configuration(read_text(copy, error=TargetError), copy)
-                policies = read(own, site)[site]
+                stored = parsed_configuration(read_text(copy, error=TargetError), copy)
+                policies = read(stored, site)[site]
             except GpuopsError as error:
                 if self.not_read.get(site) != error.message:
                     self.not_read[site] = error.message
@@ -105,39 +112,43 @@ class LeavingTargets:
                         f"GPUOPS_CONFIG={copy} gpuops rotate day --vcenter {site} returns it, then remove the file"
                     )
                 continue
-            if self._leaves(site, own, configured, ""):
+            if self._leaves(site, stored, configured, ""):
                 self.say(f"{site} is a target no more: returns of it go on until nothing is left to return ({copy})")
                 played[site] = self._alone(policies)
         return played
 
     def share(self, played: Rotations, configured: Configuration, text: str, only: str | None) -> None:
-        """Keeps in the common database what is played and what is kept here, and keeps here what nobody else plays.
+        """Keep in the common database what is played and what is kept here, and keeps here what nobody else plays.
 
         It waits for the database: not in the loop of a runner. Raises StateDamaged where that does not answer.
         """
         if not self.url:
             return
         mine = {
-            site: shared_target(text, {each.file: each.policy.text for each in policies.values()})
+            site: shared_target(text, {target.file: target.policy.text for target in policies.values()})
             for site, policies in played.items()
             if site not in leaving(played)
         }
-        kept = self.names(only)
-        new = {site: each for site in kept if site not in self.shared and (each := self._shared(site)) is not None}
-        found = exchange(self.url, mine, new, self.shared.difference(kept))
-        for site in self.shared.intersection(kept) - found.nobodys.keys():
-            self.say(f"{site}: another runner {'plays it' if site in found.known else 'has returned it'}")
-            self.returned(site)
-        self.shared = set(found.nobodys.keys() & kept)
-        named = {site for site, each in configured.targets.items() if each.rotations}
+        stored_sites = self.names(only)
+        new = {
+            site: target
+            for site in stored_sites
+            if site not in self.shared and (target := self._shared_target(site)) is not None
+        }
+        exchanged = exchange(self.url, mine, new, self.shared.difference(stored_sites))
+        for site in self.shared.intersection(stored_sites) - exchanged.nobodys.keys():
+            self.say(f"{site}: another runner {'plays it' if site in exchanged.known else 'has returned it'}")
+            self.forget_target(site)
+        self.shared = set(exchanged.nobodys.keys() & stored_sites)
+        named = {site for site, target in configured.targets.items() if target.rotations}
         # the database may have been away: whoever plays one has said so by the next call, which a runner that plays
         # nothing of its own would not live to see
-        waits = found.unplayed - self.unplayed if named else frozenset[str]()
-        self.unplayed = found.unplayed
-        for site in sorted(found.nobodys.keys() - named.union(kept, waits)):
+        waits = exchanged.unplayed - self.unplayed if named else frozenset[str]()
+        self.unplayed = exchanged.unplayed
+        for site in sorted(exchanged.nobodys.keys() - named.union(stored_sites, waits)):
             if only in (None, site):
                 try:
-                    self._take_up(site, found.nobodys[site], configured, named)
+                    self._take_up(site, exchanged.nobodys[site], configured, named)
                 except GpuopsError as error:
                     if self.not_taken.get(site) != error.message:
                         self.say(f"{site} is not returned from here: {error.line}")
@@ -146,17 +157,19 @@ class LeavingTargets:
                     self.not_taken.pop(site, None)
 
     def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
-        """Keeps here what nobody plays. Raises GpuopsError where this machine may not, or the row says nothing."""
-        said = named_in(site, row)
-        if address_of(said, site) in {address_of(configured, each) for each in named} - {None}:
+        """Keep here what nobody plays. Raises GpuopsError where this machine may not, or the row says nothing."""
+        row_configuration = named_in(site, row)
+        if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
+            None
+        }:
             self.shared.add(site)  # it has another name by now: the next call takes it away
             return
         refuse_one_login({*configured.targets, site}, os.environ)
-        text, policies = believed(site, said, configured), policies_in(site, row)
+        text, policies = believed_configuration(site, row_configuration, configured), policies_in(site, row)
         for file, policy in policies.items():
-            kept = without_commands(policy, file)
-            self._write(self._policy_file(file), kept)
-            if kept != policy and not file.exists():
+            policy_text = without_commands(policy, file)
+            self._write(self._policy_file(file), policy_text)
+            if policy_text != policy and not file.exists():
                 self.say(
                     f"{site}: {file} is not on this machine: returns run none of the commands for guests that the "
                     "database has of it"
@@ -165,42 +178,42 @@ class LeavingTargets:
         self.shared.add(site)
         self.say(f"{site} was a target of runners, and nobody plays it")
 
-    def _shared(self, site: str) -> SharedTarget | None:
-        """What is kept here of it; None = it has just been removed."""
-        own = self._configuration(site)
-        if own is None or site not in own.targets:
+    def _shared_target(self, site: str) -> SharedTarget | None:
+        """Return what is kept here of it; None = it has just been removed."""
+        stored = self._configuration(site)
+        if stored is None or site not in stored.targets:
             return None
-        files = ((file, self._policy_file(file)) for file in own.targets[site].rotations)
-        policies = {file: read_text(kept, error=TargetError) for file, kept in files if kept.exists()}
+        files = ((file, self._policy_file(file)) for file in stored.targets[site].rotations)
+        policies = {file: read_text(copy, error=TargetError) for file, copy in files if copy.exists()}
         return shared_target(read_text(self.copy_of(site), error=TargetError), policies)
 
-    def obeyed(self, text: str, only: str | None, played: Rotations) -> None:
-        """Keeps what is obeyed from now on, for whichever runner begins next here; where that cannot be, it is said.
+    def store_obeyed(self, text: str, only: str | None, played: Rotations) -> None:
+        """Keep what is obeyed from now on, for whichever runner begins next here; where that cannot be, it is said.
         Policies as well: their files may be taken away with their target."""
         try:
             self._write(self._obeyed_file(only), text)
             for policies in played.values():
-                for each in policies.values():
-                    self._write(self._policy_file(each.file), each.policy.text)
+                for site_policy in policies.values():
+                    self._write(self._policy_file(site_policy.file), site_policy.policy.text)
         except GpuopsError as error:
             self.say(f"{error.message}: a target that is taken out while no runner goes on is not returned")
 
     def policy_of(self, file: Path) -> SitePolicy | None:
         """A policy whose file is not there any more, or can be written by others, as it was obeyed last; None = it is
         there, or was never obeyed. The database may name any path."""
-        kept = self._policy_file(file)
-        if not kept.exists() or (file.exists() and replaceable(file) is None):
+        copy = self._policy_file(file)
+        if not copy.exists() or (file.exists() and replaceable(file) is None):
             return None
-        return SitePolicy(parse_policy(read_text(kept, error=TargetError), str(file), accepted_before=True), file)
+        return SitePolicy(parse_policy(read_text(copy, error=TargetError), str(file), accepted_before=True), file)
 
     def _alone(self, policies: Mapping[str, SitePolicy]) -> dict[str, SitePolicy]:
         """Of a target that left: for returns alone, by policies that nobody takes away with it."""
         alone = {}
-        for name, each in policies.items():
-            kept = each.file if each.leaving else self._policy_file(each.file)
-            if not each.leaving:
-                self._write(kept, each.policy.text)
-            alone[name] = replace(each, leaving=True, file=kept)
+        for name, site_policy in policies.items():
+            policy_file = site_policy.file if site_policy.leaving else self._policy_file(site_policy.file)
+            if not site_policy.leaving:
+                self._write(policy_file, site_policy.policy.text)
+            alone[name] = replace(site_policy, leaving=True, file=policy_file)
         return alone
 
     def _policy_file(self, file: Path) -> Path:
@@ -210,7 +223,7 @@ class LeavingTargets:
         return self.folder / ("obeyed" if only is None else f"obeyed-{quote(only, safe='')}")
 
     def _left_meanwhile(self, configured: Configuration, only: str | None) -> None:
-        """Keeps each target that the last runner played, and that the file has no more."""
+        """Keep each target that the last runner played, and that the file has no more."""
         last = self._obeyed_file(only)
         if not last.exists():
             return
@@ -224,13 +237,18 @@ class LeavingTargets:
             if target.rotations and only in (None, site) and not self.copy_of(site).exists():
                 self._leaves(site, old, configured, text)
 
-    def _leaves(self, site: str, own: Configuration, configured: Configuration, before: str) -> bool:
+    def _leaves(self, site: str, earlier: Configuration, configured: Configuration, before: str) -> bool:
         """Whether returns alone of it are to be played: `own` had it, `configured` has neither it nor its vCenter.
 
         What `own` said of it is kept from then on; of one that is there, nothing is.
         """
-        was, there = address_of(own, site), {name for name, each in configured.targets.items() if each.rotations}
-        if site not in there and (was is None or was not in {address_of(configured, name) for name in there}):
+        old_address, configured_names = (
+            address_of(earlier, site),
+            {name for name, target in configured.targets.items() if target.rotations},
+        )
+        if site not in configured_names and (
+            old_address is None or old_address not in {address_of(configured, name) for name in configured_names}
+        ):
             if not self.copy_of(site).exists():
                 self._write(self.copy_of(site), before)
                 self.say(
@@ -239,29 +257,34 @@ class LeavingTargets:
                     "gone for good"
                 )
             return True
-        if site in there and was is not None and (now := address_of(configured, site)) != was:
-            copy, left = self.copy_of(site), self.folder / f"{quote(f'{site} at {was}', safe='')}.moved"
-            self._write(left, read_text(copy, error=TargetError) if copy.exists() else before)
+        if (
+            site in configured_names
+            and old_address is not None
+            and (now := address_of(configured, site)) != old_address
+        ):
+            copy, moved_file = self.copy_of(site), self.folder / f"{quote(f'{site} at {old_address}', safe='')}.moved"
+            self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else before)
             self.say(
-                f"{site} was {was} and is {now or 'simulated'} by now: where these are two vCenters, nobody returns "
-                f"what a night took at {was}: GPUOPS_CONFIG={left} gpuops rotate day --vcenter {site} does"
+                f"{site} was {old_address} and is {now or 'simulated'} by now: where these are two vCenters, nobody "
+                f"returns what a night took at {old_address}: GPUOPS_CONFIG={moved_file} gpuops rotate day --vcenter "
+                f"{site} does"
             )
-        self.returned(site)
+        self.forget_target(site)
         return False
 
     def _write(self, path: Path, text: str) -> None:
-        """Raises UsageError, StateDamaged."""
+        """Raise UsageError, StateDamaged."""
         prepare_state_dir(self.folder)
         write_private(path, text)
 
     def still(self, played: Rotations) -> Rotations:
         """Without those whose copy somebody has removed: their vCenter is given up."""
-        gone = {site for site in leaving(played) if not self.copy_of(site).exists()}
-        for site in gone:
+        given_up = {site for site in leaving(played) if not self.copy_of(site).exists()}
+        for site in given_up:
             self.say(f"{site} is played no more: {self.copy_of(site)} is gone")
-        return {site: policies for site, policies in played.items() if site not in gone} if gone else played
+        return {site: policies for site, policies in played.items() if site not in given_up} if given_up else played
 
-    def returned(self, site: str) -> None:
+    def forget_target(self, site: str) -> None:
         """Nothing of it is left to return, or another target does it."""
         with suppress(FileNotFoundError):
             self.copy_of(site).unlink()
@@ -272,5 +295,5 @@ class LeavingTargets:
 
 
 def leaving(played: Rotations) -> Collection[str]:
-    """The targets of which returns alone are played."""
-    return [site for site, policies in played.items() if any(each.leaving for each in policies.values())]
+    """Return the targets of which returns alone are played."""
+    return [site for site, policies in played.items() if any(site_policy.leaving for site_policy in policies.values())]

@@ -166,15 +166,15 @@ class OwnJobs(JobManager):
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """One that was broken off, because the database was lost and found while it ran, is offered again."""
-        with self._noted(job):
+        with self._collect_untold(job):
             await (self.give_back(job) if status is Status.ABORTED else self._settle(job, status=status.value))
 
     async def retry_job(self, job: Job, *args: Any, **options: Any) -> None:
-        with self._noted(job):
+        with self._collect_untold(job):
             await self.give_back(job)
 
     async def give_back(self, job: Job | HeldTurn, silent_s: float | None = None) -> bool:
-        """Offers a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
+        """Offer a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
         for _ in range(2):
             with suppress(UniqueViolation):  # one was offered just now: the next try finds it
                 return await self._settle(job, silent_s=silent_s)
@@ -185,25 +185,25 @@ class OwnJobs(JobManager):
         return bool(await self.connector.execute_query_all_async(_SETTLE, **words))
 
     @contextmanager
-    def _noted(self, job: Job) -> Iterator[None]:
+    def _collect_untold(self, job: Job) -> Iterator[None]:
         try:
             yield
         except ConnectorException:
             self.untold.append(job)
 
 
-class _ToldConnection(AsyncConnection[TupleRow]):
+class _ReasonedConnection(AsyncConnection[TupleRow]):
     """Keeps why none could be made, which the pool only logs."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", *, refusals: list[str], **words: Any) -> Self:  # type: ignore[override]
         try:
-            made = await super().connect(conninfo, **words)
+            connection = await super().connect(conninfo, **words)
         except OperationalError as error:
             refusals[:] = [" ".join(str(error).split())]
             raise
         refusals.clear()
-        return made
+        return connection
 
 
 class ProcrastinateQueue:
@@ -217,7 +217,7 @@ class ProcrastinateQueue:
         """Why the last connection could not be made; nothing where it could."""
         self._pool = AsyncConnectionPool(
             url, open=False, min_size=1, max_size=8, timeout=ANSWERS_S, reconnect_timeout=ANSWERS_S,
-            check=AsyncConnectionPool.check_connection, connection_class=_ToldConnection,
+            check=AsyncConnectionPool.check_connection, connection_class=_ReasonedConnection,
             kwargs={"refusals": self._refusals},
         )  # fmt: skip
         self._app = App(connector=PsycopgConnector())
@@ -229,8 +229,8 @@ class ProcrastinateQueue:
         self._stopping = False
         self._rank = 0
         # a turn that is given back goes to whoever asks next
-        again = RetryStrategy(wait=0, retry_exceptions=[HandedOver])
-        self._task = self._app.task(name=_TURN, pass_context=True, retry=again)(self._run)
+        offer_again = RetryStrategy(wait=0, retry_exceptions=[HandedOver])
+        self._task = self._app.task(name=_TURN, pass_context=True, retry=offer_again)(self._run)
 
     async def _run(self, context: JobContext, site: str, policy: str, timestamp: int = 0) -> None:
         """`timestamp`: since when it is due; it only tells two turns apart.
@@ -264,7 +264,7 @@ class ProcrastinateQueue:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
-        """The queue with its connections, which are made when the database answers."""
+        """Yield the queue with its connections, which are made when the database answers."""
         for name in ("psycopg.pool", "procrastinate"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what they say is told here
         await self._pool.open(wait=False)
@@ -278,7 +278,7 @@ class ProcrastinateQueue:
     async def make(self) -> bool:
         if await self._is_there():
             return False
-        with self._told():
+        with self._translated_errors():
             try:
                 await self._app.schema_manager.apply_schema_async()
             except ConnectorException:
@@ -292,15 +292,15 @@ class ProcrastinateQueue:
         return "" if await self._is_there() else self._app.schema_manager.get_schema()
 
     async def require(self) -> None:
-        """Raises UsageError where the database has no tables of the queue, and QueueAway."""
+        """Raise UsageError where the database has no tables of the queue, and QueueAway."""
         if not await self._is_there():
             raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
 
     async def _is_there(self) -> bool:
-        """Raises UsageError for a pooler in transaction mode: it drops the notices and the prepared statements of a
+        """Raise UsageError for a pooler in transaction mode: it drops the notices and the prepared statements of a
         session."""
-        with self._told():
-            found = await self._app.connector.execute_query_all_async(
+        with self._translated_errors():
+            rows = await self._app.connector.execute_query_all_async(
                 "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
             )
         if not self._is_checked:
@@ -309,23 +309,23 @@ class ProcrastinateQueue:
             except StateDamaged as error:
                 raise QueueAway(error.message, hint=_HELP) from error
             self._is_checked = True
-        return bool(found[0]["there"])
+        return bool(rows[0]["there"])
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
         moment = int(since.timestamp())
-        with self._told():
+        with self._translated_errors():
             try:
-                made = await self._app.job_manager.defer_periodic_job(
+                job_id = await self._app.job_manager.defer_periodic_job(
                     job=self._job(turn, timestamp=moment),
                     periodic_id=_digest(turn.site, turn.policy),
                     defer_timestamp=moment,
                 )
             except AlreadyEnqueued:
                 return False
-        return made is not None
+        return job_id is not None
 
     async def ask(self, turn: PolicyTurn) -> bool:
-        with self._told():
+        with self._translated_errors():
             try:
                 await self._app.job_manager.defer_job_async(self._job(turn))
             except AlreadyEnqueued:
@@ -342,7 +342,7 @@ class ProcrastinateQueue:
 
     async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
         self._play, self._jobs.sites = play, sites
-        with self._told():
+        with self._translated_errors():
             self._worker = asyncio.ensure_future(
                 self._app.run_worker_async(
                     concurrency=AT_ONCE,
@@ -373,7 +373,7 @@ class ProcrastinateQueue:
             self._worker.cancel()
 
     async def rescue(self) -> int:
-        with self._told():
+        with self._translated_errors():
             for job in tuple(self._jobs.untold):
                 await self._jobs.give_back(job)
                 self._jobs.untold.remove(job)
@@ -382,21 +382,21 @@ class ProcrastinateQueue:
 
     async def status(self) -> QueueStatus:
         query = self._app.connector.execute_query_all_async
-        with self._told():
+        with self._translated_errors():
             workers = await query(_WORKERS, dead_s=TAKEN_FOR_DEAD_S)
             jobs = await query(_TURNS)
-        runners = tuple(RunnerSeen(each["id"], each["last_heartbeat"], lives=each["lives"]) for each in workers)
-        living = [each.number for each in runners if each.lives]
+        runners = tuple(RunnerSeen(row["id"], row["last_heartbeat"], lives=row["lives"]) for row in workers)
+        living = [row.number for row in runners if row.lives]
         if self._jobs.number in living:
             self._rank = min(living.index(self._jobs.number), LAST_RANK)
         turns = tuple(
             QueuedTurn(
-                PolicyTurn(each["args"]["site"], each["args"]["policy"]),
-                TurnState.RUNNING if each["status"] == "doing" else TurnState.WAITING,
-                each["worker_id"] if each["status"] == "doing" else None,
-                each["at"],
+                PolicyTurn(row["args"]["site"], row["args"]["policy"]),
+                TurnState.RUNNING if row["status"] == "doing" else TurnState.WAITING,
+                row["worker_id"] if row["status"] == "doing" else None,
+                row["at"],
             )
-            for each in jobs
+            for row in jobs
         )
         return QueueStatus(runners, turns)
 
@@ -405,7 +405,7 @@ class ProcrastinateQueue:
         return self._rank
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Turn an error of the database inside the block into QueueAway, with a message for the admin."""
         try:
             yield
@@ -416,8 +416,8 @@ class ProcrastinateQueue:
                 raise QueueAway(
                     f"the queue's PostgreSQL refuses it: {cause.diag.message_primary}", hint=hint
                 ) from error
-            known = self._refusals if isinstance(cause, PoolTimeout) else []
-            line = " ".join(known or str(cause).split()) or type(cause).__name__
+            reasons = self._refusals if isinstance(cause, PoolTimeout) else []
+            line = " ".join(reasons or str(cause).split()) or type(cause).__name__
             raise QueueAway(f"the queue's PostgreSQL does not answer: {line}", hint=_HELP) from error
 
 

@@ -24,7 +24,7 @@ from gpuops.runner.children import Children
 from gpuops.runner.due import EVERY, DueTurn, due, half_of, waits
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
 from gpuops.runner.leaving import leaving
-from gpuops.runner.site_policy import Rotations, SitePolicy, loaded, read_anew
+from gpuops.runner.site_policy import Rotations, SitePolicy, load_policy_file, read_anew
 
 LOOK_S: Final = 3.0
 """How often it is looked for turns that are due and for runners that died."""
@@ -67,7 +67,7 @@ class Service:
     """Returns that it began so, and for which the queue has not been asked for a turn yet."""
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
-    load: Callable[[Path, Policy], Policy] = loaded
+    load: Callable[[Path, Policy], Policy] = load_policy_file
     configured: Callable[[Rotations, datetime], Rotations | None] = lambda known, now: None
     """What the configuration file has played by now; None = as before."""
     returned_all: Callable[[str], None] = lambda _: None
@@ -84,7 +84,7 @@ class Service:
     """When that began last, and what was played then."""
 
     async def run(self) -> None:
-        """Serves until `end`, then hands over what it plays."""
+        """Serve until `end`, then hands over what it plays."""
         serving = asyncio.create_task(self._serve())
         try:
             while not self.ending.is_set():
@@ -97,13 +97,13 @@ class Service:
                     await asyncio.wait_for(self.ending.wait(), LOOK_S)
         finally:
             self.end()
-            await self.children.ended()
+            await self.children.wait_ended()
             await asyncio.gather(*self.alone)
             with suppress(QueueAway):
                 await serving
 
     def end(self) -> None:
-        """Takes no more turns, and ends what runs: each turn is handed over."""
+        """Take no more turns, and ends what runs: each turn is handed over."""
         if not self.ending.is_set():
             self.ending.set()
             self.children.end()
@@ -113,32 +113,33 @@ class Service:
         """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end; once
         also where it had no journal, for PostgreSQL that was started anew answers by the time somebody takes it."""
         policies = self.rotations.get(turn.site, {})
-        known = policies.get(turn.policy)
-        if known is None:
+        site_policy = policies.get(turn.policy)
+        if site_policy is None:
             self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
             return
         if not self.ending.is_set():
             now = clock.wall_clock()
             self._read_anew(turn.site, now)
-            half = half_of(known.policy, now)
-            if _waits(policies, half, now) or ((known.wrong or known.leaving) and half is Half.NIGHT):
+            half = half_of(site_policy.policy, now)
+            if _waits(policies, half, now) or ((site_policy.wrong or site_policy.leaving) and half is Half.NIGHT):
                 return  # it is due anew every ten minutes
             try:
-                code = await self._ended(self.children.begin(half, turn.site, known.file), half, turn)
-                await self.children.ended(turn.site)  # a return beside it, too: the queue holds its vCenter for both
-                found = due(known.policy, clock.wall_clock())
-                if code == StateDamaged.exit_code and self.again.get(turn) != found:
-                    self.again[turn] = found
+                code = await self._wait_for(self.children.begin(half, turn.site, site_policy.file), half, turn)
+                # also for a return next to it: the queue holds its vCenter for both
+                await self.children.wait_ended(turn.site)
+                next_turn = due(site_policy.policy, clock.wall_clock())
+                if code == StateDamaged.exit_code and self.again.get(turn) != next_turn:
+                    self.again[turn] = next_turn
                     raise HandedOver
             except asyncio.CancelledError:
                 if not self.ending.is_set():
                     raise
-                await self.children.ended(turn.site)  # nobody else is to take it before
+                await self.children.wait_ended(turn.site)  # nobody else is to take it before
         if self.ending.is_set():
             raise HandedOver
 
-    async def _ended(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
-        """Waits for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
+    async def _wait_for(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
+        """Wait for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
         = it could not be started."""
         try:
             code = await asyncio.shield(begun)
@@ -154,7 +155,7 @@ class Service:
     def _let_go(self, site: str) -> None:
         """A return of it has ended, and left nothing: what is a target no more is played no more."""
         if site in leaving(self.rotations):
-            self.rotations = {name: each for name, each in self.rotations.items() if name != site}
+            self.rotations = {name: policies for name, policies in self.rotations.items() if name != site}
             self.returned_all(site)
             self.say(f"{site}: nothing is left to return: it is played no more")
 
@@ -173,11 +174,11 @@ class Service:
         error = serving.exception()
         if error is not None and not isinstance(error, QueueAway):
             raise error
-        self._away(error)
+        self._note_outage(error)
 
     async def _look(self) -> None:
-        if (found := self.configured(self.rotations, clock.wall_clock())) is not None:
-            self.rotations = found
+        if (rotations := self.configured(self.rotations, clock.wall_clock())) is not None:
+            self.rotations = rotations
         for site in self.rotations:
             self._read_anew(site, clock.wall_clock())
         self._return_beside()
@@ -187,7 +188,7 @@ class Service:
             rescued = await self.queue.rescue()
             await self.queue.status()
         except QueueAway as away:
-            self._away(away)
+            self._note_outage(away)
             self._return_alone()
             return
         if rescued:
@@ -208,16 +209,16 @@ class Service:
                 self.sharing.result()
         if self.shared is None or self.shared[1] is not self.rotations or now >= self.shared[0] + SHARED_EVERY:
             self.shared = now, self.rotations
-            self.sharing = asyncio.create_task(asyncio.to_thread(self._shared, self.rotations, self.queue.rank == 0))
+            self.sharing = asyncio.create_task(asyncio.to_thread(self._share_now, self.rotations, self.queue.rank == 0))
             self.alone.add(self.sharing)
             self.sharing.add_done_callback(self.alone.discard)
 
-    def _shared(self, rotations: Rotations, is_first: bool) -> None:
+    def _share_now(self, rotations: Rotations, is_first: bool) -> None:
         self.share(rotations)
         if is_first:
             self.alarm()
 
-    def _away(self, error: BaseException | None) -> None:
+    def _note_outage(self, error: BaseException | None) -> None:
         if self.away_since is None:
             self.away_since = clock.wall_clock()
             self.say(f"{error or 'the queue ended'}: nothing new is taken; returns go on")
@@ -226,11 +227,11 @@ class Service:
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
             try:
-                for name, known in policies.items():
-                    turn, found = PolicyTurn(site, name), due(known.policy, now)
-                    if self.offered.get(turn) != found and not _waits(policies, found.half, now):
-                        await self.queue.offer(turn, found.since)
-                        self.offered[turn] = found
+                for name, site_policy in policies.items():
+                    turn, due_turn = PolicyTurn(site, name), due(site_policy.policy, now)
+                    if self.offered.get(turn) != due_turn and not _waits(policies, due_turn.half, now):
+                        await self.queue.offer(turn, due_turn.since)
+                        self.offered[turn] = due_turn
                 self.not_offered.pop(site, None)
             except QueueAway as away:
                 await self.queue.status()  # it answers: the others' turns are offered all the same
@@ -239,7 +240,7 @@ class Service:
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
 
     async def _ask_for_turns(self) -> None:
-        """Has the queue hold a turn for each return that this runner began on its own account.
+        """Have the queue hold a turn for each return that this runner began on its own account.
 
         Such a return may run without a turn: the database was lost, or another runner took the turn over while this one
         stood still. Without a turn in the queue no other runner would go on with the return if this one died. Whoever
@@ -251,29 +252,33 @@ class Service:
             self.unasked.discard(turn)
 
     def _return_beside(self) -> None:
-        """Begins a return where a night of this runner has not ended when it should have, as cron would: the return
+        """Begin a return where a night of this runner has not ended when it should have, as cron would: the return
         waits for no queue, and ends that night where it hangs."""
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
-            name, known = next(iter(policies.items()))  # a return is one of all policies that the journal knows
-            found = due(known.policy, now)
+            name, site_policy = next(iter(policies.items()))  # a return is one of all policies that the journal knows
+            due_turn = due(site_policy.policy, now)
             if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:
                 continue
-            if found.half is Half.NIGHT or _waits(policies, found.half, now) or now < found.since + ENDS_ITSELF:
+            if (
+                due_turn.half is Half.NIGHT
+                or _waits(policies, due_turn.half, now)
+                or now < due_turn.since + ENDS_ITSELF
+            ):
                 continue
-            if site not in self.beside or self.beside[site] < found.since:
+            if site not in self.beside or self.beside[site] < due_turn.since:
                 self.beside[site] = now
                 self.say(f"{site}: rotate day beside a night that has not ended")
-                self._begin_return(PolicyTurn(site, name), known.file)
+                self._begin_return(PolicyTurn(site, name), site_policy.file)
 
     def _return_alone(self) -> None:
-        """Begins the returns that are due, when the runners before this one had their time."""
+        """Begin the returns that are due, when the runners before this one had their time."""
         now = clock.wall_clock()
         if self.away_since is None:
             return
         for site, policies in self.rotations.items():
-            for name, known in policies.items():
-                turn, half = PolicyTurn(site, name), half_of(known.policy, now)
+            for name, site_policy in policies.items():
+                turn, half = PolicyTurn(site, name), half_of(site_policy.policy, now)
                 if half is Half.NIGHT or _waits(policies, half, now):
                     self.day_since.pop(turn, None)
                     continue
@@ -283,7 +288,7 @@ class Service:
                 if now >= begun + self.queue.rank * BESIDE and due_again and not self._runs(site):
                     self.returned[turn] = now
                     self.say(f"{site}: rotate day of {name}, by vCenter's markers")
-                    self._begin_return(turn, known.file)
+                    self._begin_return(turn, site_policy.file)
 
     def _runs(self, site: str) -> bool:
         return any(of == site for of, _ in self.children.running)
@@ -291,11 +296,11 @@ class Service:
     def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
         begun = self.children.begin(Half.DAY, turn.site, file)
         self.unasked.add(turn)
-        watched = asyncio.create_task(self._ended(begun, Half.DAY, turn))
+        watched = asyncio.create_task(self._wait_for(begun, Half.DAY, turn))
         self.alone.add(watched)
         watched.add_done_callback(self.alone.discard)
 
 
 def _waits(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
     """Of the policies of one vCenter."""
-    return waits(half, [each.policy for each in policies.values()], now)
+    return waits(half, [site_policy.policy for site_policy in policies.values()], now)

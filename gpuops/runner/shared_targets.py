@@ -63,7 +63,7 @@ class SharedTarget:
 
 def shared_target(configuration: str, policies: Mapping[Path, str]) -> SharedTarget:
     """`policies`: text of each, by the path of its file."""
-    return SharedTarget(configuration, json.dumps({str(file): each for file, each in policies.items()}, sort_keys=True))
+    return SharedTarget(configuration, json.dumps({str(file): text for file, text in policies.items()}, sort_keys=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +80,27 @@ class Exchanged:
 
 
 def exchange(
-    url: str, played: Mapping[str, SharedTarget], left: Mapping[str, SharedTarget], over: Collection[str]
+    url: str, played: Mapping[str, SharedTarget], left_file: Mapping[str, SharedTarget], ended: Collection[str]
 ) -> Exchanged:
-    """Writes down what a runner plays and what left its file, takes away what is over, and reads what nobody plays.
+    """Write down what a runner plays and what left its file, takes away what is over, and reads what nobody plays.
 
     Raises StateDamaged where the database does not answer.
     """
-    opened = open_database(url, keeps="database of runners", hint=HELP)
-    with closing(opened) as database:
+    target_database = open_database(url, keeps="database of runners", hint=HELP)
+    with closing(target_database) as database:
         bring_up(database, Contents.RUNNERS)
         with database.writing() as connection:
             # of two runners one waits for the other: each may write rows of any target
             hold_to_the_end(connection, DatabaseLock.RUNNER_TARGETS)
-            connection.execute(delete(_table).where(_table.c.site.in_(over)))
-            for is_left, targets in ((False, played), (True, left)):
+            connection.execute(delete(_table).where(_table.c.site.in_(ended)))
+            for is_left, targets in ((False, played), (True, left_file)):
                 for site in sorted(targets):
                     _put(connection, site, targets[site], is_left=is_left)
-            known = frozenset(connection.scalars(select(_table.c.site)))
+            sites = frozenset(connection.scalars(select(_table.c.site)))
             nobodys = select(_table).where(_table.c.is_left | (_table.c.played_at < func.now() - UNPLAYED))
             rows = connection.execute(nobodys).all()
     return Exchanged(
-        known,
+        sites,
         {row.site: SharedTarget(row.configuration, row.policies) for row in rows},
         frozenset(row.site for row in rows if not row.is_left),
     )
@@ -108,9 +108,9 @@ def exchange(
 
 def _put(connection: Connection, site: str, target: SharedTarget, *, is_left: bool) -> None:
     """A row that is as it was has its time alone written: nothing of its text is."""
-    told = {"configuration": target.configuration, "policies": target.policies}
-    values: dict[str, Any] = {"is_left": is_left, "played_at": func.now()}
-    same = update(_table).where(_table.c.site == site, *(_table.c[name] == value for name, value in told.items()))
-    if connection.execute(same.values(values)).rowcount == 0:
-        row = insert(_table).values(site=site, **told, **values)
-        connection.execute(row.on_conflict_do_update(index_elements=[_table.c.site], set_={**told, **values}))
+    texts = {"configuration": target.configuration, "policies": target.policies}
+    state: dict[str, Any] = {"is_left": is_left, "played_at": func.now()}
+    same = update(_table).where(_table.c.site == site, *(_table.c[name] == text for name, text in texts.items()))
+    if connection.execute(same.values(state)).rowcount == 0:
+        row = insert(_table).values(site=site, **texts, **state)
+        connection.execute(row.on_conflict_do_update(index_elements=[_table.c.site], set_={**texts, **state}))

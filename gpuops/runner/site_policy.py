@@ -30,10 +30,10 @@ Rotations = Mapping[str, Mapping[str, SitePolicy]]
 """By name of the site and of the policy."""
 
 
-def loaded(file: Path, known: Policy) -> Policy:
-    """The policy of the file; the known one itself where the file is as it was. Raises PolicyError."""
+def load_policy_file(file: Path, known_policy: Policy) -> Policy:
+    """Return the policy of the file; the known one itself where the file is as it was. Raises PolicyError."""
     text = read_text(file)
-    return known if text == known.text else parse_policy(text, str(file))
+    return known_policy if text == known_policy.text else parse_policy(text, str(file))
 
 
 def read_anew(
@@ -43,38 +43,38 @@ def read_anew(
     load: Callable[[Path, Policy], Policy],
     say: Callable[[str], None],
 ) -> None:
-    """Notes what the files of a site say by now. What cannot be obeyed is said once, and the last good policy stays."""
+    """Note what the files of a site say by now. What cannot be obeyed is said once, and the last good policy stays."""
     changed: dict[str, Policy] = {}
     wrong: dict[str, str] = {}
-    for name, known in policies.items():
+    for name, site_policy in policies.items():
         try:
-            found = load(known.file, known.policy)
-            if found is not known.policy:
-                _require_like(name, found, known.file)
-                changed[name] = found
+            loaded_policy = load(site_policy.file, site_policy.policy)
+            if loaded_policy is not site_policy.policy:
+                _require_like(name, loaded_policy, site_policy.file)
+                changed[name] = loaded_policy
         except GpuopsError as error:
             wrong[name] = error.message
     try:
         if changed:  # all of them at once, for several may have been edited together
-            refuse_clash([changed.get(name, known.policy) for name, known in policies.items()], now)
+            refuse_clash([changed.get(name, site_policy.policy) for name, site_policy in policies.items()], now)
     except UsageError as clash:
         wrong |= dict.fromkeys(changed, clash.message)
         changed = {}
-    for name, known in policies.items():
+    for name, site_policy in policies.items():
         if name in changed:
-            known.policy = changed[name]
-            say(f"{site}: policy {name} is another one by now: {known.file}")
+            site_policy.policy = changed[name]
+            say(f"{site}: policy {name} is another one by now: {site_policy.file}")
         why = wrong.get(name, "")
-        if why and why != known.wrong:
+        if why and why != site_policy.wrong:
             say(f"{site}: {why}: no night of {name} begins, and returns go by the policy as it was")
-        known.wrong = why
+        site_policy.wrong = why
 
 
-def _require_like(name: str, found: Policy, file: Path) -> None:
-    """Raises UsageError for what would have been refused at the start."""
-    refuse_other_modes(found)
-    if found.name != name:
+def _require_like(name: str, policy: Policy, file: Path) -> None:
+    """Raise UsageError for what would have been refused at the start."""
+    refuse_other_modes(policy)
+    if policy.name != name:
         raise UsageError(
-            f"{file}: the policy {name} is called {found.name} by now",
+            f"{file}: the policy {name} is called {policy.name} by now",
             hint="runners must be started anew for that",
         )

@@ -44,23 +44,23 @@ def address_of(configured: Configuration, site: str) -> Address | None:
 
 def named_in(site: str, row: SharedTarget) -> Configuration:
     """Return the configuration in the row. Raises TargetError, and StateDamaged if it lacks the target."""
-    said = parsed_configuration(row.configuration, Path(f"the row of {site}"))
-    if site not in said.targets:
+    configuration = parsed_configuration(row.configuration, Path(f"the row of {site}"))
+    if site not in configuration.targets:
         raise StateDamaged(f"the row of {site} in the database of runners has no such target", hint=HELP)
-    return said
+    return configuration
 
 
 def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
-    """Text of each policy, by the path of its file. Raises StateDamaged."""
+    """Return text of each policy, by the path of its file. Raises StateDamaged."""
     try:
-        found = parse_json(row.policies)
+        texts = parse_json(row.policies)
     except ValueError as error:
         raise StateDamaged(
             f"the policies of {site} in the database of runners are no JSON: {error}", hint=HELP
         ) from error
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+    if not isinstance(texts, dict) or not all(isinstance(policy, str) for policy in texts.values()):
         raise StateDamaged(f"the policies of {site} in the database of runners are none", hint=HELP)
-    return {Path(file): text for file, text in found.items()}
+    return {Path(file): text for file, text in texts.items()}
 
 
 def without_commands(policy: str, file: Path) -> str:
@@ -69,7 +69,7 @@ def without_commands(policy: str, file: Path) -> str:
     A return then gives a guest the same time to keep its work while it shuts down.
     """
     with suppress(PolicyError):
-        if any(entry.checkpoint.hook for entry in parse_policy(policy, str(file), accepted_before=True).ml):
+        if any(ml_vm.checkpoint.hook for ml_vm in parse_policy(policy, str(file), accepted_before=True).ml):
             return json.dumps(_without_hooks(parse_yaml(policy, str(file))), ensure_ascii=False)
     return policy
 
@@ -77,16 +77,16 @@ def without_commands(policy: str, file: Path) -> str:
 def _without_hooks(section: Any) -> Any:
     if isinstance(section, dict):
         return {key: _without_hooks(section[key]) for key in section if key != "hook"}
-    return [_without_hooks(each) for each in section] if isinstance(section, list) else section
+    return [_without_hooks(part) for part in section] if isinstance(section, list) else section
 
 
-def believed(site: str, said: Configuration, configured: Configuration) -> str:
+def believed_configuration(site: str, row_configuration: Configuration, configured: Configuration) -> str:
     """Return the TOML configuration that this machine uses to return the site. Raises Refused, TargetError."""
-    theirs, address = said.targets[site], address_of(said, site)
+    theirs, address = row_configuration.targets[site], address_of(row_configuration, site)
     if address is None:
         raise Refused(f"{site} is a simulated vCenter of another machine", hint=HELP)
-    own = [target for name, target in configured.targets.items() if address_of(configured, name) == address]
-    target = own[0] if own else _of_row(site, theirs, address, configured)
+    own_targets = [target for name, target in configured.targets.items() if address_of(configured, name) == address]
+    target = own_targets[0] if own_targets else _of_row(site, theirs, address, configured)
     import tomlkit  # of a runner that takes something up alone
 
     target = msgspec.structs.replace(target, journal_url=None, policy=None, rotations=theirs.rotations)
@@ -96,7 +96,7 @@ def believed(site: str, said: Configuration, configured: Configuration) -> str:
 def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:
     hosts = configured.fleet.vcenters if configured.fleet is not None else ()
     addresses = [address, *([Address.parse(theirs.broker.url)] if theirs.broker is not None else [])]
-    unknown = [each for each in addresses if not _among(each, hosts)]
+    unknown = [address_used for address_used in addresses if not _among(address_used, hosts)]
     if unknown:
         raise Refused(
             f"{site} is at {unknown[0]}, which no target of this configuration file names: no password goes there on "
@@ -104,14 +104,14 @@ def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Config
             hint=f'[fleet] vcenters = ["{unknown[0].host}"] lets runners return it; or gpuops rotate day where its '
             "settings are",
         )
-    if not theirs.verify or not all(each.tls for each in addresses):
+    if not theirs.verify or not all(address_used.tls for address_used in addresses):
         raise Refused(
             f"{site} is reached without verified TLS: no password goes there on the word of the database",
             hint=f"gpuops rotate day --vcenter {site} where its settings are",
         )
-    receivers = dict.fromkeys(each for target in configured.targets.values() for each in target.notify)
+    receivers = dict.fromkeys(address_used for target in configured.targets.values() for address_used in target.notify)
     return NamedTarget(**{key: getattr(theirs, key) for key in _BELIEVED}, notify=tuple(receivers))
 
 
 def _among(address: Address, hosts: Collection[str]) -> bool:
-    return any(fnmatchcase(address.host, each.lower()) for each in hosts)
+    return any(fnmatchcase(address.host, pattern.lower()) for pattern in hosts)

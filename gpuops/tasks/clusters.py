@@ -27,33 +27,41 @@ def gpu_cluster(
     site, warnings = open_site(connection)
     with site:
         if state == "present" and wish is not None:
-            return _made(cluster_create(wish, site, apply=apply, keep=resume, consent=lambda plan: None), warnings)
-        return _removed(cluster_delete(wish.name if wish is not None else name or "", site, apply=apply), warnings)
+            return _creation_result(
+                cluster_create(wish, site, apply=apply, keep=resume, consent=lambda plan: None), warnings
+            )
+        return _removal_result(
+            cluster_delete(wish.name if wish is not None else name or "", site, apply=apply), warnings
+        )
 
 
 @reading
 def gpu_cluster_info(site: Site, name: str | None = None) -> Document:
-    """The clusters of a vCenter, or the one of this name, which may be none."""
-    shown = (cluster for cluster in cluster_show(None, site) if name in (None, cluster.name))
-    return {"clusters": list(map(ShownTrainingClusterRecord.made_of, shown))}
+    """Return the clusters of a vCenter, or the one of this name, which may be none."""
+    matching = (cluster for cluster in cluster_show(None, site) if name in (None, cluster.name))
+    return {"clusters": list(map(ShownTrainingClusterRecord.made_of, matching))}
 
 
-def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
-    document = ClusterCreateDocument.made_of(made)
-    failed = [reason for reason in (made.failed, *made.left) if reason]
-    reasons = [*(rejection.line for rejection in made.plan.rejections), *failed]
+def _creation_result(outcome: ClusterMade, warnings: list[str]) -> TaskResult:
+    document = ClusterCreateDocument.made_of(outcome)
+    failed = [reason for reason in (outcome.failed, *outcome.left) if reason]
+    reasons = [*(rejection.line for rejection in outcome.plan.rejections), *failed]
     changes = {member.name: [member.host, *member.does] for member in document.members if member.does}
     diff = [difference(vm, "", "\n".join([*lines, ""])) for vm, lines in changes.items()]
-    headline = ("all that was made is removed again" if made.undone else PARTLY) if made.failed else REFUSED
-    result = {"changed": made.changed, "diff": diff, "cluster": document}
-    said = (*made.plan.reasons, *failed)
-    return task_result(result, made.exit_code, reasons, (*warnings, *made.plan.warnings), headline, *said)
+    headline = ("all that was made is removed again" if outcome.undone else PARTLY) if outcome.failed else REFUSED
+    document_of_task = {"changed": outcome.changed, "diff": diff, "cluster": document}
+    reasons_said = (*outcome.plan.reasons, *failed)
+    return task_result(
+        document_of_task, outcome.exit_code, reasons, (*warnings, *outcome.plan.warnings), headline, *reasons_said
+    )
 
 
-def _removed(removed: ClusterRemoved, warnings: list[str]) -> TaskResult:
-    document = ClusterDeleteDocument.made_of(removed)
-    reasons = [*(rejection.line for rejection in removed.rejections), *removed.left]
-    diff = [difference(member.vm.name, "is there\n", "") for member in removed.vms if not removed.rejections]
-    result = {"changed": document.changed, "diff": diff, "cluster": document}
-    said = (*removed.reasons, *removed.left)
-    return task_result(result, removed.exit_code, reasons, warnings, PARTLY if removed.left else REFUSED, *said)
+def _removal_result(removal: ClusterRemoved, warnings: list[str]) -> TaskResult:
+    document = ClusterDeleteDocument.made_of(removal)
+    reasons = [*(rejection.line for rejection in removal.rejections), *removal.left]
+    diff = [difference(member.vm.name, "is there\n", "") for member in removal.vms if not removal.rejections]
+    document_of_task = {"changed": document.changed, "diff": diff, "cluster": document}
+    reasons_said = (*removal.reasons, *removal.left)
+    return task_result(
+        document_of_task, removal.exit_code, reasons, warnings, PARTLY if removal.left else REFUSED, *reasons_said
+    )

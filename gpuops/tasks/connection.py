@@ -69,7 +69,7 @@ class HostShellArguments:
     ssh_port: int | None = None
 
     def shell(self) -> HostShell | None:
-        """The way in; None = hosts are not entered. Raises UsageError."""
+        """Return the way in; None = hosts are not entered. Raises UsageError."""
         if self.host_shell is None or self.host_shell == "none":
             return None
         from gpuops.hostshell.nvidia_smi import NvidiaSmi
@@ -88,7 +88,7 @@ NO_SHELL: Final = HostShellArguments()
 
 
 def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
-    """The vCenter meant and the way to it. Raises TargetError, UsageError."""
+    """Return the vCenter meant and the way to it. Raises TargetError, UsageError."""
     refuse_other_project()
     if connection.password is not None and connection.password_file is not None:
         raise UsageError("password and password_file exclude each other", hint="give one of them")
@@ -162,8 +162,8 @@ def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> st
     address = name if "://" in name else f"https://{f'[{name}]' if name.count(':') > 1 and '[' not in name else name}"
     if connection.port is None or address.rpartition("]")[2].rpartition("//")[2].partition("/")[0].count(":"):
         return address
-    scheme, _, rest = address.partition("://")
-    host, slash, path = rest.partition("/")
+    scheme, _, after_scheme = address.partition("://")
+    host, slash, path = after_scheme.partition("/")
     return f"{scheme}://{host}:{connection.port}{slash}{path}"
 
 

@@ -47,20 +47,20 @@ def host_passthrough(connection: ConnectionArguments, *, state: str, apply: bool
 
 
 def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
-    """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
-    given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
-    if given.pop("reboot", None) is None:
-        stray = next((name for name in given if name != "window"), None)
+    """Return how hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
+    chosen = {name: options[name] for name in OPTIONS if options.get(name) is not None}
+    if chosen.pop("reboot", None) is None:
+        stray = next((name for name in chosen if name != "window"), None)
         if stray is not None:
             raise UsageError(f"{stray} is of reboot=rolling", hint="say both, or neither")
         return None
-    if given.get("max_hosts", 1) < 1:
-        raise UsageError(f"max_hosts {given['max_hosts']} means nothing here", hint="it is 1 or more")
-    return request_of(Rolling, {**given, "window": parse_window(given["window"])} if "window" in given else given)
+    if chosen.get("max_hosts", 1) < 1:
+        raise UsageError(f"max_hosts {chosen['max_hosts']} means nothing here", hint="it is 1 or more")
+    return request_of(Rolling, {**chosen, "window": parse_window(chosen["window"])} if "window" in chosen else chosen)
 
 
 def refuse_outside_window(window: str | None, now: datetime) -> None:
-    """Raises Refused while the task's window is closed, UsageError for text that is none."""
+    """Raise Refused while the task's window is closed, UsageError for text that is none."""
     for closed in shut(Rolling(window=parse_window(window)), now) if window is not None else ():
         raise Refused(str(closed), hint=closed.hint)
 
@@ -78,16 +78,16 @@ def _set(
         refuse_outside_window(rebooting["window"], site.clock())
         report = configure(request, site, apply=apply)
     document = host_report_document(report, verb.replace(" ", "-"))
-    return _result(report, document, report.plan.afterwards, report.plan.steps, warnings)
+    return _task_result(report, document, report.plan.afterwards, report.plan.steps, warnings)
 
 
 def change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
-    """What a rolling change returns: the same keys as a change without reboots."""
+    """Return what a rolling change returns: the same keys as a change without reboots."""
     steps = [planned.step for planned in report.plan.planned_hosts]
-    return _result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
+    return _task_result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
 
 
-def _result(
+def _task_result(
     report: Report[HostStep] | ChangeReport,
     document: PrintedDocument,
     afterwards: Sequence[str],
@@ -95,15 +95,19 @@ def _result(
     warnings: list[str],
 ) -> TaskResult:
     settings = [(report.before.hosts[step.host].name, changes(step)) for step in steps if report.plan.feasible]
-    result = {
+    fields = {
         "changed": report.changed,
         "because": list(report.plan.because),
         "afterwards": list(afterwards),
         "plan": document,
         "diff": [
-            difference(host, {each.what: each.before for each in changed}, {each.what: each.after for each in changed})
+            difference(
+                host,
+                {setting.what: setting.before for setting in changed},
+                {setting.what: setting.after for setting in changed},
+            )
             for host, changed in settings
         ],
     }
     headline = PARTLY if report.plan.feasible else REFUSED
-    return task_result(result, report.exit_code, reasons_of(report), (*warnings, *report.plan.warnings), headline)
+    return task_result(fields, report.exit_code, reasons_of(report), (*warnings, *report.plan.warnings), headline)

@@ -27,42 +27,42 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
     night = policy_of(policy)
     site, warnings = open_site(connection)
     with site:
-        seen = site.vcenter.inventory()
+        inventory = site.vcenter.inventory()
         if night is not None:
-            seen = site.read_for_policy(seen, night)
-    catalog = catalog_of(seen)
-    found = fleet(seen, catalog)
-    roles = _roles(night, seen)
-    nodes = _nodes(found)
-    names = Counter([*(vm.name for vm in found.vms), *(view.host.name for view in found.hosts)])
+            inventory = site.read_for_policy(inventory, night)
+    catalog = catalog_of(inventory)
+    fleet_view = fleet(inventory, catalog)
+    roles = _roles(night, inventory)
+    nodes = _nodes(fleet_view)
+    names = Counter([*(vm.name for vm in fleet_view.vms), *(view.host.name for view in fleet_view.hosts)])
     vms = {
         _unique(vm.name, vm.ref, names): {
-            **_facts(vm_state(vm, seen)),
+            **_facts(vm_state(vm, inventory)),
             "gpu_vm": f"moid:{vm.ref}",
-            "gpu_models": _models(vm, seen, catalog),
+            "gpu_models": _models(vm, inventory, catalog),
             "gpu_numa_nodes": nodes.get(vm.ref, []),
             "gpu_role": roles.get(vm.ref),
             **_idleness(vm, night),
         }
-        for vm in found.vms
+        for vm in fleet_view.vms
     }
-    hosts = {_unique(view.host.name, view.host.ref, names): _host(view, catalog) for view in found.hosts}
+    hosts = {_unique(view.host.name, view.host.ref, names): _host(view, catalog) for view in fleet_view.hosts}
     return {"vms": vms, "hosts": hosts}, warnings
 
 
 def _unique(name: str, ref: str, names: Counter[str]) -> str:
-    """A name of the inventory's own where several objects share one."""
+    """Return a name of the inventory's own where several objects share one."""
     return name if names[name] == 1 else f"{name}_{ref}"
 
 
 def _facts(state: Document) -> Document:
     """What vCenter shows, under names that no playbook takes for a wish: `gpu_power` says what may be done to a VM."""
-    return {f"gpu_{'power_state' if name == 'power' else name}": value for name, value in state.items()}
+    return {f"gpu_{'power_state' if name == 'power' else name}": fact for name, fact in state.items()}
 
 
 def _host(view: HostView, catalog: Catalog) -> Document:
     gpus = view.gpus
-    boards = [(each.gpu, _board(each.gpu, catalog)) for each in gpus]
+    boards = [(gpu_view.gpu, _board(gpu_view.gpu, catalog)) for gpu_view in gpus]
     return {
         "gpu_name": view.host.name,
         "gpu_moid": view.host.ref,
@@ -72,22 +72,22 @@ def _host(view: HostView, catalog: Catalog) -> Document:
         "gpu_models": sorted({board.short_name if board else gpu.name for gpu, board in boards}),
         "gpu_role": None,
         "gpu_use": None,
-        "gpu_pci_addresses": [str(each.gpu.address) for each in gpus],
+        "gpu_pci_addresses": [str(gpu_view.gpu.address) for gpu_view in gpus],
         "gpu_numa_nodes": [node.node.id for node in view.nodes if node.node is not None],
-        "gpu_modes": sorted({each.mode for each in gpus}),
+        "gpu_modes": sorted({gpu_view.mode for gpu_view in gpus}),
         "gpu_offers": None if view.host.profiles is None else [offer.name for offer in view.host.profiles],
         "gpu_free": {name: slots.at_least for name, slots in view.free.items()},
     }
 
 
-def _models(vm: Vm, seen: Inventory, catalog: Catalog) -> list[str]:
-    found = {_model(device, vm, seen, catalog) for device in vm.devices or ()}
-    return sorted(model for model in found if model is not None)
+def _models(vm: Vm, inventory: Inventory, catalog: Catalog) -> list[str]:
+    names = {_model(device, vm, inventory, catalog) for device in vm.devices or ()}
+    return sorted(model for model in names if model is not None)
 
 
-def _model(device: GpuDevice, vm: Vm, seen: Inventory, catalog: Catalog) -> str | None:
-    """The GPU that a device is of, or is a part of; None = it is no GPU, or the catalogue does not know it."""
-    host = seen.host_of(vm)
+def _model(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog) -> str | None:
+    """Return the GPU that a device is of, or is a part of; None = it is no GPU, or the catalogue does not know it."""
+    host = inventory.host_of(vm)
     match device:
         case VgpuDevice(profile=profile):
             board = catalog.board_of(profile)
@@ -102,21 +102,21 @@ def _model(device: GpuDevice, vm: Vm, seen: Inventory, catalog: Catalog) -> str 
     return board.short_name if board else None
 
 
-def _nodes(found: Fleet) -> dict[str, list[int]]:
-    """The NUMA nodes of the GPUs that a VM holds now."""
+def _nodes(fleet_view: Fleet) -> dict[str, list[int]]:
+    """Return the NUMA nodes of the GPUs that a VM holds now."""
     nodes: dict[str, set[int]] = {}
-    for view in (gpu for host in found.hosts for gpu in host.gpus):
+    for view in (gpu for host in fleet_view.hosts for gpu in host.gpus):
         for vm in view.holders or ():
             if view.gpu.numa_node is not None:
                 nodes.setdefault(vm.ref, set()).add(view.gpu.numa_node)
-    return {ref: sorted(each) for ref, each in nodes.items()}
+    return {ref: sorted(ids) for ref, ids in nodes.items()}
 
 
-def _roles(policy: Policy | None, seen: Inventory) -> dict[str, str]:
+def _roles(policy: Policy | None, inventory: Inventory) -> dict[str, str]:
     if policy is None:
         return {}
-    desktops = {vm.ref: "desktop" for vm in seen.vms.values() if policy.pool_of(vm) is not None}
-    return desktops | {waits.vm.ref: "ml" for waits in waiting_vms(policy, seen) if waits.vm is not None}
+    desktops = {vm.ref: "desktop" for vm in inventory.vms.values() if policy.pool_of(vm) is not None}
+    return desktops | {waits.vm.ref: "ml" for waits in waiting_vms(policy, inventory) if waits.vm is not None}
 
 
 def _idleness(vm: Vm, policy: Policy | None) -> Document:

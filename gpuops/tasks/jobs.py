@@ -33,23 +33,23 @@ def gpu_job(
     site, warnings = open_site(connection)
     with site:
         if not submitted:
-            return _cancelled(str(name), site=site, apply=apply, warnings=warnings)
+            return _cancel_job(str(name), site=site, apply=apply, warnings=warnings)
         submission = (job_submit if apply else job_submission_foreseen)(jobs, site, rules)
         document = JobSubmitDocument.of_submission(submission, site.vcenter.uuid)
     reasons = [rejection.line for rejection in submission.rejections]
     diff = [difference(record.job.name, "", "waits for a night\n") for record in submission.added if not reasons]
-    result = {"changed": bool(diff), "diff": diff, "jobs": [*document.submitted, *document.there]}
-    return task_result(result, submission.exit_code, reasons, warnings, REFUSED if reasons else "")
+    fields = {"changed": bool(diff), "diff": diff, "jobs": [*document.submitted, *document.there]}
+    return task_result(fields, submission.exit_code, reasons, warnings, REFUSED if reasons else "")
 
 
 @reading
 def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = None) -> Document:
-    """The jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
+    """Return the jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
     jobs = JobListDocument.of_listing(job_queue(site, policy), site.vcenter.uuid).jobs
     return {"jobs": [job for job in jobs if name in (None, job.name, str(job.number))]}
 
 
-def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
+def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
     """One that runs saves its state first; exit code 4 where its VM did not answer, or its checkpoint failed."""
     before = job_called(name, site)
     after, deeds = job_cancel(name, site) if apply else (job_to_cancel(name, site), ())
@@ -59,5 +59,5 @@ def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> Ta
         wrong = ["its VM does not answer: it is cancelled by the next pass that reaches it"]
     end = f"{after.state}\n" if apply else "cancelled\n"
     diff = [difference(after.job.name, f"{before.state}\n", end)] if changed else []
-    result = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}
-    return task_result(result, 4 if wrong else 0, [f"{after.job.name}: {each}" for each in wrong], warnings, PARTLY)
+    fields = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}
+    return task_result(fields, 4 if wrong else 0, [f"{after.job.name}: {reason}" for reason in wrong], warnings, PARTLY)

@@ -38,9 +38,9 @@ def task_of(module: str) -> Callable[..., TaskResult]:
 def perform(module: str, arguments: Mapping[str, Any], *, apply: bool) -> TaskResult:
     """Run the task of a module with all of its arguments; `apply` is False in check mode. Raises GpuopsError."""
     task, options = task_of(module), dict(arguments)
-    connection = [_taken(ConnectionArguments, options)] if "hostname" in options else []
+    connection = [_take_group(ConnectionArguments, options)] if "hostname" in options else []
     if "host_shell" in options:
-        options["shell"] = _taken(HostShellArguments, options)
+        options["shell"] = _take_group(HostShellArguments, options)
     if "moid" in options:
         options["vm"] = vm_of(options)
     if "apply" in signature(task).parameters:
@@ -48,5 +48,5 @@ def perform(module: str, arguments: Mapping[str, Any], *, apply: bool) -> TaskRe
     return task(*connection, **options)
 
 
-def _taken(group: type[Group], options: dict[str, Any]) -> Group:
+def _take_group(group: type[Group], options: dict[str, Any]) -> Group:
     return group(**{field.name: options.pop(field.name) for field in fields(group)})

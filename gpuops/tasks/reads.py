@@ -30,7 +30,7 @@ from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.requests import policy_of, request_of
-from gpuops.tasks.result import TaskResult, reading, task_result, unchanged
+from gpuops.tasks.result import TaskResult, reading, task_result, unchanged_result
 
 
 def vm_gpu_info(
@@ -50,34 +50,34 @@ def vm_gpu_info(
         raise UsageError("guest means nothing without a VM", hint="say vm, moid or uuid")
     site, warnings = open_site(connection)
     with site:
-        seen = site.vcenter.inventory()
+        inventory = site.vcenter.inventory()
         if guest is not None and vm is not None:
-            return _guest(seen.find_vm(vm), seen, guest, guest_timeout, site, warnings)
+            return _guest(inventory.find_vm(vm), inventory, guest, guest_timeout, site, warnings)
         if vm is None:
-            vms = fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)).vms
+            vms = fleet(inventory, catalog_of(inventory), FleetFilters(host=host, profile=profile)).vms
         else:
-            named = seen.find_vm(vm)
+            named = inventory.find_vm(vm)
             if named.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
-                seen = site.vcenter.observe(seen, [named.ref])
-            vms = (seen.vm(named.ref),)
-    return unchanged({"vms": [vm_state(each, seen) for each in vms]}, warnings)
+                inventory = site.vcenter.observe(inventory, [named.ref])
+            vms = (inventory.vm(named.ref),)
+    return unchanged_result({"vms": [vm_state(machine, inventory) for machine in vms]}, warnings)
 
 
-def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
-    """The VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
+def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
+    """Return the VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
     if vm.power is not PowerState.ON:
         raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
     state = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
-    seen = site.vcenter.observe(seen, [vm.ref])
-    result = {
-        "vms": [vm_state(seen.vm(vm.ref), seen)],
+    inventory = site.vcenter.observe(inventory, [vm.ref])
+    fields = {
+        "vms": [vm_state(inventory.vm(vm.ref), inventory)],
         "guest": {"tools_running": state.tools_running, "address": state.address},
     }
     if state.address is not None if sign == "address" else state.tools_running:
-        return unchanged(result, warnings)
+        return unchanged_result(fields, warnings)
     lacks = "has no address" if state.tools_running else "does not run VMware Tools"
     reason = f"{vm.name}: its guest {lacks} after {timeout_s:.0f} s (next: look at its console)"
-    return TaskResult({"changed": False, **result, "reasons": [reason]}, PartlyDone.exit_code, reason, tuple(warnings))
+    return TaskResult({"changed": False, **fields, "reasons": [reason]}, PartlyDone.exit_code, reason, tuple(warnings))
 
 
 @reading
@@ -86,8 +86,8 @@ def host_gpu_info(site: Site, host: str | None = None, profile: str | None = Non
 
     Raises HostNotFound, ProfileUnknown, UsageError for a host shell that means nothing.
     """
-    seen = site.with_vgpus(site.vcenter.inventory())
-    document = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
+    inventory = site.with_vgpus(site.vcenter.inventory())
+    document = fleet_document(fleet(inventory, catalog_of(inventory), FleetFilters(host=host, profile=profile)))
     return {
         **{key: getattr(document, key) for key in ("vcenter", "api_version", "hosts_without_gpus")},
         "hosts": list(document.hosts),
@@ -96,7 +96,7 @@ def host_gpu_info(site: Site, host: str | None = None, profile: str | None = Non
 
 @reading
 def gpu_readiness_info(site: Site, cluster: str | None = None, host: str | None = None) -> Document:
-    """Whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
+    """Return whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
     return {"readiness": readiness_document(readiness(Scope(cluster, host), site.vcenter.inventory(), site))}
 
 
@@ -113,7 +113,7 @@ def guest_gpu_info(
     framework: Sequence[str] | None = None,
     expect: Sequence[str] | None = None,
 ) -> TaskResult:
-    """Whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
+    """Return whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
     way = GuestWay(via)
     needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
     question = GuestQuestion(vm, pool, needs, ssh_door(way, ssh_user, ssh_host, ssh_port))
@@ -123,14 +123,14 @@ def guest_gpu_info(
     site.say = warnings.append
     with site:
         checked = guest_check(question, site.vcenter.inventory(), site, rules)
-    return unchanged({"guest_check": guest_check_document(checked, way)}, warnings)
+    return unchanged_result({"guest_check": guest_check_document(checked, way)}, warnings)
 
 
 @reading
 def gpu_capacity_info(site: Site, policy: Policy | None = None, **options: Any) -> Document:
     """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
-    seen = site.with_vgpus(site.vcenter.inventory())
-    room = capacity(request_of(CapacityRequest, options), seen, site, policy)
+    inventory = site.with_vgpus(site.vcenter.inventory())
+    room = capacity(request_of(CapacityRequest, options), inventory, site, policy)
     return {"capacity": capacity_document(room, policy.name if policy else None)}
 
 
@@ -145,7 +145,7 @@ def gpu_sizing_info(
     since: str | None = None,
     **options: Any,
 ) -> TaskResult:
-    """How many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
+    """Return how many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
 
     Raises UsageError, PolicyError, Refused, VmNotFound, VmAmbiguous.
     """
@@ -159,14 +159,14 @@ def gpu_sizing_info(
     file = Path(workloads).expanduser() if workloads else None
     stated = size_stated(request, file, busy, overlap, of_history)
     if stated is not None:
-        return unchanged({"sizing": sizing_document(stated)})
+        return unchanged_result({"sizing": sizing_document(stated)})
     rules = policy_of(policy)
     site, warnings = open_site(connection)
     with site:
-        seen = site.vcenter.inventory()
-        begin = parse_since("--since", since, seen.taken_at) if since is not None else None
-        sizing = size(request, seen, site, rules, pool=pool, since=begin)
-    return unchanged({"sizing": sizing_document(sizing)}, warnings)
+        inventory = site.vcenter.inventory()
+        begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
+        sizing = size(request, inventory, site, rules, pool=pool, since=begin)
+    return unchanged_result({"sizing": sizing_document(sizing)}, warnings)
 
 
 @reading
@@ -177,9 +177,9 @@ def gpu_diagnosis_info(
     from gpuops.api.diagnosing import diagnose
     from gpuops.report.monitoring.diagnosis import diagnosed_document
 
-    seen = site.vcenter.inventory()
-    begin = parse_since("--since", since, seen.taken_at) if since is not None else None
-    return {"diagnosis": diagnosed_document(diagnose(seen, site, vm=vm, host=host, since=begin), seen)}
+    inventory = site.vcenter.inventory()
+    begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
+    return {"diagnosis": diagnosed_document(diagnose(inventory, site, vm=vm, host=host, since=begin), inventory)}
 
 
 def gpu_placement(
@@ -191,7 +191,7 @@ def gpu_placement(
     shell: HostShellArguments = NO_SHELL,
     **options: Any,
 ) -> TaskResult:
-    """A place for each request, or every reason against one; `options` are fields of `Place`.
+    """Return a place for each request, or every reason against one; `options` are fields of `Place`.
 
     `mig_layout`: FILE:NAME of a layout; the answer is as if GPUs had its GPU instances. Raises UsageError, PolicyError.
     """
@@ -225,5 +225,7 @@ def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -
         raise UsageError("say either requests or file", hint="templates/requests.yaml shows what a request may say")
     if file is not None:
         return load_requests(Path(file).expanduser())
-    given = [{key: value for key, value in one.items() if value is not None} for one in requests or ()]
-    return requests_of(given, "requests")
+    requests_given = [
+        {key: setting for key, setting in request.items() if setting is not None} for request in requests or ()
+    ]
+    return requests_of(requests_given, "requests")

@@ -16,8 +16,8 @@ Request = TypeVar("Request")
 def request_of(kind: type[Request], options: Mapping[str, Any]) -> Request:
     """Return the request that these options make: text becomes the word of the field's vocabulary. None = left out."""
     hints = get_type_hints(kind)
-    given = {name: value for name, value in options.items() if value is not None}
-    return kind(**{name: _field_value(hints[name], value) for name, value in given.items()})
+    options_given = {name: option for name, option in options.items() if option is not None}
+    return kind(**{name: _field_value(hints[name], option) for name, option in options_given.items()})
 
 
 def vm_of(options: dict[str, Any]) -> str | None:
@@ -35,8 +35,12 @@ def policy_of(file: str | None) -> Policy | None:
     return load_policy(Path(file).expanduser()) if file else None
 
 
-def _field_value(hint: Any, value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    words = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, StrEnum)]
-    return words[0](value) if words else value
+def _field_value(hint: Any, option: Any) -> Any:
+    if isinstance(option, list):
+        return tuple(option)
+    words = [
+        type_in_hint
+        for type_in_hint in (hint, *get_args(hint))
+        if isinstance(type_in_hint, type) and issubclass(type_in_hint, StrEnum)
+    ]
+    return words[0](option) if words else option

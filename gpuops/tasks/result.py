@@ -34,19 +34,19 @@ class TaskResult:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "result", {key: as_values(value) for key, value in self.result.items()})
+        object.__setattr__(self, "result", {key: as_values(field) for key, field in self.result.items()})
 
 
 def task_result(
-    result: Document, exit_code: int, reasons: list[str], warnings: Iterable[str], headline: str, *told: str
+    fields: Document, exit_code: int, reasons: list[str], warnings: Iterable[str], headline: str, *reasons_told: str
 ) -> TaskResult:
     """Return the result with every reason; a failed task says them in one line: `refused, nothing changed: A; B`.
 
     `told`: the reasons of that line, where they are others.
     """
-    line = "; ".join(told or reasons)
+    line = "; ".join(reasons_told or reasons)
     message = f"{headline}: {line}" if line else headline
-    return TaskResult({**result, "reasons": reasons}, exit_code, message if exit_code else "", tuple(warnings))
+    return TaskResult({**fields, "reasons": reasons}, exit_code, message if exit_code else "", tuple(warnings))
 
 
 def reading(read: Callable[..., Document]) -> Callable[..., TaskResult]:
@@ -62,17 +62,17 @@ def reading(read: Callable[..., Document]) -> Callable[..., TaskResult]:
         site, warnings = open_site(connection, shell=shell)
         with site:
             document = read(site, **options)
-        return unchanged(document, warnings)
+        return unchanged_result(document, warnings)
 
     return task
 
 
-def unchanged(document: Document, warnings: Iterable[str] = ()) -> TaskResult:
+def unchanged_result(document: Document, warnings: Iterable[str] = ()) -> TaskResult:
     return TaskResult({"changed": False, **document}, warnings=tuple(warnings))
 
 
 def difference(name: str, before: Document | str, after: Document | str) -> Document:
-    """What Ansible shows of one object with --diff."""
+    """Return what Ansible shows of one object with --diff."""
     return {"before_header": name, "after_header": name, "before": before, "after": after}
 
 
@@ -80,7 +80,7 @@ BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
 def inventory_after(report: Report) -> Inventory:
-    """How the VMs are afterwards: as they were read back, foreseen in check mode."""
+    """Return how the VMs are afterwards: as they were read back, foreseen in check mode."""
     if report.applied:
         return report.after or report.before
     world, catalog = report.before, catalog_of(report.before)
@@ -91,19 +91,19 @@ def inventory_after(report: Report) -> Inventory:
 
 def result_of(report: Report, document: PrintedDocument, after: Inventory, warnings: list[str]) -> TaskResult:
     """Return the result of a change of VMs; `document`: the plan, as the command line prints it."""
-    result: Document = {
+    fields: Document = {
         "changed": report.changed,
         "diff": differences([step.vm for step in report.plan.steps], report.before, after),
         "because": list(report.plan.because),
         "plan": document,
     }
-    reasons = reasons_of(report, *(each.line for each in report.plan.unmet))
+    reasons = reasons_of(report, *(unmet_row.line for unmet_row in report.plan.unmet))
     headline = PARTLY if report.plan.feasible else REFUSED
     headline = "done without its journal" if report.journal_lost else headline
-    return task_result(result, report.exit_code, reasons, (*warnings, *report.plan.warnings), headline)
+    return task_result(fields, report.exit_code, reasons, (*warnings, *report.plan.warnings), headline)
 
 
 def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) -> list[str]:
-    """Every reason why something is not done, each with its next move."""
+    """Return every reason why something is not done, each with its next move."""
     failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason]
-    return [*(each.line for each in report.plan.rejections), *unmet, *failed]
+    return [*(rejection.line for rejection in report.plan.rejections), *unmet, *failed]

@@ -18,7 +18,7 @@ from gpuops.report.nights.rotation_timers import timers_document
 from gpuops.report.plan_json import report_document
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.requests import policy_of
-from gpuops.tasks.result import TaskResult, inventory_after, result_of, unchanged
+from gpuops.tasks.result import TaskResult, inventory_after, result_of, unchanged_result
 
 
 class State(StrEnum):
@@ -49,26 +49,26 @@ def rotation(
 
     Raises UsageError for options that mean nothing with `state`.
     """
-    wanted = State(state)
-    if wanted is not State.RESTORED and (vms or from_markers):
+    run_state = State(state)
+    if run_state is not State.RESTORED and (vms or from_markers):
         raise UsageError("vms and from_markers go with state=restored", hint="leave them out")
-    if by_timer and wanted not in (State.NIGHT, State.DAY):
+    if by_timer and run_state not in (State.NIGHT, State.DAY):
         raise UsageError("by_timer goes with state=night and state=day", hint="leave it out")
-    if wanted is State.STATUS:
+    if run_state is State.STATUS:
         return rotation_info(connection, policy=policy)
-    if wanted is State.NIGHT and policy is None:
+    if run_state is State.NIGHT and policy is None:
         raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
-    brings_back = wanted in (State.DAY, State.RESTORED)
+    brings_back = run_state in (State.DAY, State.RESTORED)
     rules = said_policy(Path(policy).expanduser() if policy else None) if brings_back else policy_of(policy)
     site, warnings = open_site(
         connection,
         guarded=True,
-        returning=None if wanted is State.RESUMED else apply and brings_back,
+        returning=None if run_state is State.RESUMED else apply and brings_back,
         policy=None if isinstance(rules, PolicyError) else rules,
-        run=f"rotate {_COMMAND[wanted]}" if apply else "",
+        run=f"rotate {_COMMAND[run_state]}" if apply else "",
     )
     with site:
-        match wanted:
+        match run_state:
             case State.NIGHT:
                 assert isinstance(rules, Policy), "asked for above"
                 report = api.rotate_night(rules, site, apply=apply, unattended=True, by_timer=by_timer)
@@ -79,15 +79,15 @@ def rotation(
             case State.RESTORED:
                 report = api.rotate_restore(rules, site, tuple(vms), from_markers=from_markers, apply=apply)
             case _:
-                assert_never(wanted)
-    document = report_document(report, f"rotate-{_COMMAND[wanted]}")
+                assert_never(run_state)
+    document = report_document(report, f"rotate-{_COMMAND[run_state]}")
     return result_of(report, document, inventory_after(report), warnings)
 
 
 def rotation_info(
     connection: ConnectionArguments, *, policy: str | None = None, at: str | None = None, plan: bool = False
 ) -> TaskResult:
-    """What the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
+    """Return what the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
 
     A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
     """
@@ -97,15 +97,15 @@ def rotation_info(
     with site:
         status = api.rotate_status(site, rules, policy_file=file)
         reasons = [status.journal_lost] if status.journal_lost else []
-        result = {"changed": False, "rotation": status_document(status), "night": None, "reasons": reasons}
+        fields = {"changed": False, "rotation": status_document(status), "night": None, "reasons": reasons}
         if not reasons and (plan or begins is not None):
-            result["night"] = preview_document(api.rotate_plan(rules, site, begins, policy_file=file))
+            fields["night"] = preview_document(api.rotate_plan(rules, site, begins, policy_file=file))
     message = f"{status.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
-    return TaskResult(result, status.exit_code, message, tuple(warnings))
+    return TaskResult(fields, status.exit_code, message, tuple(warnings))
 
 
 def rotation_timers_info(_: ConnectionArguments, *, policy: str, cron_tz: bool | None = None) -> TaskResult:
-    """When systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
+    """Return when systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
     rules = policy_of(policy)
     assert rules is not None, "Ansible requires it"
-    return unchanged({"timers": timers_document(api.rotate_timers(rules, cron_tz=cron_tz))})
+    return unchanged_result({"timers": timers_document(api.rotate_timers(rules, cron_tz=cron_tz))})

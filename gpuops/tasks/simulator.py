@@ -14,7 +14,7 @@ from gpuops.tasks.result import TaskResult
 def sim_vcenter(
     ready_file: str, state: str, state_file: str | None, clock: str | None, *, apply: bool, **options: Any
 ) -> TaskResult:
-    """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
+    """Start one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
 
     `options` are those of `gpuops sim serve`. Without `clock` the environment says what moves its time, as there.
     """
@@ -28,7 +28,7 @@ def sim_vcenter(
         else:
             options["state"] = str(Path(state_file).expanduser().absolute()) if state_file else None
             options["clock"] = clock or sim_clock(os.environ)
-            given = [[f"--{name}", str(value)] for name, value in options.items() if value is not None]
-            running = server_process.start(path, [word for words in given for word in words])
+            option_words = [[f"--{name}", str(setting)] for name, setting in options.items() if setting is not None]
+            running = server_process.start(path, [word for words in option_words for word in words])
     url = running.url if running is not None and started else None
     return TaskResult({"changed": changed, "hostname": f"sim@{path}" if started else None, "url": url})

@@ -61,7 +61,7 @@ def vm_gpus(
     apply: bool,
     shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
-    """Each of `vms` is the state and the options of one VM; all of them by one login, one read and one plan.
+    """Return each of `vms` is the state and the options of one VM; all of them by one login, one read and one plan.
 
     `partial`: those that can be done are done, and the others are named (exit code 4). Raises UsageError for options
     that mean nothing, before anything is read, and for a VM that is named twice.
@@ -79,15 +79,15 @@ def vm_gpus(
 
 
 def _share(part: Part, report: Report, after: Inventory) -> Document:
-    """What became of one VM of many; `asked` is how the task names it."""
+    """Return what became of one VM of many; `asked` is how the task names it."""
     outcomes = [outcome for outcome in report.outcomes if outcome.step.vm == part.vm]
     bad = [outcome.reason for outcome in outcomes if outcome.verdict in BAD]
     vm = after.vms.get(part.vm) if part.vm else None
     planned = report.plan.feasible and part.plan.feasible and bool(part.plan.steps)
-    done = any(outcome.verdict is Verdict.DONE for outcome in outcomes)
+    is_done = any(outcome.verdict is Verdict.DONE for outcome in outcomes)
     return {
         "asked": part.request.vm,
-        "changed": done if report.applied else planned,
+        "changed": is_done if report.applied else planned,
         "failed": bool(part.plan.rejections or bad),
         "because": list(part.plan.because),
         "reasons": [*map(str, part.plan.rejections), *bad],
@@ -96,15 +96,15 @@ def _share(part: Part, report: Report, after: Inventory) -> Document:
 
 
 def _request(options: Mapping[str, Any], state: str) -> Change:
-    """The request that a task's options are. Raises UsageError for one that means nothing with its state."""
+    """Return the request that a task's options are. Raises UsageError for one that means nothing with its state."""
     verb = Attach if state == "present" else Detach
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    given["vm"] = vm_of(given)
-    given.pop("state", None)
-    for name in given.keys() - {field.name for field in fields(verb)}:
-        other = "absent" if state == "present" else "present"
-        raise UsageError(f"{name} means nothing with state={state}", hint=f"it goes with state={other}")
-    return verb(**given)
+    options_given = {name: option for name, option in options.items() if option is not None and option is not False}
+    options_given["vm"] = vm_of(options_given)
+    options_given.pop("state", None)
+    for name in options_given.keys() - {field.name for field in fields(verb)}:
+        fitting_state = "absent" if state == "present" else "present"
+        raise UsageError(f"{name} means nothing with state={state}", hint=f"it goes with state={fitting_state}")
+    return verb(**options_given)
 
 
 def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) -> TaskResult:
@@ -112,27 +112,27 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
     request = clone_of(options)
     site, warnings = open_site(connection)
     with site:
-        cloning, seen = clone(request, site, apply=apply)
+        cloning, inventory = clone(request, site, apply=apply)
     reasons = [rejection.line for rejection in cloning.rejections]
     new, existing = cloning.new, cloning.there
-    vm = existing or seen.vms.get(f"{FORESEEN}{request.vm}")
-    result = {
+    vm = existing or inventory.vms.get(f"{FORESEEN}{request.vm}")
+    fields = {
         "changed": new is not None and not reasons,
         "there": new is None and existing is not None,
-        "diff": [difference(new.name, {}, _foreseen(new, seen))] if new is not None else [],
+        "diff": [difference(new.name, {}, _predicted_vm(new, inventory))] if new is not None else [],
         "because": [] if new is not None or existing is None else [f"{existing.name} is there already"],
-        "vm": vm_state(vm, seen) if vm is not None else None,
-        "clone": {name: value for name, value in options.items() if value is not None},
+        "vm": vm_state(vm, inventory) if vm is not None else None,
+        "clone": {name: option for name, option in options.items() if option is not None},
     }
-    return task_result(result, 3 if reasons else 0, reasons, warnings, REFUSED)
+    return task_result(fields, 3 if reasons else 0, reasons, warnings, REFUSED)
 
 
-def _foreseen(new: NewClone, seen: Inventory) -> Document:
-    """What of a VM can be told before it is there."""
+def _predicted_vm(new: NewClone, inventory: Inventory) -> Document:
+    """Return what of a VM can be told before it is there."""
     return {
         "name": new.name,
-        "template": seen.vm(new.source).name,
-        "host": seen.hosts[new.host].name,
+        "template": inventory.vm(new.source).name,
+        "host": inventory.hosts[new.host].name,
         "power": "poweredOff",
         "vcpus": new.vcpus,
         "memory_mib": new.memory_mib,
@@ -140,7 +140,7 @@ def _foreseen(new: NewClone, seen: Inventory) -> Document:
 
 
 def clone_of(options: Mapping[str, Any]) -> Clone:
-    """The request that a task's options are. Raises UsageError for memory that is none."""
+    """Return the request that a task's options are. Raises UsageError for memory that is none."""
     memory = options.get("memory")
-    others = {name: value for name, value in options.items() if name != "memory"}
-    return request_of(Clone, {**others, "memory_mib": memory_mib(memory) if memory is not None else None})
+    other_options = {name: option for name, option in options.items() if name != "memory"}
+    return request_of(Clone, {**other_options, "memory_mib": memory_mib(memory) if memory is not None else None})

@@ -27,7 +27,7 @@ _TOLD: Final = frozenset({"because", "reasons", "afterwards", "hint"})
 
 
 def in_words_of(arguments: Arguments, text: str) -> str:
-    """The text with options that the module has as arguments written as arguments; all else stays.
+    """Return the text with options that the module has as arguments written as arguments; all else stays.
 
     >>> module = {"power": {"choices": ["cycle", "off"]}, "gpu": {"type": "list"}, "all": {"type": "bool"}}
     >>> in_words_of(module, "it runs; --power cycle restarts it")
@@ -39,57 +39,57 @@ def in_words_of(arguments: Arguments, text: str) -> str:
     >>> in_words_of(module, "gpuops passthrough off --gpu 0000:3b:00.0 gives it back")
     'gpuops passthrough off --gpu 0000:3b:00.0 gives it back'
     """
-    known = _all_of(arguments)
+    arguments_by_name = _all_of(arguments)
     parts = _COMMAND.split(text)  # every other part is a command
-    return "".join(part if odd % 2 else _translated(known, part) for odd, part in enumerate(parts))
+    return "".join(part if odd % 2 else _translate(arguments_by_name, part) for odd, part in enumerate(parts))
 
 
-def result_in_words_of(arguments: Arguments, result: Mapping[str, Any]) -> dict[str, Any]:
+def result_in_words_of(arguments: Arguments, task_result: Mapping[str, Any]) -> dict[str, Any]:
     """What a module returns, its reasons in the module's words; documents of the command line stay as they are."""
-    return {key: _told(arguments, key, value) for key, value in result.items()}
+    return {key: _part_in_words(arguments, key, part) for key, part in task_result.items()}
 
 
-def _told(arguments: Arguments, key: str, value: Any) -> Any:
+def _part_in_words(arguments: Arguments, key: str, part: Any) -> Any:
     if key in _TOLD:
-        return [in_words_of(arguments, each) for each in value] if isinstance(value, list) else value
-    if key == "vms" and isinstance(value, list):
-        return [result_in_words_of(arguments, each) if isinstance(each, dict) else each for each in value]
-    return value
+        return [in_words_of(arguments, reason) for reason in part] if isinstance(part, list) else part
+    if key == "vms" and isinstance(part, list):
+        return [result_in_words_of(arguments, reason) if isinstance(reason, dict) else reason for reason in part]
+    return part
 
 
 def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
-    """The arguments and those of each element, by name; the outer one counts where both have a name."""
+    """Return the arguments and those of each element, by name; the outer one counts where both have a name."""
     inner: dict[str, Mapping[str, Any]] = {}
     for argument in arguments.values():
         inner |= _all_of(argument.get("options") or {})
     return {**inner, **arguments}
 
 
-def _translated(known: Arguments, text: str) -> str:
-    def replaced(match: re.Match[str]) -> str:
+def _translate(arguments: Arguments, text: str) -> str:
+    def replace_option(match: re.Match[str]) -> str:
         name = match["name"].replace("-", "_")
-        argument = known.get(name)
+        argument = arguments.get(name)
         if argument is None:
             return match[0]
-        rest = f"{match['gap']}{match['value']}{_translated(known, match['more'])}" if match["value"] else ""
+        following = f"{match['gap']}{match['value']}{_translate(arguments, match['more'])}" if match["value"] else ""
         if argument.get("type") == "bool":
-            return f"{name}: true{rest}"
+            return f"{name}: true{following}"
         if not match["value"] or not _is_value(match["value"], argument):
-            return f"{name}{rest}"
-        values = [_quoted(each) for each in (match["value"], *_AGAIN.findall(match["more"]))]
-        return f"{name}: {values[0]}" if len(values) == 1 else f"{name}: [{', '.join(values)}]"
+            return f"{name}{following}"
+        words = [_quote(word) for word in (match["value"], *_AGAIN.findall(match["more"]))]
+        return f"{name}: {words[0]}" if len(words) == 1 else f"{name}: [{', '.join(words)}]"
 
-    return _OPTION.sub(replaced, text)
+    return _OPTION.sub(replace_option, text)
 
 
 def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
-    """Whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
+    """Return whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
     choices: Collection[str] | None = argument.get("choices")
     if choices is not None:
         return word in choices
     return word.isdigit() if argument.get("type") == "int" else _PROSE.fullmatch(word) is None
 
 
-def _quoted(value: str) -> str:
+def _quote(word: str) -> str:
     """Quoted where YAML would read something else: `0000:18:00.0` is a number there."""
-    return f'"{value}"' if ":" in value and value[0] not in "'\"" else value
+    return f'"{word}"' if ":" in word and word[0] not in "'\"" else word

@@ -32,9 +32,9 @@ def _digest(text: bytes) -> bytes:
 
 
 def _only(headers: Headers, name: bytes) -> bytes | None:
-    """The header's value; None = it is not there, or there more than once."""
-    found = [value for key, value in headers if key == name]
-    return found[0] if len(found) == 1 else None
+    """Return the header's value; None = it is not there, or there more than once."""
+    values = [content for key, content in headers if key == name]
+    return values[0] if len(values) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class PasswordLogin:
     digests: tuple[bytes, ...] = field(repr=False)
 
     @classmethod
-    def parse(cls, told: Secret, name: str) -> PasswordLogin:
+    def parse(cls, lines: Secret, name: str) -> PasswordLogin:
         """Of the lines NAME:PASSWORD of a file; `name` says which. Raises UsageError, and tells no password."""
         digests = []
-        for number, line in enumerate(told.reveal().splitlines(), 1):
+        for number, line in enumerate(lines.reveal().splitlines(), 1):
             user, colon, password = line.partition(":")
             if not line:
                 continue
@@ -60,18 +60,18 @@ class PasswordLogin:
         return cls(tuple(digests))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
-        value = _only(headers, b"authorization")
-        scheme, _, told = (value or b"").partition(b" ")
+        header = _only(headers, b"authorization")
+        scheme, _, credentials = (header or b"").partition(b" ")
         if scheme.lower() != b"basic":
             return False
         try:
-            digest = _digest(base64.b64decode(told.strip(), validate=True))
+            digest = _digest(base64.b64decode(credentials.strip(), validate=True))
         except binascii.Error:
             return False
-        found = False
-        for known in self.digests:  # all of them, whichever it is
-            found |= hmac.compare_digest(digest, known)
-        return found
+        is_known = False
+        for login_digest in self.digests:  # all of them, whichever it is
+            is_known |= hmac.compare_digest(digest, login_digest)
+        return is_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,44 +86,44 @@ class ProxyLogin:
 
     @classmethod
     def parse(cls, header: str, addresses: Sequence[str], secret: Secret) -> ProxyLogin:
-        """Raises UsageError for what is no name of a header, no address or network, or a short secret."""
+        """Raise UsageError for what is no name of a header, no address or network, or a short secret."""
         if not header.isascii() or not header.replace("-", "").isalnum():
-            said = f"--proxy-header {header!r} is no name of a header"
-            raise UsageError(said, hint="say --proxy-header X-Remote-User")
+            message = f"--proxy-header {header!r} is no name of a header"
+            raise UsageError(message, hint="say --proxy-header X-Remote-User")
         text = secret.reveal()
         _require_long("the secret of the proxy", text)
         try:
-            networks = tuple(ip_network(each) for each in addresses)
+            networks = tuple(ip_network(address) for address in addresses)
         except ValueError as error:
             raise UsageError(f"--proxy-from: {error}", hint="say --proxy-from 10.0.0.5, or 10.0.0.0/29") from error
         return cls(header.lower().encode(), networks, _digest(text.encode()))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
         address = parsed_address(peer)
-        told = _only(headers, SECRET_HEADER.lower().encode())
-        agrees = hmac.compare_digest(_digest(told or b""), self.secret)
+        sent_secret = _only(headers, SECRET_HEADER.lower().encode())
+        agrees = hmac.compare_digest(_digest(sent_secret or b""), self.secret)
         user = _only(headers, self.header)
-        return agrees and bool(user) and address is not None and any(address in each for each in self.addresses)
+        return agrees and bool(user) and address is not None and any(address in network for network in self.addresses)
 
 
-def _require_long(what: str, text: str) -> None:
+def _require_long(subject: str, text: str) -> None:
     if len(text) < SHORTEST:
         hint = "make one: openssl rand -base64 18"
-        raise UsageError(f"{what} has {len(text)} characters, and {SHORTEST} are the least", hint=hint)
+        raise UsageError(f"{subject} has {len(text)} characters, and {SHORTEST} are the least", hint=hint)
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """An IPv4 address that came in as an IPv6 one is itself; None = it is no address."""
+    """Return an IPv4 address that came in as an IPv6 one is itself; None = it is no address."""
     try:
-        found = ip_address(text.partition("%")[0])
+        address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches what listens there.
+    """Return whether nobody but this machine reaches what listens there.
 
     >>> [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.5", "gpus.example.com")]
     [True, True, True, False, False, False]
@@ -150,20 +150,20 @@ class Access:
         return not ways or any(way.lets_in(headers, peer) for way in ways)
 
     def answers_to(self, headers: Headers, reached: str) -> bool:
-        """Whether the Host header names where the request came to: the address `reached`, or one of the names.
+        """Return whether the Host header names where the request came to: the address `reached`, or one of the names.
 
         A rebound name is never an address, so the port says nothing.
         """
-        value = _only(headers, b"host")
-        if value is None:
+        host_header = _only(headers, b"host")
+        if host_header is None:
             return False
-        name = _without_port(value.decode("latin-1")).lower().rstrip(".")
+        name = _without_port(host_header.decode("latin-1")).lower().rstrip(".")
         if name in self.hosts:
             return True
-        here = parsed_address(reached)
+        reached_address = parsed_address(reached)
         if name == "localhost":
-            return here is not None and here.is_loopback
-        return here is not None and parsed_address(name) == here
+            return reached_address is not None and reached_address.is_loopback
+        return reached_address is not None and parsed_address(name) == reached_address
 
 
 def _without_port(host: str) -> str:

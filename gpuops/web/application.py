@@ -85,15 +85,17 @@ class _BySite:
 
     def __init__(self, whole: ASGIApp, sites: Mapping[str, ASGIApp]) -> None:
         self._whole = whole
-        self._sites = sorted(sites.items(), key=lambda each: -len(each[0]))  # a name may be the beginning of another
+        self._sites = sorted(
+            sites.items(), key=lambda site_and_app: -len(site_and_app[0])
+        )  # a name may be the beginning of another
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        found = next(((begin, app) for begin, app in self._sites if path.startswith(begin)), None)
-        if found is None:
+        match = next(((begin, app) for begin, app in self._sites if path.startswith(begin)), None)
+        if match is None:
             await self._whole(scope, receive, send)
         else:
-            begin, app = found
+            begin, app = match
             await app({**scope, "path": f"/{path.removeprefix(begin)}"}, receive, send)
 
 
@@ -180,11 +182,11 @@ class _Pages:
     async def metrics(self, request: Request) -> Response:
         async with self._metrics_lock:
             now = self._state.now
-            made = self._metrics_made
-            if made is None or made[0] is not now or clock.passed_s() - made[1] >= METRICS_STAND_S:
+            stored = self._metrics_made
+            if stored is None or stored[0] is not now or clock.passed_s() - stored[1] >= METRICS_STAND_S:
                 body = await asyncio.to_thread(self._metrics, now)
-                made = self._metrics_made = now, clock.passed_s(), body
-        return _pieces(made[2], CONTENT_TYPE)
+                stored = self._metrics_made = now, clock.passed_s(), body
+        return _pieces(stored[2], CONTENT_TYPE)
 
     async def health(self, request: Request) -> Response:
         now = self._state.now
@@ -204,9 +206,9 @@ class _Pages:
         try:
             yield b"retry: 3000\n\n"
             while not state.over:
-                seen = state.now
-                yield seen.event(clock.passed_s())
-                await state.changed(seen, HEARTBEAT_S)
+                current = state.now
+                yield current.event(clock.passed_s())
+                await state.wait_for_newer(current, HEARTBEAT_S)
         finally:
             state.watchers -= 1
 
@@ -246,11 +248,11 @@ def _plain(text: str, status: int, **headers: str) -> Response:
 
 
 def _pieces(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
-    """The same bytes for whoever asks, in pieces: each waits until its reader has taken the last one."""
+    """Return the same bytes for whoever asks, in pieces: each waits until its reader has taken the last one."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for begin in range(0, len(body), PIECE):
             yield body[begin : begin + PIECE]
 
-    told = {"Content-Length": str(len(body)), **(headers or {})}
-    return StreamingResponse(pieces(), media_type=media_type, headers=told)
+    all_headers = {"Content-Length": str(len(body)), **(headers or {})}
+    return StreamingResponse(pieces(), media_type=media_type, headers=all_headers)

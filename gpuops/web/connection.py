@@ -30,8 +30,8 @@ _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnec
 class LimitedConnection(H11Protocol):
     """One of them."""
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self.waits_since_s: float | None = None
         """None = it is being answered."""
         self._request_timer: asyncio.TimerHandle | None = None
@@ -42,10 +42,14 @@ class LimitedConnection(H11Protocol):
         self._waits()
         if len(self.connections) <= MOST_CONNECTIONS:
             return
-        others = (each for each in self.connections if each is not self and isinstance(each, LimitedConnection))
-        waiting = [each for each in others if each.waits_since_s is not None]
+        other_connections = (
+            connection
+            for connection in self.connections
+            if connection is not self and isinstance(connection, LimitedConnection)
+        )
+        waiting = [connection for connection in other_connections if connection.waits_since_s is not None]
         if waiting:
-            min(waiting, key=lambda each: each.waits_since_s or 0.0).abort()
+            min(waiting, key=lambda connection: connection.waits_since_s or 0.0).abort()
         else:
             transport.write(_FULL)
             transport.close()

@@ -38,12 +38,12 @@ class Current:
     def event(self, now_s: float) -> bytes:
         """As a server-sent event (HTML standard, 9.2.5): one line of JSON, in ASCII."""
         edition = self.edition
-        told = {
+        fields = {
             "edition": edition.name if edition is not None else None,
             "age_s": round(now_s - edition.read_s, 1) if edition is not None else None,
             "trouble": self.trouble,
         }
-        return f"data: {json.dumps(told)}\n\n".encode()
+        return f"data: {json.dumps(fields)}\n\n".encode()
 
 
 class CurrentState:
@@ -72,9 +72,9 @@ class CurrentState:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def changed(self, seen: Current, at_most_s: float) -> None:
-        """Returns when there is something newer than what was seen, or when the time is up."""
-        if self.now is seen and not self.over:
+    async def wait_for_newer(self, current: Current, at_most_s: float) -> None:
+        """Return when there is something newer than what was seen, or when the time is up."""
+        if self.now is current and not self.over:
             try:
                 await asyncio.wait_for(self._changed.wait(), at_most_s)
             except TimeoutError:

@@ -47,11 +47,11 @@ class FleetReads(Protocol):
     """What is asked of a site. Raises GpuopsError."""
 
     def read(self) -> FleetRead:
-        """What is there now."""
+        """Return what is there now."""
         ...
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Whether vCenter has told of a change since the last call, as soon as it has or when the time is up."""
+        """Return whether vCenter has told of a change since the last call, as soon as it has or when the time is up."""
         ...
 
 
@@ -71,7 +71,7 @@ class Following:
         above: str = "",
         begin: str = "",
     ) -> None:
-        self._opened, self._tell, self._say = opened, tell, say
+        self._open, self._tell, self._say = opened, tell, say
         self._above, self._begin = above, begin
         self._site: FleetReads | None = None
         self._now = Current()
@@ -88,16 +88,16 @@ class Following:
                 clock.pause(AWAY_S)
 
     def look(self) -> bool:
-        """Reads, and tells what there is. False = it could not be read."""
+        """Read, and tells what there is. False = it could not be read."""
         try:
             if self._site is None:
-                self._site = self._opened()
+                self._site = self._open()
             # asked before the read: a change while it goes on is told of by the next wait
             self._site.wait_for_change(0.0)
             read_at, read_s = clock.wall_clock(), clock.passed_s()
             read = self._site.read()
         except GpuopsError as error:
-            self._troubled(error)
+            self._note_trouble(error)
             return False
         self._now = Current(self._edition(read, read_at, read_s))
         # the first read loads modules too, and tells nothing of those to come
@@ -109,13 +109,13 @@ class Following:
         """One of the same name as the last, where nothing that a page shows has changed but the time of the read."""
         report = read.report
         text = document_text(report)
-        shown = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()
-        if shown != self._shown:
+        digest = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()
+        if digest != self._shown:
             self._number += 1
-            self._shown = shown
+            self._shown = digest
         name = f"{self._begin}{self._number}"
         names = (REPORT, *read.others)
-        makers: dict[str, Maker] = {key: partial(_json, made) for key, made in read.others.items()}
+        makers: dict[str, Maker] = {key: partial(_json, make) for key, make in read.others.items()}
         makers[REPORT] = text.encode
         makers[PAGE] = lambda: served_page(report, name, names, self._above).encode()
         return Edition(name, read_at, read_s, makers)
@@ -129,13 +129,13 @@ class Following:
             try:
                 changed = self._site.wait_for_change(SLICE_S)
             except GpuopsError as error:
-                self._troubled(error)
+                self._note_trouble(error)
                 clock.pause(AWAY_S)
                 return
-            self._recovered()
+            self._note_recovery()
         clock.pause(max(0.0, shortest_s - (clock.passed_s() - began_s)))
 
-    def _troubled(self, error: GpuopsError) -> None:
+    def _note_trouble(self, error: GpuopsError) -> None:
         if isinstance(error, LoginRefused) or (self._now.edition is None and not isinstance(error, NotConnected)):
             raise error
         if self._now.trouble != error.message:
@@ -143,11 +143,11 @@ class Following:
             self._now = Current(self._now.edition, error.message)
             self._tell(self._now)
 
-    def _recovered(self) -> None:
+    def _note_recovery(self) -> None:
         if self._now.trouble is not None:
             self._now = Current(self._now.edition)
             self._tell(self._now)
 
 
-def _json(made: Callable[[], AnyDocument]) -> bytes:
-    return document_text(made()).encode()
+def _json(make: Callable[[], AnyDocument]) -> bytes:
+    return document_text(make()).encode()

@@ -47,29 +47,31 @@ class Overview:
         self._number = 0
 
     def begin(self) -> Current:
-        """What is there before anything was read."""
+        """Return what is there before anything was read."""
         return self._current()
 
     def tell(self, site: str, current: Current, figures: Document | None) -> Current:
-        """What there is of all, now that one tells this; without figures those of its last read stay."""
-        known = self._sites[site]
-        self._sites[site] = replace(known, current=current, figures=figures or known.figures)
+        """Return what there is of all, now that one tells this; without figures those of its last read stay."""
+        site_now = self._sites[site]
+        self._sites[site] = replace(site_now, current=current, figures=figures or site_now.figures)
         return self._current()
 
     def _current(self) -> Current:
         self._number += 1
         name, now = f"{self._number}", tuple(self._sites.values())
-        documents = {key for each in now if each.current.edition is not None for key in each.current.edition.makers}
+        documents = {
+            key for site_now in now if site_now.current.edition is not None for key in site_now.current.edition.makers
+        }
         documents = (documents | {REPORT}) - {PAGE}
-        makers: dict[str, Maker] = {key: partial(_merged, now, key) for key in documents}
+        makers: dict[str, Maker] = {key: partial(_merged_document, now, key) for key in documents}
         makers[PAGE] = partial(_page, now, name, tuple(sorted(documents)))
-        followed = any(each.current.trouble is None for each in now)
+        followed = any(site_now.current.trouble is None for site_now in now)
         trouble = None if followed else f"none of {len(now)} vCenters is followed now"
         return Current(Edition(name, clock.wall_clock(), clock.passed_s(), makers), trouble)
 
 
 def address_of(site: str) -> str:
-    """Where the pages of a site are, below the overview.
+    """Return where the pages of a site are, below the overview.
 
     >>> address_of("prod/1")
     'sites/prod%2F1/'
@@ -79,40 +81,48 @@ def address_of(site: str) -> str:
 
 def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
     rows = [
-        SiteRow(each.site.name, address_of(each.site.name), _read_at(each), each.current.trouble, each.figures)
-        for each in now
+        SiteRow(
+            site_now.site.name,
+            address_of(site_now.site.name),
+            _read_at(site_now),
+            site_now.current.trouble,
+            site_now.figures,
+        )
+        for site_now in now
     ]
     return overview_page(rows, edition, documents).encode()
 
 
-def _merged(now: Sequence[SiteNow], name: str) -> bytes:
-    """The document of that name of each site that is followed; of the others the reason."""
-    with ThreadPoolExecutor(max(1, len(now))) as pool:
-        return document_text(sites_document(list(pool.map(partial(_answer, name=name), now)))).encode()
+def _merged_document(sites: Sequence[SiteNow], name: str) -> bytes:
+    """Return the document of that name of each site that is followed; of the others the reason."""
+    with ThreadPoolExecutor(max(1, len(sites))) as pool:
+        return document_text(sites_document(list(pool.map(partial(_site_answer, name=name), sites)))).encode()
 
 
-def _answer(each: SiteNow, name: str) -> SiteAnswer:
-    edition, labels = each.current.edition, tuple(sorted(each.site.labels.items()))
+def _site_answer(site_now: SiteNow, name: str) -> SiteAnswer:
+    edition, labels = site_now.current.edition, tuple(sorted(site_now.site.labels.items()))
     at = edition.read_at if edition is not None else clock.wall_clock()
-    found = SiteAnswer(each.site.name, 0, at, each.site.zone, labels, kind=name)
+    base_answer = SiteAnswer(site_now.site.name, 0, at, site_now.site.zone, labels, kind=name)
     maker: Callable[[], bytes] | None = edition.makers.get(name) if edition is not None else None
-    if each.current.trouble is None and maker is not None:
+    if site_now.current.trouble is None and maker is not None:
         try:
-            return replace(found, json=maker().decode())
+            return replace(base_answer, json=maker().decode())
         except NotConnected as error:
-            return _away(found, error.message, error.hint)
-    return _away(found, each.current.trouble or f"it has no document {name}", "gpuops login test asks it alone")
+            return _failed_answer(base_answer, error.message, error.hint)
+    return _failed_answer(
+        base_answer, site_now.current.trouble or f"it has no document {name}", "gpuops login test asks it alone"
+    )
 
 
-def _away(found: SiteAnswer, why: str, hint: str) -> SiteAnswer:
+def _failed_answer(answer: SiteAnswer, why: str, hint: str) -> SiteAnswer:
     failure = SiteFailure(why, hint, NotConnected.exit_code, NotConnected.code)
-    return replace(found, exit_code=failure.exit_code, kind=None, failure=failure)
+    return replace(answer, exit_code=failure.exit_code, kind=None, failure=failure)
 
 
-def _read_at(each: SiteNow) -> datetime | None:
-    """When it was last read, in its own zone, to the minute: what a page shows."""
-    edition = each.current.edition
+def _read_at(site_now: SiteNow) -> datetime | None:
+    """Return when it was last read, in its own zone, to the minute: what a page shows."""
+    edition = site_now.current.edition
     if edition is None:
         return None
-    local = edition.read_at.astimezone(ZoneInfo(each.site.zone) if each.site.zone is not None else UTC)
+    local = edition.read_at.astimezone(ZoneInfo(site_now.site.zone) if site_now.site.zone is not None else UTC)
     return local - timedelta(seconds=local.second, microseconds=local.microsecond)

@@ -77,7 +77,7 @@ def serving_sites(
     metrics: Callable[[str, Current], bytes],
     say: Callable[[str], None],
 ) -> Iterator[WebServer]:
-    """The same of several sites. `metrics` is told the name of one, empty = all of them."""
+    """Yield the same of several sites. `metrics` is told the name of one, empty = all of them."""
     overview, states = CurrentState(), {name: CurrentState() for name in sites}
     app = sites_application(overview, states, access, metrics, say)
     with _answering(listener, app, {"": overview, **states}) as server:
@@ -89,12 +89,12 @@ def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentSt
     # what it has to say is of clients: requests that are none, and the same again for each of them
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     ready = Event()
-    made: list[WebServer] = []
+    servers: list[WebServer] = []
 
     async def run() -> None:
         try:
             server = uvicorn.Server(_config(app))
-            made.append(WebServer(server, states))
+            servers.append(WebServer(server, states))
         finally:
             ready.set()
         await server.serve(sockets=[listener])
@@ -102,7 +102,7 @@ def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentSt
     thread = Thread(target=lambda: asyncio.run(run()), name="web", daemon=True)
     thread.start()
     ready.wait()
-    [server] = made
+    [server] = servers
     try:
         yield server
     finally:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops import __version__
 from gpuops.cli.app import BY_SUBJECT, EVERYDAY, SHORT_HELP, app
-from gpuops.cli.failure import INTERRUPTED, guarded
+from gpuops.cli.failure import INTERRUPTED, run_guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import GpuopsError, Locked, Refused
 from gpuops.sim.server import SimServer
@@ -363,26 +363,26 @@ class TestGuarded:
         def command() -> None:
             raise error
 
-        assert guarded(command) == error.exit_code
+        assert run_guarded(command) == error.exit_code
         captured = capsys.readouterr()
         assert captured.err == f"error: {error.message}\n" + (f"next: {error.hint}\n" if error.hint else "")
 
     def test_a_bug_is_one_line(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("GPUOPS_DEBUG", raising=False)
-        assert guarded(lambda: NOTHING["x\n\x1b"]) == 1
+        assert run_guarded(lambda: NOTHING["x\n\x1b"]) == 1
         captured = capsys.readouterr()
         assert captured.err.startswith("error: internal error: KeyError")
         assert captured.err.count("\n") == 2
         assert "\x1b" not in captured.err
         monkeypatch.setenv("GPUOPS_DEBUG", "1")
-        assert guarded(lambda: NOTHING["x"]) == 1
+        assert run_guarded(lambda: NOTHING["x"]) == 1
         assert "Traceback" in capsys.readouterr().err
 
     def test_ctrl_c(self, capsys: pytest.CaptureFixture[str]) -> None:
         def command() -> None:
             raise KeyboardInterrupt
 
-        assert guarded(command) == INTERRUPTED
+        assert run_guarded(command) == INTERRUPTED
         assert capsys.readouterr().err == "interrupted\n"
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.config.jobs_file import load_jobs
 from gpuops.config.policy import load_policy
 from gpuops.config.requests_file import load_requests
@@ -149,7 +149,7 @@ def _read_all(reads: Mapping[str, Callable[[], object]], writing: int) -> None:
             resource.setrlimit(resource.RLIMIT_CPU, (most_s, resource.RLIM_INFINITY))
             signal.alarm(WALL_S)
             sys.stderr = io.StringIO()
-            code = guarded(read)
+            code = run_guarded(read)
             print(json.dumps([name, code, sys.stderr.getvalue()]), file=tell, flush=True)
 
 
@@ -236,7 +236,7 @@ def test_a_pipe_that_somebody_writes_to_is_read() -> None:
 
 
 def test_a_name_that_no_file_can_have() -> None:
-    assert guarded(lambda: load_policy(Path("a\0b.yaml"))) == 2
+    assert run_guarded(lambda: load_policy(Path("a\0b.yaml"))) == 2
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ def test_what_looks_only_is_not_asked_of_runners(policy: Path, words: list[str])
 
 
 def test_nobody_is_asked_for_a_night_without_consent(policy: Path) -> None:
-    with pytest.raises(UsageError, match="a night suspends desktops, and nobody is there to ask"):
+    with pytest.raises(UsageError, match="a night suspends desktops, and there is no terminal to ask at"):
         ask_fleet(CommonOptions(), policy, yes=False)
 
 
@@ -66,7 +66,7 @@ def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.Monke
         reached.append(f"{site} {name}")
         return True
 
-    monkeypatch.setattr("gpuops.cli.services.runner._asked", asked)
+    monkeypatch.setattr("gpuops.cli.services.runner._ask_for_night", asked)
     ask_fleet(CommonOptions(), policy, yes=True)
     assert reached == ["prod nights"]
 

@@ -33,7 +33,7 @@ class Edited:
         self.write("prod", "prod")
         configured = parsed_configuration(self.file.read_text(encoding="utf-8"), self.file)
         self.known: Rotations = rotations_of(configured, None, NOW)
-        database = partial(database_of, said=None)
+        database = partial(database_of, preferred_url=None)
         self.leaving = LeavingTargets(folder / "leaving", self.said.append)
         self.obeyed = ObeyedConfiguration(
             self.file, self.file.read_text(encoding="utf-8"), None, database, database(configured),

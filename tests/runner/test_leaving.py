@@ -35,7 +35,7 @@ class Left:
         service, self.children, self.said = service_of(self.queue)
         self.service: Service = service
         service.rotations, service.configured = edited.known, edited.obeyed.read_anew
-        service.returned_all = edited.leaving.returned
+        service.returned_all = edited.leaving.forget_target
         self.children.configuration_of = edited.obeyed.configuration_of
         asyncio.run(looks(service, 1))
         self.queue.offered.clear()
@@ -180,7 +180,7 @@ def test_one_that_leaves_while_no_runner_goes_on_is_returned(edited: Edited) -> 
     own = edited.obeyed.configuration_of("prod")
     assert own is not None and "vc-prod" in own.read_text(encoding="utf-8")
     assert said[0].startswith("prod is a target no more: no night of it begins")
-    edited.leaving.returned("prod")
+    edited.leaving.forget_target("prod")
     assert list(begun_anew(edited, said)) == ["munich"], "it was returned: nothing of it comes again"
 
 
@@ -198,7 +198,7 @@ def test_the_last_one_leaves_while_no_runner_goes_on(edited: Edited) -> None:
     begun_anew(edited, [], "prod")
     edited.write()
     assert leaving(begun_anew(edited, [], "prod")) == ["prod"]
-    edited.leaving.returned("prod")
+    edited.leaving.forget_target("prod")
     with pytest.raises(TargetError, match="no policy is configured for prod"):
         begun_anew(edited, [], "prod")
 

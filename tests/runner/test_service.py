@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.model.nights.runners import Half
 from gpuops.runner import service as module
-from gpuops.runner.site_policy import SitePolicy, loaded, read_anew
+from gpuops.runner.site_policy import SitePolicy, load_policy_file, read_anew
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
 
@@ -77,7 +77,7 @@ def test_a_policy_is_obeyed_as_its_file_says_now(at: object, tmp_path: Path) -> 
     at("2026-11-02T22:00:10")  # type: ignore[operator]
     service, children, said = service_of(MemoryQueue())
     file = tmp_path / "policy.yaml"
-    service.load, service.rotations = loaded, {"prod": {"nights": SitePolicy(policy_of(PARIS), file)}}
+    service.load, service.rotations = load_policy_file, {"prod": {"nights": SitePolicy(policy_of(PARIS), file)}}
 
     def written(text: str) -> None:
         file.write_text(text, encoding="utf-8")
@@ -110,12 +110,12 @@ def test_policies_of_one_vcenter_that_are_edited_together_are_compared_as_they_a
         policies[name] = SitePolicy(policy_of(windows[0], name), file)
         file.write_text(policy_of(windows[1], name).text, encoding="utf-8")
     now = datetime(2026, 11, 2, 12, tzinfo=UTC)
-    read_anew("prod", policies, now, loaded, said.append)
+    read_anew("prod", policies, now, load_policy_file, said.append)
     assert said == [f"prod: policy {name} is another one by now: {file}" for name, file in files.items()]
     files["early"].write_text(
         policy_of('[{opens: "20:00", closes: "23:10", zone: UTC}]', "early").text, encoding="utf-8"
     )
-    read_anew("prod", policies, now, loaded, said.append)
+    read_anew("prod", policies, now, load_policy_file, said.append)
     assert len(said) == 3
     assert "no night of early begins" in said[2]
     assert str(policies["early"].policy.windows[0]).startswith("20:00 to 22:00")

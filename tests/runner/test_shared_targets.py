@@ -89,7 +89,7 @@ def test_a_target_that_left_is_returned_by_a_machine_that_never_had_it(database:
     own = new.obeyed.configuration_of("prod")
     assert own is not None and "vc-prod" in own.read_text(encoding="utf-8")
     assert new.known["prod"]["prod"].policy.name == "prod", "its policy was kept, too"
-    new.leaving.returned("prod")
+    new.leaving.forget_target("prod")
     new.known = {"munich": new.known["munich"]}
     assert new.look() == []
     assert database.sites() == ["munich"]
@@ -143,7 +143,7 @@ def test_where_one_has_returned_it_the_others_let_go(database: Database, tmp_pat
         each.write("munich")
         assert each.look() == ["prod"]
     first = machines[0]
-    first.leaving.returned("prod")
+    first.leaving.forget_target("prod")
     first.known = {"munich": first.known["munich"]}
     for each in (*machines, *machines):
         assert each.look() == []

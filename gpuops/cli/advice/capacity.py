@@ -54,9 +54,9 @@ def capacity(
     with open_site(common, saved=saved) as site:
         host_shell.give_to(site, saved)
         inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
-        found = api.capacity(request, inventory, site, night)
+        free_room = api.capacity(request, inventory, site, night)
     named = night.name if night is not None else None
-    output.show(capacity_text(found, request.scope, named), capacity_document(found, named))
+    output.show(capacity_text(free_room, request.scope, named), capacity_document(free_room, named))
 
 
 def _forecast(
@@ -66,25 +66,25 @@ def _forecast(
     policy: Path | None,
     saved: Path | None,
 ) -> None:
-    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    """Print when profiles run out. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.errors import UsageError
     from gpuops.report.advice.run_out import run_out_document, run_out_text
 
-    others = {
+    excluded = {
         "--policy": policy,
         "--inventory": saved,
         "--cluster": request.cluster,
         "--host": request.host,
     }
-    if given := next((name for name, value in others.items() if value is not None), None):
+    if conflicting := next((name for name, setting in excluded.items() if setting is not None), None):
         raise UsageError(
-            f"--forecast and {given} exclude each other",
+            f"--forecast and {conflicting} exclude each other",
             hint="the history is that of a whole vCenter: leave one of them out",
         )
     with open_site(common) as site:
         host_shell.give_to(site)
         inventory = site.with_vgpus(read_inventory(site, common))
-        found = api.capacity_forecast(request, inventory, site)
-    output.show(run_out_text(found, inventory), run_out_document(found, inventory))
+        forecasts = api.capacity_forecast(request, inventory, site)
+    output.show(run_out_text(forecasts, inventory), run_out_document(forecasts, inventory))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OneVm:
-    """The VM that the command line asks a place for; the same keys stand in a file (config/requests_file.py)."""
+    """The VM of the command line; a file has the same keys (config/requests_file.py)."""
 
     profile: Annotated[
         tuple[str, ...],
@@ -66,7 +66,7 @@ class OneVm:
 @reads_sites
 def place(
     common: CommonOptions,
-    one: OneVm,
+    vm_options: OneVm,
     request: Annotated[Place, Fixed(workloads=())],
     host_shell: HostShellOptions,
     file: Annotated[
@@ -95,23 +95,24 @@ def place(
       gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
       gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
     """
-    given = _given(one)
-    workloads = _of_file(file, given) if file is not None else (_single(given),)
+    options = _typed_options(vm_options)
+    workloads = _of_file(file, options) if file is not None else (_single(options),)
 
     from gpuops import api
     from gpuops.cli.opening import open_site, remember
     from gpuops.report.advice.placement import placements_document, placements_text
 
-    layout = _layout(mig_layout, one.host) if mig_layout is not None else None
+    layout = _layout(mig_layout, vm_options.host) if mig_layout is not None else None
     with open_site(common, saved=saved) as site:
         host_shell.give_to(site, saved)
-        found = api.place(replace(request, workloads=workloads), site, layout)
+        placements = api.place(replace(request, workloads=workloads), site, layout)
     if saved is None:
-        remember(common, found.before)
+        remember(common, placements.before)
     output.show(
-        placements_text(found, explain=request.explain), placements_document(found, api.catalog_of(found.before))
+        placements_text(placements, explain=request.explain),
+        placements_document(placements, api.catalog_of(placements.before)),
     )
-    output.leave(found.exit_code)
+    output.leave(placements.exit_code)
 
 
 def _layout(text: str, host: str | None) -> ApplyLayout:
@@ -121,23 +122,27 @@ def _layout(text: str, host: str | None) -> ApplyLayout:
     return ApplyLayout(parse_layout_option(text), host)
 
 
-def _given(one: OneVm) -> dict[str, object]:
-    """What was said of the VM, by option; lists, as a file has them."""
-    told = {f"--{name.replace('_', '-')}": value for name, value in asdict(one).items() if value not in (None, ())}
-    return {option: list(value) if isinstance(value, tuple) else value for option, value in told.items()}
+def _typed_options(vm_options: OneVm) -> dict[str, object]:
+    """Return the typed options of the VM; sequences as lists, as in a file."""
+    typed = {
+        f"--{name.replace('_', '-')}": setting
+        for name, setting in asdict(vm_options).items()
+        if setting not in (None, ())
+    }
+    return {option: list(setting) if isinstance(setting, tuple) else setting for option, setting in typed.items()}
 
 
-def _of_file(file: Path, given: dict[str, object]) -> tuple[Workload, ...]:
+def _of_file(file: Path, options: dict[str, object]) -> tuple[Workload, ...]:
     from gpuops.config.requests_file import load_requests
 
-    if given:
+    if options:
         raise UsageError(
-            f"--file and {next(iter(given))} exclude each other", hint="say it in the file: templates/requests.yaml"
+            f"--file and {next(iter(options))} exclude each other", hint="say it in the file: templates/requests.yaml"
         )
     return load_requests(file)
 
 
-def _single(given: dict[str, object]) -> Workload:
+def _single(options: dict[str, object]) -> Workload:
     from gpuops.config.requests_file import request_of
 
-    return request_of({option.removeprefix("--"): value for option, value in given.items()})
+    return request_of({option.removeprefix("--"): setting for option, setting in options.items()})

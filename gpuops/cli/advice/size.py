@@ -64,8 +64,8 @@ def size(
     refuse_without_measure(measuring)
     from gpuops.report.advice.sizing import sizing_document, sizing_text
 
-    found = _answer(common, request, pools_of, pool, since, workloads, busy, overlap)
-    output.show(sizing_text(found), sizing_document(found))
+    answer = _answer(common, request, pools_of, pool, since, workloads, busy, overlap)
+    output.show(sizing_text(answer), sizing_document(answer))
 
 
 def _refuse_beside_measure(
@@ -76,8 +76,8 @@ def _refuse_beside_measure(
     workloads: Path | None,
     busy: str | None,
 ) -> None:
-    """Raises UsageError for an option that means nothing beside --measure."""
-    others = {
+    """Raise UsageError for an option that excludes --measure."""
+    excluded = {
         "--vm": request.vm,
         "--tag": request.tag,
         "--sharers": request.sharers,
@@ -88,9 +88,9 @@ def _refuse_beside_measure(
         "--workloads": workloads,
         "--busy": busy,
     }
-    given = next((name for name, value in others.items() if value is not None), None)
-    if given is not None:
-        raise UsageError(f"--measure and {given} exclude each other", hint="leave one out")
+    conflicting = next((name for name, setting in excluded.items() if setting is not None), None)
+    if conflicting is not None:
+        raise UsageError(f"--measure and {conflicting} exclude each other", hint="leave one out")
 
 
 def _answer(
@@ -103,12 +103,12 @@ def _answer(
     busy: str | None,
     overlap: str | None,
 ) -> SizingAnswer:
-    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    """Return the answer. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops.api.sizing import size_stated
 
     of_history = {"--policy": policy, "--pool": pool, "--since": since}
-    found = size_stated(request, workloads, busy, overlap, of_history)
-    return found if found is not None else _by_history(common, request, policy, pool, since)
+    answer = size_stated(request, workloads, busy, overlap, of_history)
+    return answer if answer is not None else _by_history(common, request, policy, pool, since)
 
 
 def _by_history(

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def refuse_without_measure(options: MeasureOptions) -> None:
-    """Raises UsageError where an option of --measure is given without it."""
-    given = [
+    """Raise UsageError if an option of --measure is given without it."""
+    options_given = [
         name
-        for name, value in (
+        for name, setting in (
             ("--template", options.template),
             ("--counts", options.counts),
             ("--run", options.run),
@@ -34,14 +34,14 @@ def refuse_without_measure(options: MeasureOptions) -> None:
             ("--dry-run", options.dry_run or None),
             ("--yes", options.yes or None),
         )
-        if value is not None
+        if setting is not None
     ]
-    if given:
-        raise UsageError(f"{given[0]} is of --measure", hint="without --measure nothing is made or changed")
+    if options_given:
+        raise UsageError(f"{options_given[0]} is of --measure", hint="without --measure nothing is made or changed")
 
 
 def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | None, overlap: str | None) -> None:
-    """Measure, or remove what is left of a measurement, and print what came of it."""
+    """Measure, or remove the VMs of an interrupted measurement, and print the outcome."""
     if options.remove:
         _remove(common, options)
         return
@@ -61,14 +61,18 @@ def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | 
 
     with open_site(common) as site:
         site.say = output.note
-        found = measure(wish, site, apply=not options.dry_run, consent=consent)
-    shown = measured_text(found.plan, found.measurement, found.left) if found.applied else measure_plan_text(found.plan)
-    output.show(shown, measured_document(found.plan, found.measurement, found.left, applied=found.applied))
-    output.leave(found.exit_code)
+        measured = measure(wish, site, apply=not options.dry_run, consent=consent)
+    text = (
+        measured_text(measured.plan, measured.measurement, measured.left)
+        if measured.applied
+        else measure_plan_text(measured.plan)
+    )
+    output.show(text, measured_document(measured.plan, measured.measurement, measured.left, applied=measured.applied))
+    output.leave(measured.exit_code)
 
 
 def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: MeasureWish) -> None:
-    """The same under several schedulers, which are set in between."""
+    """Measure under several schedulers, which are set in between, and print the outcome."""
     from gpuops.api.measured_schedulers import SettingSchedulers, measure_schedulers
     from gpuops.cli.hosts.change import ChangeProgress
     from gpuops.cli.opening import open_site
@@ -78,23 +82,23 @@ def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: Measur
 
     def consent(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
         if not options.yes:
-            shown = [measure_plan_text(plan), *map(change_text, changes)]
-            confirm(shown, "the measurement above makes VMs and removes them, and reboots their host")
+            texts = [measure_plan_text(plan), *map(change_text, changes)]
+            confirm(texts, "the measurement above makes VMs and removes them, and reboots their host")
 
-    with open_site(common, guarded=True) as site, ChangeProgress() as told:
+    with open_site(common, guarded=True) as site, ChangeProgress() as progress:
         site.say = output.note
-        setting = SettingSchedulers(_rolling(options), told)
-        found = measure_schedulers(wish, site, setting, apply=not options.dry_run, consent=consent)
-    measured = found.measured
+        setting = SettingSchedulers(_rolling(options), progress)
+        outcome = measure_schedulers(wish, site, setting, apply=not options.dry_run, consent=consent)
+    measured = outcome.measured
     if measured.applied:
-        shown = measured_text(measured.plan, measured.measurement, measured.left)
+        text = measured_text(measured.plan, measured.measurement, measured.left)
     else:
-        shown = measure_plan_text(measured.plan)
+        text = measure_plan_text(measured.plan)
     document = measured_document(
-        measured.plan, measured.measurement, measured.left, applied=measured.applied, changes=found.changes
+        measured.plan, measured.measurement, measured.left, applied=measured.applied, changes=outcome.changes
     )
-    output.show([shown, *map(change_text, found.changes)], document)
-    output.leave(found.exit_code)
+    output.show([text, *map(change_text, outcome.changes)], document)
+    output.leave(outcome.exit_code)
 
 
 def _rolling(options: MeasureOptions) -> Rolling:
@@ -111,46 +115,48 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
     from gpuops.cli.running import confirm
     from gpuops.report.advice.measured import SizeMeasureRemoveDocument, removal_text
 
-    def told(found: MeasurementLeft) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
-        return found.measurement, found.vms, found.left, found.undone
+    def parts_of(
+        measurement_left: MeasurementLeft,
+    ) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
+        return measurement_left.measurement, measurement_left.vms, measurement_left.left, measurement_left.undone
 
     with open_site(common) as site:
-        found = remove_measurement(site, apply=False)
-        if found.measurement is not None and not options.dry_run:
-            if found.vms and not options.yes:
-                confirm(removal_text(*told(found), applied=False), "the VMs above are removed")
-            found = remove_measurement(site, apply=True)
+        remains = remove_measurement(site, apply=False)
+        if remains.measurement is not None and not options.dry_run:
+            if remains.vms and not options.yes:
+                confirm(removal_text(*parts_of(remains), applied=False), "the VMs above are removed")
+            remains = remove_measurement(site, apply=True)
     document = SizeMeasureRemoveDocument.from_attributes(
-        found, id=found.measurement and found.measurement.id, undone=found.undone or None
+        remains, id=remains.measurement and remains.measurement.id, undone=remains.undone or None
     )
-    output.show(removal_text(*told(found), applied=found.applied), document)
-    output.leave(report_exit_code(partly=found.left or (found.undone and found.applied)))
+    output.show(removal_text(*parts_of(remains), applied=remains.applied), document)
+    output.leave(report_exit_code(partly=remains.left or (remains.undone and remains.applied)))
 
 
 def _wish(options: MeasureOptions, profile: str | None, overlap: str | None) -> MeasureWish:
-    """Raises UsageError for what is missing, or means nothing."""
+    """Return the measurement of the options. Raises UsageError for missing and invalid ones."""
     from gpuops.config.workloads_file import share_of
     from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.measurements.sharing_measurement import MeasureWish
 
     if options.template is None or profile is None or options.counts is None or options.run is None:
         needed = (("--template", options.template), ("--profile", profile), ("--counts", options.counts))
-        missing = next((name for name, value in needed if value is None), "--run")
+        missing = next((name for name, setting in needed if setting is None), "--run")
         raise UsageError(
             f"--measure needs {missing}",
             hint="gpuops size --measure --template golden --profile a40-8q --counts 1,2,4 --run 'python3 train.py'",
         )
-    words = [each.strip() for each in options.counts.split(",")]
-    wrong = next((each for each in words if not each.isdecimal() or len(each) > 3), None)
+    words = [word.strip() for word in options.counts.split(",")]
+    wrong = next((word for word in words if not word.isdecimal() or len(word) > 3), None)
     if wrong is not None:
         raise UsageError(f"--counts {options.counts}: {wrong!r} is no number of VMs", hint="write --counts 1,2,4,8")
-    named = [each.strip() for each in (options.schedulers or "").split(",") if each.strip()]
-    unknown = next((each for each in named if each not in list(SchedulerPolicy)), None)
+    named = [word.strip() for word in (options.schedulers or "").split(",") if word.strip()]
+    unknown = next((word for word in named if word not in list(SchedulerPolicy)), None)
     if unknown is not None:
         raise UsageError(f"there is no scheduler {unknown!r}", hint=f"one of {', '.join(SchedulerPolicy)}")
     if options.set_schedulers and not named:
         raise UsageError("--set-schedulers needs --schedulers", hint="--schedulers best-effort,equal-share")
-    stray = next((name for name, value in (("--window", options.window), ("--vms", options.vms)) if value), None)
+    stray = next((name for name, setting in (("--window", options.window), ("--vms", options.vms)) if setting), None)
     if stray is not None and not options.set_schedulers:
         raise UsageError(f"{stray} is of --set-schedulers", hint="without it no host is rebooted")
     return MeasureWish(

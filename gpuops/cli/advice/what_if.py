@@ -1,4 +1,4 @@
-"""`gpuops what-if`: the same requests and the same night on the fleet as it is, and after changes nobody has made."""
+"""`gpuops what-if`: the same requests and the same night on the fleet as it is, and after planned changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChangesSaid:
-    """The changes as the command line says them; a file says the same (config/changes_file.py)."""
+    """The changes as options of the command line; a file has the same keys (config/changes_file.py)."""
 
     add_hosts: Annotated[
         tuple[str, ...],
@@ -57,7 +57,7 @@ class ChangesSaid:
 @reads_sites
 def what_if(
     common: CommonOptions,
-    said: ChangesSaid,
+    change_options: ChangesSaid,
     changes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Changes of a file, beside options: templates/what-if.yaml.")
     ] = None,
@@ -88,7 +88,7 @@ def what_if(
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
-    """Compare the fleet with itself after changes that nobody has made: what is placed, waits, and is won at night.
+    """Compare the fleet with itself after planned changes: which requests are placed or wait, and the GPUs of a night.
 
     The same requests are placed on both, those of a file, of recorded days (gpuops observe), or made up as what runs
     now; with --policy the same night is planned on both. Nothing is ever written to vCenter.
@@ -112,51 +112,59 @@ def what_if(
         raise UsageError("--requests and --arrivals exclude each other", hint="leave one of them out")
     if at is not None and policy is None:
         raise UsageError("--at is of --policy", hint="say --policy FILE, whose night is planned")
-    asked = WhatIf(
-        _changes(said, changes), load_requests(requests) if requests is not None else (), arrivals, seeds, any_model
+    question = WhatIf(
+        _changes(change_options, changes),
+        load_requests(requests) if requests is not None else (),
+        arrivals,
+        seeds,
+        any_model,
     )
     night = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        found = api.what_if(asked, read_inventory(site, common, saved=saved), site, night, moment)
+        answer = api.what_if(question, read_inventory(site, common, saved=saved), site, night, moment)
     if save is not None:
         from gpuops.config.snapshot import save as write
 
-        write(found.then.fleet.inventory, save)
-    output.show(what_if_text(found, save), WhatIfDocument.made_of(found))
+        write(answer.then.fleet.inventory, save)
+    output.show(what_if_text(answer, save), WhatIfDocument.made_of(answer))
 
 
-def _changes(said: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:
-    """All changes, those of options first. Raises UsageError."""
+def _changes(change_options: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:
+    """Return all changes, those of options first. Raises UsageError."""
     from gpuops.config.changes_file import added_hosts, added_vms, changed_profiles, load_changes, lost_gpus
     from gpuops.model.fleet_change import LoseHost
 
     return (
-        *added_hosts(said.add_hosts, said.like),
-        *map(LoseHost, said.lose_host),
-        *lost_gpus(said.lose_gpu),
-        *_of_gpus(said),
-        *changed_profiles(said.change_profile),
-        *added_vms(said.add_vms),
+        *added_hosts(change_options.add_hosts, change_options.like),
+        *map(LoseHost, change_options.lose_host),
+        *lost_gpus(change_options.lose_gpu),
+        *_of_gpus(change_options),
+        *changed_profiles(change_options.change_profile),
+        *added_vms(change_options.add_vms),
         *(load_changes(file) if file is not None else ()),
     )
 
 
-def _of_gpus(said: ChangesSaid) -> tuple[FleetChange, ...]:
-    """The change of --mode or --mig-layout, of the GPUs that --host, --model and --gpu name. Raises UsageError."""
+def _of_gpus(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
+    """Return the change of --mode or --mig-layout, for the GPUs of --host, --model and --gpu. Raises UsageError."""
     from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.devices.gpu import PciAddress
     from gpuops.model.fleet_change import ApplyLayout, ChangeGpuMode
 
-    if said.mode is not None and said.mig_layout is not None:
+    if change_options.mode is not None and change_options.mig_layout is not None:
         raise UsageError("--mode and --mig-layout exclude each other", hint="leave one of them out")
-    addresses = tuple(map(PciAddress.parse, said.gpu))
-    if said.mode is not None:
-        return (ChangeGpuMode(said.mode, said.host, said.model, addresses),)
-    if said.mig_layout is not None:
-        return (ApplyLayout(parse_layout_option(said.mig_layout), said.host, said.model, addresses),)
-    stray = {"--host": said.host, "--model": said.model, "--gpu": said.gpu}
-    option = next((name for name, value in stray.items() if value), None)
+    addresses = tuple(map(PciAddress.parse, change_options.gpu))
+    if change_options.mode is not None:
+        return (ChangeGpuMode(change_options.mode, change_options.host, change_options.model, addresses),)
+    if change_options.mig_layout is not None:
+        return (
+            ApplyLayout(
+                parse_layout_option(change_options.mig_layout), change_options.host, change_options.model, addresses
+            ),
+        )
+    stray = {"--host": change_options.host, "--model": change_options.model, "--gpu": change_options.gpu}
+    option = next((name for name, setting in stray.items() if setting), None)
     if option is not None:
         raise UsageError(f"{option} is of --mode or --mig-layout", hint="say which: --mode mixed-size")
     return ()

@@ -68,25 +68,25 @@ def bundle(
     key = known_key(state_dir) or fresh_key()
     with open_site(common) as site:
         host_shell.give_to(site)
-        found, judged = gather(site, key, clock.wall_clock(), contact=first_contact)
+        gathered, judged = gather(site, key, clock.wall_clock(), contact=first_contact)
     if not dry_run:
         if not yes:
-            confirm(bundle_text(found, str(file), written=False), "a bundle is to be given to others")
-        _write(found, key, state_dir, file)
-    text = bundle_text(found, str(file), written=not dry_run)
-    document = BundleDocument.of_bundle(found, str(file), judged, written=not dry_run)
+            confirm(bundle_text(gathered, str(file), written=False), "a bundle is to be given to others")
+        _write(gathered, key, state_dir, file)
+    text = bundle_text(gathered, str(file), written=not dry_run)
+    document = BundleDocument.of_bundle(gathered, str(file), judged, written=not dry_run)
     output.show(text if judged is None else (contact_text(judged), text), document)
 
 
-def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
-    """The key and the names first: a bundle whose names nobody can look up is no use at home."""
+def _write(gathered: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
+    """Write the bundle, but first the key and the names: without them its names cannot be looked up."""
     from gpuops.execute.state.bundle_names import key_for_ever, remember
     from gpuops.files.private_file import write_new
 
     if key_for_ever(state_dir, key) != key:
         raise UsageError("another bundle was written here at the same time", hint="type it again")
-    remember(state_dir, found.names)
-    if not write_new(file, found.pack()):
+    remember(state_dir, gathered.names)
+    if not write_new(file, gathered.pack()):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
 
 

@@ -29,7 +29,7 @@ def keys(incomplete: str) -> list[str]:
 
     single = [key for key in keys_of(NamedTarget) if key not in TABLES]
     every = [f"{name}.{key}" for name in configured_targets() for key in single]
-    return [each for each in ["default", *every] if each.startswith(incomplete)]
+    return [key_path for key_path in ["default", *every] if key_path.startswith(incomplete)]
 
 
 @config.command("init")
@@ -58,9 +58,9 @@ def config_init(
     """
     from gpuops.config.vcenter.edit import first_configuration
 
-    told = {"host": host, "username": username, "password_file": password_file, "ca_file": ca_file}
+    settings = {"host": host, "username": username, "password_file": password_file, "ca_file": ca_file}
     path = _path(file)
-    first_configuration(path, vcenter, {key: str(value) for key, value in told.items() if value is not None})
+    first_configuration(path, vcenter, {key: str(setting) for key, setting in settings.items() if setting is not None})
     from gpuops.report.first_steps.config import ConfigInitDocument, written_text
 
     output.show(written_text(path, filled=host is not None), ConfigInitDocument(str(path)))
@@ -90,11 +90,11 @@ def config_show(common: CommonOptions, file: File = None) -> None:
         )
     path = _path(file)
     configuration = read_configuration(path)
-    there = path.is_file()
-    lines = TargetLines.of(path, read_text(path) if there else "")
-    found = shown_targets(flags_of(common), os.environ, configuration, lines)
+    exists = path.is_file()
+    lines = TargetLines.of(path, read_text(path) if exists else "")
+    targets = shown_targets(flags_of(common), os.environ, configuration, lines)
     default = configuration.default
-    output.show(show_text(path, there, default, found), show_document(path, there, default, found))
+    output.show(show_text(path, exists, default, targets), show_document(path, exists, default, targets))
 
 
 _SETTING: Final = typer.Argument(metavar="TARGET.KEY", help="prod.port; or default.", autocompletion=keys)
@@ -103,7 +103,7 @@ _SETTING: Final = typer.Argument(metavar="TARGET.KEY", help="prod.port; or defau
 @config.command("set")
 def config_set(
     key: Annotated[str, _SETTING],
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is from now on; '' takes the key out.")],
+    new_value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is from now on; '' takes the key out.")],
     file: File = None,
 ) -> None:
     """Change one key of the configuration file, and leave its comments as they are.
@@ -120,7 +120,7 @@ def config_set(
     from gpuops.report.first_steps.config import ConfigSetDocument, changed_text
 
     path = _path(file)
-    before, after = change(path, key, value)
+    before, after = change(path, key, new_value)
     output.show(changed_text(path, key, before, after), ConfigSetDocument(str(path), key, before, after))
 
 

@@ -26,7 +26,7 @@ from gpuops.errors import PartlyDone, VcenterUnreachable
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A line of explanation, a command as typed, and the exit code it must end with."""
+    """A line of explanation, a command as typed, and its expected exit code."""
 
     says: str
     command: str
@@ -46,7 +46,7 @@ SCENES: Final = (
         "The evening: idle desktops are suspended, ML VMs run on the freed GPUs.",
         "gpuops rotate night --policy {policy} --yes",
     ),
-    Scene("Who is where at night.", "gpuops rotate status"),
+    Scene("Where each VM is at night.", "gpuops rotate status"),
     Scene("The morning: the ML VMs stop, every desktop is back.", "gpuops rotate day --policy {policy} --yes"),
     Scene("ml-07 gives its GPU back and is as it was.", "gpuops detach --vm ml-07 --all"),
     Scene("What the simulated vCenter itself recorded.", "gpuops sim ledger --ready-file {ready}"),
@@ -66,10 +66,13 @@ def demo(
     from gpuops.config.policy import load_policy
     from gpuops.sim.scenario.scenario_file import read as read_scenario
 
-    # what is wrong with them is said before anything is shown
+    # errors in them are reported before anything is shown
     load_policy(policy or _lab_policy())
     read_scenario(scenario)
-    with tempfile.TemporaryDirectory(prefix="gpuops-demo-") as folder, _served(scenario, Path(folder)) as environment:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuops-demo-") as folder,
+        _serve_vcenter(scenario, Path(folder)) as environment,
+    ):
         ready = environment["GPUOPS_VCENTER"].removeprefix("sim@")
         for scene in SCENES:
             _play(scene, {"policy": str(policy or _lab_policy()), "ready": ready}, environment)
@@ -82,12 +85,12 @@ def _lab_policy() -> Path:
 
 
 @contextmanager
-def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
-    """A running simulated vCenter, as the environment that leads every command of the demo to it and nowhere else."""
+def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
+    """Start a simulated vCenter; yield the environment that connects every command of the demo to it."""
     ready = folder / "vcenter.json"
     serve = ["sim", "serve", "--scenario", scenario, "--clock", "stepped", "--port", "0", "--ready-file", str(ready)]
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}
     with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
@@ -101,17 +104,17 @@ def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    shown = scene.command.format_map(places)
+    command = scene.command.format_map(places)
     is_plain = output.manners().no_color
     color = False if is_plain else None  # None = as stdout takes it
     typer.secho(f"\n# {scene.says}", dim=True, color=color)
-    typer.secho(f"$ {shown}", bold=True, color=color)
+    typer.secho(f"$ {command}", bold=True, color=color)
     sys.stdout.flush()
     plain = ["--no-color"] if is_plain else []
-    ended = subprocess.run(_gpuops([*plain, *shlex.split(shown)[1:]]), env=environment, check=False)  # noqa: S603
+    ended = subprocess.run(_gpuops([*plain, *shlex.split(command)[1:]]), env=environment, check=False)  # noqa: S603
     if ended.returncode != scene.exit_code:
         raise PartlyDone(
-            f"`{shown}` ended with exit code {ended.returncode}, not {scene.exit_code}",
+            f"`{command}` ended with exit code {ended.returncode}, not {scene.exit_code}",
             hint="what it printed stands above; this is a bug of gpuops",
         )
 

@@ -62,11 +62,11 @@ def explain(
 
 
 def _file_named(word: str) -> str:
-    """The file of that name; `pools`, `roles` and `changes` are understood too. Raises UsageError."""
+    """Return the file with that name; `pools`, `roles` and `changes` are accepted too. Raises UsageError."""
     singular = word.removesuffix("s")
-    meant = [name for name in INPUTS if singular in (part.removesuffix("s") for part in (name, *name.split("-")))]
-    if word in INPUTS or len(meant) == 1:
-        return word if word in INPUTS else meant[0]
+    matches = [name for name in INPUTS if singular in (part.removesuffix("s") for part in (name, *name.split("-")))]
+    if word in INPUTS or len(matches) == 1:
+        return word if word in INPUTS else matches[0]
     near = get_close_matches(word, INPUTS, n=5, cutoff=0.5)
     did_you_mean = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(f"there is no file {word!r}{did_you_mean}", hint=f"files: {', '.join(INPUTS)}")

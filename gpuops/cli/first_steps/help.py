@@ -73,7 +73,7 @@ def help(
     if page is None:
         usage = _usage(words, context)
         if usage is None:
-            raise _unknown(words, manual, context)
+            raise _no_such_topic(words, manual, context)
         output.show(usage.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=usage))
         return
     text = manual[page].read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def help(
 
 
 def _page_with_heading(words: Sequence[str]) -> str | None:
-    """Return the page with a section of this subject, None if there is none.
+    """Return the page with a section of this subject, or None.
 
     The subjects of a section stand in its heading before the colon, separated by commas: `gpuops help roles` finds
     "## Roles: the files" on the page `login`. Case and hyphens do not count.
@@ -109,7 +109,7 @@ def _usage(words: Sequence[str], context: typer.Context) -> str | None:
 
 
 def _manual() -> dict[str, Traversable]:
-    """The topics and their files, by name."""
+    """Return the topics and their files, by name."""
     from importlib.resources import files
 
     pages = (file for file in files("gpuops").joinpath("manual").iterdir() if file.name.endswith(".md"))
@@ -117,7 +117,7 @@ def _manual() -> dict[str, Traversable]:
 
 
 def pages() -> dict[str, str]:
-    """The whole manual: the text of each topic, by name."""
+    """Return the complete manual: the text of each topic, by name."""
     return {name: file.read_text(encoding="utf-8") for name, file in _manual().items()}
 
 
@@ -133,7 +133,7 @@ def _list(titles: dict[str, str]) -> Shown:
 
 
 def _render(text: str) -> None:
-    """Markdown in the colours of the terminal itself: rich's own backgrounds fit dark ones only."""
+    """Print Markdown in the colours of the terminal: rich's own backgrounds fit only dark ones."""
     from rich.markdown import Markdown
     from rich.theme import Theme
 
@@ -142,7 +142,7 @@ def _render(text: str) -> None:
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
-def _unknown(words: Sequence[str], manual: Iterable[str], context: typer.Context) -> UsageError:
+def _no_such_topic(words: Sequence[str], manual: Iterable[str], context: typer.Context) -> UsageError:
     """Return the error for words that name neither a page nor a command, with the closest names of both."""
     from difflib import get_close_matches
 
@@ -151,7 +151,9 @@ def _unknown(words: Sequence[str], manual: Iterable[str], context: typer.Context
     if words[0] in root.commands.data:
         subcommands = getattr(root.commands[words[0]], "commands", {})
         names |= {name: name for name in (f"{words[0]} {subcommand}" for subcommand in subcommands)}
-    asked = " ".join(words)
-    near = [names[name] for name in get_close_matches(asked.replace("-", " "), names, n=NEAR_TOPICS, cutoff=0.5)]
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
-    return UsageError(f"there is no topic and no command {asked!r}{meant}", hint="gpuops help lists the topics")
+    words_typed = " ".join(words)
+    near = [names[name] for name in get_close_matches(words_typed.replace("-", " "), names, n=NEAR_TOPICS, cutoff=0.5)]
+    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+    return UsageError(
+        f"there is no topic and no command {words_typed!r}{suggestion}", hint="gpuops help lists the topics"
+    )

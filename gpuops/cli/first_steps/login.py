@@ -34,5 +34,5 @@ def login_test(common: CommonOptions) -> None:
     from gpuops.report.first_steps.login import LoginTestDocument, login_text
 
     with open_site(common) as site:
-        found = ask(site)
-    output.show(login_text(found), LoginTestDocument.made_of(found))
+        test = ask(site)
+    output.show(login_text(test), LoginTestDocument.made_of(test))

@@ -43,11 +43,11 @@ INPUTS: Final = {
     "what-if-changes": InputFile("Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile"),
     "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile"),
 }
-"""What `gpuops schema` calls each."""
+"""The files by their names in `gpuops schema`."""
 
 
 def names(incomplete: str) -> list[str]:
-    return [name for name in _listed() if name.startswith(incomplete)]
+    return [name for name in _titles_by_name() if name.startswith(incomplete)]
 
 
 def schema(
@@ -69,25 +69,27 @@ def schema(
     from gpuops.report.first_steps.manual import ListedSchemaRecord, SchemaListDocument
     from gpuops.report.layout import Text, TextTable
 
-    listed = _listed()
+    titles = _titles_by_name()
     if name is not None:
-        if name not in listed:
+        if name not in titles:
             raise UsageError(f"there is no schema {name!r}", hint="gpuops schema lists them")
         if output.chosen() is output.OutputFormat.TEXT:
             output.choose(output.OutputFormat.JSON)  # a schema is JSON, and no line of it is wrapped
         output.show("", _schema_of(name))
         return
-    table = TextTable(rows=((Text(name, "bold"), use, title) for name, (use, title) in listed.items()))
-    document = SchemaListDocument([ListedSchemaRecord(each, use, title) for each, (use, title) in listed.items()])
+    table = TextTable(rows=((Text(name, "bold"), use, title) for name, (use, title) in titles.items()))
+    document = SchemaListDocument(
+        [ListedSchemaRecord(schema_name, use, title) for schema_name, (use, title) in titles.items()]
+    )
     output.show((table, Text("gpuops schema NAME prints one", "dim")), document)
 
 
-def _listed() -> dict[str, tuple[str, str]]:
-    """Each name with what it is of, `input` or `output`, and its title."""
+def _titles_by_name() -> dict[str, tuple[str, str]]:
+    """Return each name with its use, `input` or `output`, and its title."""
     from gpuops.report.schema import document_kinds, document_title
 
-    found = {name: ("input", each.title) for name, each in INPUTS.items()}
-    return found | {name: ("output", document_title(document)) for name, document in document_kinds().items()}
+    titles = {name: ("input", input_file.title) for name, input_file in INPUTS.items()}
+    return titles | {name: ("output", document_title(document)) for name, document in document_kinds().items()}
 
 
 def _schema_of(name: str) -> Schema:
@@ -97,7 +99,7 @@ def _schema_of(name: str) -> Schema:
 
 
 def input_schema(name: str) -> Schema:
-    """The schema of a file, made from the class that checks it. It says nothing of rules between several keys."""
+    """Return the schema of a file, made from the class that checks it, without rules between several keys."""
     from gpuops.config.decoding import is_section
     from gpuops.config.file_schema import schema_of_section
     from gpuops.report.document import SCHEMA_VERSION
@@ -107,24 +109,24 @@ def input_schema(name: str) -> Schema:
     module, _, attribute = checked_by.partition(":")
     checking = getattr(import_module(module), attribute)
     if is_section(checking):
-        made = _without_titles(schema_of_section(checking))
+        plain_schema = _without_titles(schema_of_section(checking))
     else:
         parts = msgspec.json.schema(checking)["$defs"]
-        made = _without_titles({**parts.pop(attribute), "$defs": parts})
+        plain_schema = _without_titles({**parts.pop(attribute), "$defs": parts})
     heading = {"$schema": DIALECT, "$id": f"urn:gpuops:schema:{name}:{SCHEMA_VERSION}", "title": title}
-    return heading | {"required": [], **made}
+    return heading | {"required": [], **plain_schema}
 
 
-def _without_titles(made: Any) -> Any:
-    """The same without the titles that only spell a key or a class once more."""
-    if isinstance(made, list):
-        return [_without_titles(each) for each in made]
-    if not isinstance(made, dict):
-        return made
+def _without_titles(schema: Any) -> Any:
+    """Return the schema without titles that only repeat the name of a key or a class."""
+    if isinstance(schema, list):
+        return [_without_titles(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
     return {
-        key: {name: _without_titles(each) for name, each in value.items()}
+        key: {name: _without_titles(part) for name, part in parts.items()}
         if key in ("properties", "$defs")
-        else _without_titles(value)
-        for key, value in made.items()
+        else _without_titles(parts)
+        for key, parts in schema.items()
         if key != "title"
     }

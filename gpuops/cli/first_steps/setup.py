@@ -53,14 +53,14 @@ class _Answers:
     """The configuration file with this vCenter in it."""
 
     def files(self) -> dict[Path, str]:
-        """The password, and the certificate if only the user's answer makes it trusted."""
+        """Return the password, and the certificate if only the user's answer makes it trusted."""
         files = {self.path.parent / f"{self.name}.password": f"{self.password}\n"}
         if self.certificate is not None and not self.certificate.trusted:
             files[self.path.parent / f"{self.name}.pem"] = self.certificate.pem
         return files
 
     def target(self) -> dict[str, Any]:
-        """The keys of [targets.NAME]."""
+        """Return the keys of [targets.NAME]."""
         can_store_bare_host = self.address.tls and ":" not in self.address.host
         password_file, *certificate_file = map(str, self.files())
         target = {"host": self.address.host if can_store_bare_host else str(self.address), "port": self.address.port}
@@ -115,28 +115,28 @@ def setup(
     """
     from gpuops.config.user_paths import config_file
 
-    given = {"host": host, "username": username}
-    _require_terminal(given)
-    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), given.pop("host", None)))
-    given["username"] = username or answers.address.username
+    preset = {"host": host, "username": username}
+    _require_terminal(preset)
+    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), preset.pop("host", None)))
+    preset["username"] = username or answers.address.username
     _with_tries(lambda: _choose_name(answers))
-    example = _with_tries(lambda: _log_in(answers, given.pop("username", None)))
+    example = _with_tries(lambda: _log_in(answers, preset.pop("username", None)))
     _write(answers)
     roles_made = _offer_roles(answers)
     _show(answers, example, roles_made=roles_made)
 
 
-def _require_terminal(given: Mapping[str, str | None]) -> None:
-    """Raises UsageError, with what would be asked, where nobody can answer."""
+def _require_terminal(preset: Mapping[str, str | None]) -> None:
+    """Raise UsageError, with the missing answers, if there is no terminal."""
     if not sys.stdin.isatty():
-        missing = [*(f"--{option}" for option, value in given.items() if not value), "the password"]
+        missing = [*(f"--{option}" for option, answer in preset.items() if not answer), "the password"]
         raise UsageError(
             f"setup asks at a terminal, and there is none; missing: {', '.join(missing)}", hint=_WITHOUT_TERMINAL
         )
 
 
 def _with_tries(step: Callable[[], Result]) -> Result:
-    """Do a step that asks; where the answer was wrong say why, and ask again."""
+    """Do a step that asks; after a wrong answer print the reason, and ask again."""
     for _ in range(_TRIES - 1):
         try:
             return step()
@@ -235,7 +235,7 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
 
 
 def _attach_to_try(site: Site) -> tuple[str, str] | None:
-    """Return a VM that is off with a profile that it can have now, else the first of both; None if there are none."""
+    """Return a VM that is off with a profile that it can have now, else the first of both; None without VMs."""
     from gpuops.api import run
     from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.vm.attach import Attach

@@ -118,7 +118,7 @@ def serve(
             ready.write(ready_file, ready.of(server))
         try:
             lines = client_lines(server.url, server.username, server.password, server.ca_file)
-            # at once: whoever waits for the first line may not read on
+            # at once: a script may read only the first line
             beside = f" with a Connection Server at {horizon.url}" if horizon is not None else ""
             typer.echo(f"serving {scenario} at {server.url}{beside} (Ctrl-C stops it)\n\n{lines}")
             stopped.wait()
@@ -144,8 +144,8 @@ def ledger(
 
     if format is not None:
         output.choose(format)
-    entries = SimClient(ready.read(ready_file)).ledger()
-    output.show(ledger_text(entries), ledger_document(entries))
+    effects = SimClient(ready.read(ready_file)).ledger()
+    output.show(ledger_text(effects), ledger_document(effects))
 
 
 @sim.command("faults")
@@ -164,8 +164,8 @@ def list_faults(
 
     if format is not None:
         output.choose(format)
-    known = [(fault.id, fault.sees) for fault in catalogue().values()]
-    output.show(faults_text(known), faults_document(known))
+    faults = [(fault.id, fault.sees) for fault in catalogue().values()]
+    output.show(faults_text(faults), faults_document(faults))
 
 
 def _rules(path: Path | None) -> tuple[Rule, ...]:
@@ -178,7 +178,7 @@ def _rules(path: Path | None) -> tuple[Rule, ...]:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets: to stop what serves is its usual end, not an error."""
+    """Yield an event that Ctrl-C or SIGTERM sets: that is the usual end of a server, not an error."""
     stopped = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

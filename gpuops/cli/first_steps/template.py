@@ -34,8 +34,8 @@ def template_list() -> None:
     """
     from gpuops.report.first_steps.manual import TemplateListDocument
 
-    found = {name: described(_text(name)) for name in templates()}
-    output.show(_list(found), TemplateListDocument(found))
+    descriptions = {name: described(_text(name)) for name in templates()}
+    output.show(_list(descriptions), TemplateListDocument(descriptions))
 
 
 @template.command("show")
@@ -56,7 +56,7 @@ def template_show(
 
 @template.command("write")
 def template_write(
-    wanted: Annotated[
+    chosen: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME...]", help="Which ones; all if none is named.", autocompletion=names),
     ] = None,
@@ -75,38 +75,38 @@ def template_write(
     """
     from gpuops.report.first_steps.manual import TemplateWriteDocument
 
-    texts = {name: _text(name) for name in wanted or templates()}
-    changed = [name for name, text in texts.items() if not _is_there(into / name, text, force=force)]
+    texts = {name: _text(name) for name in chosen or templates()}
+    changed = [name for name, text in texts.items() if not _is_unchanged(into / name, text, force=force)]
     for name in changed:
         _write(into / name, texts[name])
-    said = [f"{into / name}: {'written' if name in changed else 'is there already'}" for name in texts]
-    output.show(said, TemplateWriteDocument([str(into / name) for name in changed]))
+    lines = [f"{into / name}: {'written' if name in changed else 'is there already'}" for name in texts]
+    output.show(lines, TemplateWriteDocument([str(into / name) for name in changed]))
 
 
 def _text(name: str) -> str:
-    known = templates()
-    if name not in known:
+    files = templates()
+    if name not in files:
         from difflib import get_close_matches
 
-        near = get_close_matches(name, known, 1)
+        near = get_close_matches(name, files, 1)
         raise UsageError(f"there is no template {name!r}", hint=f"gpuops template show {near[0]}" if near else _LISTED)
-    return read_text(known[name])
+    return read_text(files[name])
 
 
 _LISTED = "gpuops template list"
 
 
-def _is_there(path: Path, text: str, *, force: bool) -> bool:
-    """Whether the file says this already. Raises UsageError for one that says something else, and is to be kept."""
+def _is_unchanged(path: Path, text: str, *, force: bool) -> bool:
+    """Return whether the file has this text already. Raises UsageError for another text, without `force`."""
     try:
-        there = read_bytes(path)
+        content = read_bytes(path)
     except UsageError as error:
         if is_missing(error):
             return False
         raise
-    if there != text.encode() and not force:
+    if content != text.encode() and not force:
         raise UsageError(f"{path} is there and says something else", hint="--force replaces it, --into DIR spares it")
-    return there == text.encode()
+    return content == text.encode()
 
 
 def _write(path: Path, text: str) -> None:
@@ -117,8 +117,8 @@ def _write(path: Path, text: str) -> None:
     write_private(path, text)
 
 
-def _list(found: dict[str, str]) -> Shown:
+def _list(descriptions: dict[str, str]) -> Shown:
     from gpuops.report.layout import Text, TextTable
 
-    table = TextTable(rows=((Text(name, "bold"), said) for name, said in found.items()))
+    table = TextTable(rows=((Text(name, "bold"), description) for name, description in descriptions.items()))
     return (table, Text("gpuops template write NAME writes one into templates/", "dim"))

@@ -36,14 +36,14 @@ def status(common: CommonOptions) -> None:
     from gpuops.report.hosts.change import ChangeStatusDocument, status_text
 
     with open_site(common) as site:
-        found = change_status(site)
-    output.show(status_text(found), ChangeStatusDocument.made_of(found))
+        change_state = change_status(site)
+    output.show(status_text(change_state), ChangeStatusDocument.made_of(change_state))
 
 
 @change.command()
 @spread
 def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShellOptions) -> None:
-    """Go on with the change that was cut off or has stopped, as it was begun.
+    """Continue an interrupted or stopped change, with its original options.
 
     A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
     A change of MIG mode needs its --host-shell again.
@@ -104,9 +104,9 @@ def abandon(
 
     if (host is None) == (vm is None):
         raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")
-    thing, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
+    kind, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
     with open_site(common, guarded=True) as site:
-        show_abandoned(change_abandon(site, thing, name or "", apply=not dry_run, consent=confirm_giving_up(yes=yes)))
+        show_abandoned(change_abandon(site, kind, name or "", apply=not dry_run, consent=confirm_giving_up(yes=yes)))
 
 
 def _carry_out(
@@ -119,16 +119,16 @@ def _carry_out(
     from gpuops.cli.opening import open_site
 
     run = command if not run_options.dry_run else ""
-    with open_site(common, guarded=True, run=run) as site, ChangeProgress() as told:
+    with open_site(common, guarded=True, run=run) as site, ChangeProgress() as progress:
         host_shell.give_to(site)
         report = api_function(
-            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), told=told
+            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), hear=progress
         )
     show(report)
 
 
 class ChangeProgress:
-    """Prints what a change does, a line each, on stderr; cut off in the middle, it says how to go on."""
+    """Prints each line of a change's progress on stderr, and after an interruption how to continue."""
 
     def __init__(self) -> None:
         self._began = False
@@ -149,7 +149,7 @@ class ChangeProgress:
 
 
 def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
-    """Asks before hosts are taken out of service."""
+    """Ask before hosts are taken out of service."""
 
     def ask(report: ChangeReport) -> None:
         from gpuops.cli.running import confirm
@@ -162,27 +162,27 @@ def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
 
 
 def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
-    """Asks before a host or VM is given up."""
+    """Ask before a host or VM is given up."""
 
-    def ask(found: Abandonment) -> None:
+    def ask(abandonment: Abandonment) -> None:
         from gpuops.cli.running import confirm
         from gpuops.report.hosts.given_up import abandonment_text
 
         if not yes:
-            confirm(abandonment_text(found), "the above gives something up for good")
+            confirm(abandonment_text(abandonment), "the above gives something up for good")
 
     return ask
 
 
-def show_abandoned(found: Abandonment) -> None:
-    """Prints what was given up."""
+def show_abandoned(abandonment: Abandonment) -> None:
+    """Print what was given up."""
     from gpuops.report.hosts.given_up import abandonment_document, abandonment_text
 
-    output.show(abandonment_text(found), abandonment_document(found))
+    output.show(abandonment_text(abandonment), abandonment_document(abandonment))
 
 
 def show(report: ChangeReport | Report) -> None:
-    """Prints it; ends with its exit code."""
+    """Print the report and end with its exit code."""
     from gpuops.cli.running import show_brief
     from gpuops.plan.core.plan import Report
     from gpuops.report.brief import change_line, run_line

@@ -47,9 +47,9 @@ def scheduler_show(common: CommonOptions, scope: Scope) -> None:
     from gpuops.report.hosts.host_settings import SchedulerShowDocument, scheduler_text
 
     with open_site(common) as site:
-        found = scheduler_show(site, scope)
-    remember(common, found.inventory)
-    output.show(scheduler_text(found), SchedulerShowDocument.made_of(found))
+        state = scheduler_show(site, scope)
+    remember(common, state.inventory)
+    output.show(scheduler_text(state), SchedulerShowDocument.made_of(state))
 
 
 @scheduler.command("set")
@@ -95,9 +95,9 @@ def mode_show(common: CommonOptions, scope: Scope) -> None:
     from gpuops.report.hosts.host_settings import mode_document, mode_text
 
     with open_site(common) as site:
-        seen, hosts = mode_show(site, scope)
-    remember(common, seen)
-    output.show(mode_text(seen, hosts), mode_document(seen, hosts))
+        inventory, hosts = mode_show(site, scope)
+    remember(common, inventory)
+    output.show(mode_text(inventory, hosts), mode_document(inventory, hosts))
 
 
 @mode.command("set")
@@ -290,7 +290,7 @@ def set_on_hosts(
     dry_run: bool,
     shell: HostShell | None = None,
 ) -> None:
-    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document."""
+    """Run it and prints the report; ends with its exit code. `kind` names the JSON document."""
     rolling = rebooting.rolling()
     if rolling is not None:
         _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)
@@ -328,8 +328,10 @@ def _roll(
     from gpuops.cli.opening import open_site, remember
 
     verb = kind.replace("-", " ")
-    with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as told:
+    with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as progress:
         site.shell = shell
-        report = change(request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), told=told)
+        report = change(
+            request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), hear=progress
+        )
     remember(common, report.before)
     show(report)

@@ -1,4 +1,4 @@
-"""`gpuops diagnose`: which component slows a VM down; and what people found, of which the next model is made."""
+"""`gpuops diagnose`: which component slows a VM down; and what people found, from which the next model learns."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def look(
 ) -> None:
     """Say which component slows VMs down, how probable it is, and by which numbers. Changes nothing in vCenter.
 
-    By what `gpuops observe` has measured, one bulk read, settings of hosts, and a model. It names the components that
-    cannot be judged here, and what they need.
+    It uses the measurements of `gpuops observe`, one bulk read, settings of hosts, and a model. It names the components
+    that cannot be judged here, and what they need.
 
     \b
     Example:
@@ -64,9 +64,11 @@ def look(
         return
     if cases is not None:
         of_vms = {"--vm": vm, "--host": host, "--since": since, "--notify": notify}
-        given = [name for name, value in of_vms.items() if value is not None]
-        if given:
-            raise UsageError(f"--cases and {given[0]} exclude each other", hint="cases are of files, and not of VMs")
+        conflicting = [name for name, setting in of_vms.items() if setting is not None]
+        if conflicting:
+            raise UsageError(
+                f"--cases and {conflicting[0]} exclude each other", hint="cases are of files, and not of VMs"
+            )
         judged = judge_cases(load_cases(cases), journal_of(common)[0])
         output.show(cases_text(judged), DiagnoseCasesDocument.made_of(judged))
         return
@@ -74,10 +76,10 @@ def look(
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
-        found = diagnose_vms(inventory, site, vm=vm, host=host, since=begin)
-    output.show(diagnosed_text(found, inventory), diagnosed_document(found, inventory))
+        diagnosis = diagnose_vms(inventory, site, vm=vm, host=host, since=begin)
+    output.show(diagnosed_text(diagnosis, inventory), diagnosed_document(diagnosis, inventory))
     if way is not None:
-        tell_diagnosis(way, found, least)
+        tell_diagnosis(way, diagnosis, least)
 
 
 @diagnose.command()
@@ -125,8 +127,8 @@ def train(common: CommonOptions) -> None:
     from gpuops.cli.opening import journal_of
     from gpuops.report.monitoring.diagnosis import DiagnoseTrainDocument, trained_text
 
-    found = train_model(journal_of(common)[0])
-    output.show(trained_text(found), DiagnoseTrainDocument.made_of(found))
+    training = train_model(journal_of(common)[0])
+    output.show(trained_text(training), DiagnoseTrainDocument.made_of(training))
 
 
 def _settle(common: CommonOptions, name: str, component: Component | None) -> None:
@@ -134,5 +136,5 @@ def _settle(common: CommonOptions, name: str, component: Component | None) -> No
     from gpuops.cli.opening import journal_of
     from gpuops.report.monitoring.diagnosis import DiagnoseSettledDocument, settled_text
 
-    found = settle(journal_of(common)[0], name, component)
-    output.show(settled_text(name, found), DiagnoseSettledDocument(name, list(found)))
+    suspects = settle(journal_of(common)[0], name, component)
+    output.show(settled_text(name, suspects), DiagnoseSettledDocument(name, list(suspects)))

@@ -66,10 +66,10 @@ def doctor(
     called = (load_policy(policy), policy) if policy is not None else None
     with open_site(common) as site:
         host_shell.give_to(site)
-        found = examine(site, scope, wishes, called)
-    remember(common, found.inventory)
-    output.show(doctor_text(found), doctor_document(found))
-    output.leave(report_exit_code(refused=strict and not found.healthy))
+        examination = examine(site, scope, wishes, called)
+    remember(common, examination.inventory)
+    output.show(doctor_text(examination), doctor_document(examination))
+    output.leave(report_exit_code(refused=strict and not examination.healthy))
 
 
 def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, strict: bool) -> None:
@@ -129,5 +129,5 @@ def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
 
     wishes = load_roles(file)
     with open_site(common) as site:
-        found = bring(wishes, site, apply=apply)
-    output.show(roles_text(found), roles_document(found))
+        states = bring(wishes, site, apply=apply)
+    output.show(roles_text(states), roles_document(states))

@@ -69,16 +69,16 @@ def guest_check(
     from gpuops.plan.guest.rows import GuestNeeds
     from gpuops.report.monitoring.guest import guest_check_document, guest_check_text
 
-    wanted = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
-    question = GuestQuestion(vm, pool, wanted, _door(via, ssh_user, ssh_host, ssh_port)).checked(
+    needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
+    question = GuestQuestion(vm, pool, needs, _door(via, ssh_user, ssh_host, ssh_port)).checked(
         policy=policy is not None
     )
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         site.say = output.note
-        found = api.guest_check(question, read_inventory(site, common), site, rules)
-    output.show(guest_check_text(found, via), guest_check_document(found, via))
-    output.leave(report_exit_code(refused=strict and not found.ready))
+        verdicts = api.guest_check(question, read_inventory(site, common), site, rules)
+    output.show(guest_check_text(verdicts, via), guest_check_document(verdicts, via))
+    output.leave(report_exit_code(refused=strict and not verdicts.ready))
 
 
 def _door(via: GuestWay, user: str | None, host: str | None, port: int | None) -> SshDoor | None:

@@ -78,30 +78,30 @@ def inventory(
     filters = FleetFilters(cluster, host, profile, holder, free)
     with open_site(common, saved=saved) as site:
         host_shell.give_to(site, saved)
-        seen = site.with_vgpus(read_inventory(site, common, saved=saved))
+        fleet_now = site.with_vgpus(read_inventory(site, common, saved=saved))
         if save is not None and saved is None:
-            seen = _with_offers(seen, site)
+            fleet_now = _with_offers(fleet_now, site)
     if save is not None:
         from gpuops.config import snapshot
 
-        snapshot.save(seen, save)
-    found = fleet(seen, catalog_of(seen), filters)
+        snapshot.save(fleet_now, save)
+    part = fleet(fleet_now, catalog_of(fleet_now), filters)
     whole = filters == FleetFilters() and limit is None and not hosts
     if vms:
-        text = vms_text(found, limit)
-    elif whole and len(found.gpu_hosts) > MOST_HOSTS:
-        text = summary_text(found)
+        text = vms_text(part, limit)
+    elif whole and len(part.gpu_hosts) > MOST_HOSTS:
+        text = summary_text(part)
     else:
-        text = fleet_text(found, limit)
-    output.show(text, fleet_document(found, limit))
+        text = fleet_text(part, limit)
+    output.show(text, fleet_document(part, limit))
 
 
-def _with_offers(seen: Inventory, site: Site) -> Inventory:
-    """With what plans of DirectPath devices and device groups ask a host for, and could not ask a file."""
+def _with_offers(snapshot: Inventory, site: Site) -> Inventory:
+    """Return the inventory with the hosts' offers that plans of DirectPath devices and device groups need."""
     try:
         return site.vcenter.with_config_targets(
-            seen, [host.ref for host in seen.hosts.values() if host.gpus and host.connected]
+            snapshot, [host.ref for host in snapshot.hosts.values() if host.gpus and host.connected]
         )
     except NoPermission as error:
         output.note(f"warning: saved without what hosts offer for DirectPath and device groups: {error.message}")
-        return seen
+        return snapshot

@@ -39,6 +39,6 @@ def readiness(
     from gpuops.report.monitoring.readiness import readiness_document, readiness_text
 
     with open_site(common, saved=saved) as site:
-        found = api.readiness(scope, read_inventory(site, common, saved=saved), site)
-    output.show(readiness_text(found, scope), readiness_document(found))
-    output.leave(report_exit_code(refused=strict and not found.ready))
+        answer = api.readiness(scope, read_inventory(site, common, saved=saved), site)
+    output.show(readiness_text(answer, scope), readiness_document(answer))
+    output.leave(report_exit_code(refused=strict and not answer.ready))

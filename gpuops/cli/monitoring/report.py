@@ -59,9 +59,9 @@ def report(
     began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     with open_site(common) as site:
         host_shell.give_to(site)
-        found = fleet_report(site, since=began, policy=night, owners=owners)
-    remember(common, found.fleet.inventory)
-    document = fleet_report_document(found)
+        fleet_state = fleet_report(site, since=began, policy=night, owners=owners)
+    remember(common, fleet_state.fleet.inventory)
+    document = fleet_report_document(fleet_state)
     if html is not None:
         from gpuops.report.document import as_values
         from gpuops.report.page.html import page
@@ -70,12 +70,12 @@ def report(
     if csv is not None:
         from gpuops.report.page.focus_csv import focus_csv
 
-        _write(csv, focus_csv(found.showback))
-    output.show(fleet_report_text(found, document), document)
+        _write(csv, focus_csv(fleet_state.showback))
+    output.show(fleet_report_text(fleet_state, document), document)
 
 
 def _write(path: Path, text: str) -> None:
-    """Replaces the file, which keeps its mode; a new one is for this user alone: it names VMs and owners."""
+    """Replace the file and keep its mode; a new one is readable only by this user: it names VMs and owners."""
     from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)

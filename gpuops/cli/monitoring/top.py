@@ -68,21 +68,21 @@ def top(
     filters = FleetFilters(cluster, host)
     live = not once and not output.chosen().is_document and _moves_cursor()
     with open_site(common) as site:
-        found = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
+        state = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
         if live:
             from gpuops.cli.monitoring.top_screen import TopScreen
 
             def look() -> Top:
                 return _look(site, common, filters, judging)
 
-            TopScreen(look, every, TopView(level, sort, containing), found).run()
+            TopScreen(look, every, TopView(level, sort, containing), state).run()
             return
-    rows = filter_and_sort(found.rows(level), sort, containing)
-    output.show(top_text(found, level, rows), top_document(found, level, rows))
+    rows = filter_and_sort(state.rows(level), sort, containing)
+    output.show(top_text(state, level, rows), top_document(state, level, rows))
 
 
 def _moves_cursor() -> bool:
-    """Whether a person sits at a terminal that can be drawn on."""
+    """Return whether stdin and stdout are a terminal that can be drawn on."""
     dumb = os.environ.get("TERM", "dumb").lower() in ("", "dumb", "unknown")
     return sys.stdin.isatty() and sys.stdout.isatty() and not dumb
 
@@ -90,18 +90,18 @@ def _moves_cursor() -> bool:
 def _look(
     site: Site, common: CommonOptions, filters: FleetFilters, judging: Policy | None, *, of_vms: bool = True
 ) -> Top:
-    """One read of everything, the newest samples of its GPUs and of its VMs, and what the journal has open."""
+    """Return one read of vCenter, the newest samples of GPUs and VMs, and the open entries of the journal."""
     from gpuops import api
     from gpuops.cli.opening import read_inventory
     from gpuops.report.monitoring.fleet import fleet
     from gpuops.report.monitoring.top import Top
 
-    seen: Inventory = site.with_health(read_inventory(site, common))
+    inventory: Inventory = site.with_health(read_inventory(site, common))
     judged = {}
     if judging is not None:
-        seen, verdicts = api.idle(seen, site, judging)
-        judged = {each.vm.ref: each for each in verdicts if each.pool is not None}
-    part = fleet(seen, api.catalog_of(seen), filters)
-    hosts = [each.ref for each in part.gpu_hosts]
-    use = api.current_use(site, seen, hosts, [vm.ref for vm in part.vms] if of_vms else [])
-    return Top(part, use, api.rotate_status(site, judging, seen), api.change_status(site), judged)
+        inventory, verdicts = api.idle(inventory, site, judging)
+        judged = {gpu_host.vm.ref: gpu_host for gpu_host in verdicts if gpu_host.pool is not None}
+    part = fleet(inventory, api.catalog_of(inventory), filters)
+    hosts = [gpu_host.ref for gpu_host in part.gpu_hosts]
+    use = api.current_use(site, inventory, hosts, [vm.ref for vm in part.vms] if of_vms else [])
+    return Top(part, use, api.rotate_status(site, judging, inventory), api.change_status(site), judged)

@@ -76,7 +76,7 @@ class TopScreen:
         self._console = output.rich_console(sys.stdout)
 
     def run(self) -> None:
-        """Until `q`, a signal, or an error that another look will not mend, which is raised."""
+        """Run until `q`, a signal, or an error that a retry cannot fix, which is raised."""
         looking = Thread(target=self._look_on, name="look", daemon=True)
         with _keys_at_once(), Live(self, console=self._console, screen=True, auto_refresh=False) as live:
             looking.start()
@@ -110,7 +110,7 @@ class TopScreen:
         while not self._stop.wait(self._every_s):
             try:
                 top, trouble = self._look(), ""
-            except Exception as error:  # whatever it is, it ends in the main thread, where the user is told
+            except Exception as error:  # any error is raised in the main thread, which prints it
                 if isinstance(error, LoginRefused) or not isinstance(error, NotConnected):
                     self._ended_by = error
                     return
@@ -136,7 +136,7 @@ def _rich_text(line: Line) -> Text:
 
 @contextmanager
 def _keys_at_once() -> Iterator[None]:
-    """Keys come one by one and unseen; Ctrl-C stays a signal. The terminal is put back whatever happens."""
+    """Read keys one by one, without echo, inside the block; Ctrl-C stays a signal. Restore the terminal at the end."""
     before: list[Any] = termios.tcgetattr(sys.stdin.fileno())
     try:
         tty.setcbreak(sys.stdin.fileno())
@@ -146,7 +146,7 @@ def _keys_at_once() -> Iterator[None]:
 
 
 def _keys(wait_s: float) -> Iterator[str]:
-    """The keys that were pressed within this time, by their names; a terminal that is gone is a `q`."""
+    """Yield the names of the keys that were pressed within this time; `q` if the terminal is closed."""
     fd = sys.stdin.fileno()
     if not select.select([fd], [], [], wait_s)[0]:
         return
@@ -157,17 +157,17 @@ def _keys(wait_s: float) -> Iterator[str]:
 
 
 def keys_of(sent: bytes) -> Iterator[str]:
-    """The names of the keys that a terminal sent.
+    """Yield the names of the keys that a terminal sent.
 
     >>> list(keys_of(b"s\\x1b[Bq"))
     ['s', 'down', 'q']
     """
     while sent:
-        found = next((code for code in sorted(KEYS, key=len, reverse=True) if sent.startswith(code)), None)
-        if found is not None and not (found == b"\x1b" and len(sent) > 1 and sent[1:2] in b"[O"):
-            yield KEYS[found]
-            sent = sent[len(found) :]
-        elif sent.startswith(b"\x1b"):  # the sequence of a key that means nothing here
+        key_code = next((code for code in sorted(KEYS, key=len, reverse=True) if sent.startswith(code)), None)
+        if key_code is not None and not (key_code == b"\x1b" and len(sent) > 1 and sent[1:2] in b"[O"):
+            yield KEYS[key_code]
+            sent = sent[len(key_code) :]
+        elif sent.startswith(b"\x1b"):  # the sequence of a key without a meaning here
             end = next((at for at in range(2, len(sent)) if 0x40 <= sent[at] <= 0x7E), len(sent) - 1)
             sent = sent[end + 1 :]
         else:

@@ -32,5 +32,5 @@ def broker_show(common: CommonOptions) -> None:
     from gpuops.report.nights.broker import BrokerShowDocument, broker_text
 
     with open_site(common) as site:
-        found = ask(site)
-    output.show(broker_text(found), BrokerShowDocument.made_of(found))
+        state = ask(site)
+    output.show(broker_text(state), BrokerShowDocument.made_of(state))

@@ -1,4 +1,4 @@
-"""`gpuops history`: past nights and changes as the journal tells them, as table, JSON and CSV; no vCenter is asked."""
+"""`gpuops history`: past nights and changes in the journal, as table, JSON and CSV; reads no vCenter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listing(
         str | None, typer.Option(metavar="30d|12w|DATE", help="What began since then; a date is its midnight in UTC.")
     ] = None,
     kind: Annotated[EventKind | None, typer.Option(help="Nights alone, or changes alone.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at the most, the newest.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N, the newest.")] = None,
 ) -> None:
     """Show past nights and changes: what was taken and is back, GPU-hours, incidents, who ran it. Asks no vCenter.
 
@@ -50,10 +50,10 @@ def listing(
     began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     state_dir, url = journal_of(common)
     only = vcenter_of_site(common)
-    found = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
-    asked = f" of kind {kind.value}" if kind is not None else ""
-    asked += f" since {format_minute(began)} UTC" if began is not None else ""
-    output.show(history_text(found, asked), HistoryDocument.made_of(found), csv=lambda: history_csv(found))
+    events = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
+    filter_text = f" of kind {kind.value}" if kind is not None else ""
+    filter_text += f" since {format_minute(began)} UTC" if began is not None else ""
+    output.show(history_text(events, filter_text), HistoryDocument.made_of(events), csv=lambda: history_csv(events))
 
 
 @history.command()
@@ -75,5 +75,5 @@ def show(
     from gpuops.report.nights.history_rows import HistoryNightDocument, night_csv
 
     state_dir, url = journal_of(common)
-    found = past_night(state_dir, night, url)
-    output.show(night_text(found), HistoryNightDocument.made_of(found), csv=lambda: night_csv(found))
+    past = past_night(state_dir, night, url)
+    output.show(night_text(past), HistoryNightDocument.made_of(past), csv=lambda: night_csv(past))

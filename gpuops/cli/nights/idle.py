@@ -63,7 +63,7 @@ def idle(
 
 
 def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, explain: str | None) -> None:
-    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    """Print a replay. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.date_text import parse_since
@@ -77,5 +77,5 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
-        found = api.idle_replay(inventory, site, night, begin, pool=pool)
-    output.show(replay_text(found), IdleReplayDocument.made_of(found))
+        outcome = api.idle_replay(inventory, site, night, begin, pool=pool)
+    output.show(replay_text(outcome), IdleReplayDocument.made_of(outcome))

@@ -1,4 +1,4 @@
-"""`gpuops queue`: who waits for the GPUs of a night, in which order, and why; and how teams share them."""
+"""`gpuops queue`: ML VMs that wait for the GPUs of a night, in order, with reasons; and the shares of teams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def queue(
     ] = None,
     saved: Saved = None,
 ) -> None:
-    """Show the ML queue in the order in which tonight would take it: who starts, who waits and why. Changes no vCenter.
+    """Show the ML queue in tonight's order: which ML VMs start, which wait and why. Changes no vCenter.
 
     Where the policy says `fair_share`, also how its teams stand: weights, GPU-hours of late, what they may still have.
     Without --policy it goes by the policy that the last night ran under.
@@ -42,8 +42,8 @@ def queue(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.ml_queue import queue_document, queue_text
 
-    wanted = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        found = queue_look(wanted, site, moment)
-    output.show(queue_text(found), queue_document(found))
+        look = queue_look(rules, site, moment)
+    output.show(queue_text(look), queue_document(look))

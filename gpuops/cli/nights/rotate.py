@@ -23,7 +23,7 @@ rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bri
 
 
 def _tell_begun() -> None:
-    """Tells the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
+    """Tell the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
 
     tell_systemd(BEGUN)
@@ -64,10 +64,10 @@ def night(
     from gpuops.cli.running import carry_out, policy_of_run, somebody_is_asked
 
     _tell_begun()
-    wanted = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
+    rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
     carry_out(
         lambda site, apply, consent: rotate_night(
-            wanted,
+            rules,
             site,
             apply=apply,
             consent=consent,
@@ -101,7 +101,7 @@ def plan(
     ] = False,
     saved: Saved = None,
 ) -> None:
-    """Show the night that would begin at a moment: who gives way, where each ML VM goes, who stays, and the way back.
+    """Show the night that would begin at a moment: desktops to suspend, a host for each ML VM, and the way back.
 
     It is planned on what vCenter shows now. Every VM of the pools and of the queue has its reason. Changes nothing.
     Without --policy it goes by the policy that the last night ran under.
@@ -118,12 +118,12 @@ def plan(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.rotation_plan import preview_document, preview_text
 
-    wanted = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        found = rotate_plan(wanted, site, moment, policy_file=policy)
-    output.show(preview_text(found, every_vm=every_vm), preview_document(found))
-    output.leave(found.exit_code)
+        preview = rotate_plan(rules, site, moment, policy_file=policy)
+    output.show(preview_text(preview, every_vm=every_vm), preview_document(preview))
+    output.leave(preview.exit_code)
 
 
 @spread
@@ -148,16 +148,16 @@ def day(
     from gpuops.config.policy import said_policy
 
     _tell_begun()
-    wanted = said_policy(policy)
+    rules = said_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_day(
-            wanted, site, apply=apply, consent=consent, by_timer=by_timer, asks=somebody_is_asked(run_options)
+            rules, site, apply=apply, consent=consent, by_timer=by_timer, asks=somebody_is_asked(run_options)
         ),
         "rotate-day",
         common,
         run_options,
         guarded=True,
-        vcenter_wait=vcenter_wait_under(wanted),
+        vcenter_wait=vcenter_wait_under(rules),
     )
 
 
@@ -165,7 +165,7 @@ def day(
 def resume(common: CommonOptions, run_options: RunOptions) -> None:
     """Finish a night or a morning that was cut off, under the policy it began with.
 
-    A night whose window has closed is not gone on with: exit code 3, and `gpuops rotate day` brings back what it took.
+    A night whose window has closed is not continued: exit code 3. `gpuops rotate day` then returns its desktops.
 
     \b
     Example:
@@ -221,11 +221,11 @@ def restore(
     from gpuops.cli.running import carry_out, somebody_is_asked, vcenter_wait_under
     from gpuops.config.policy import said_policy
 
-    wanted = said_policy(policy)
+    rules = said_policy(policy)
     vms = tuple(vm or ())
     carry_out(
         lambda site, apply, consent: rotate_restore(
-            wanted,
+            rules,
             site,
             vms,
             from_markers=from_markers,
@@ -237,7 +237,7 @@ def restore(
         common,
         run_options,
         guarded=True,
-        vcenter_wait=vcenter_wait_under(wanted),
+        vcenter_wait=vcenter_wait_under(rules),
     )
 
 
@@ -261,10 +261,10 @@ def init(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.rotation_setup import setup_document, setup_text
 
-    wanted = load_policy(policy)
+    rules = load_policy(policy)
     with open_site(common) as site:
-        found = rotate_init(wanted, site, apply=not dry_run)
-    output.show(setup_text(found), setup_document(found))
+        preparation = rotate_init(rules, site, apply=not dry_run)
+    output.show(setup_text(preparation), setup_document(preparation))
 
 
 @spread
@@ -275,7 +275,7 @@ def skip_next(
 ) -> None:
     """Skip the next night of a policy: the one that is open and has taken nothing, or else the first to open.
 
-    Kept in the journal: `rotate night` then ends with exit code 0 and says so; `rotate status` and `plan` tell of it.
+    The journal stores it: `rotate night` then ends with exit code 0 and a note; `rotate status` and `plan` show it.
 
     \b
     Example:
@@ -286,10 +286,10 @@ def skip_next(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.rotation_setup import skip_document, skip_text
 
-    wanted = load_policy(policy)
+    rules = load_policy(policy)
     with open_site(common, guarded=True) as site:
-        found = rotate_skip_next(wanted, site, undo=undo)
-    output.show(skip_text(found), skip_document(found))
+        skip = rotate_skip_next(rules, site, undo=undo)
+    output.show(skip_text(skip), skip_document(skip))
 
 
 for command in (night, day, status, plan, timers, watch, resume, restore, init, skip_next):

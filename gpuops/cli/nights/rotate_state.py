@@ -47,74 +47,74 @@ def status(
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
 
-    wanted = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         if watch:
-            _watch(lambda: rotate_status(site, wanted, policy_file=policy))
+            _watch(lambda: rotate_status(site, rules, policy_file=policy))
             return
-        found = rotate_status(site, wanted, policy_file=policy)
-    _show(found)
-    output.leave(found.exit_code)
+        state = rotate_status(site, rules, policy_file=policy)
+    _show(state)
+    output.leave(state.exit_code)
 
 
-def _show(found: RotationStatus) -> None:
+def _show(state: RotationStatus) -> None:
     from gpuops.report.nights.rotation_status import status_document, status_text
 
-    output.show(status_text(found), status_document(found))
+    output.show(status_text(state), status_document(state))
 
 
 def _watch(look: Callable[[], RotationStatus]) -> None:
     from gpuops.report.layout import Text
 
     try:
-        for found in changes(look, clock.rounds((EVERY_S,))):
+        for state in changes(look, clock.rounds((EVERY_S,))):
             output.progress(Text(format_second(clock.wall_clock().astimezone()), "dim"))
-            _show(found)
+            _show(state)
     except KeyboardInterrupt:
         return  # how a watch ends
 
 
 def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
-    """The first look, and each that shows something else than the one before; it goes on while vCenter is away."""
+    """Yield the first look, and each that differs from the one before; continue while vCenter does not answer."""
     from gpuops.errors import VcenterUnreachable
     from gpuops.report.layout import Text
 
-    shown: Document | None = None
-    away = ""
+    last_document: Document | None = None
+    outage = ""
     for _ in rounds:
         try:
-            found = look()
+            state = look()
         except VcenterUnreachable as lost:
-            if shown is None:
+            if last_document is None:
                 raise  # nothing answered from the beginning: a wrong address rather than a restart
-            if lost.message != away:
+            if lost.message != outage:
                 output.note(Text(f"warning: {lost.message}", "yellow"))
-            away = lost.message
+            outage = lost.message
         else:
-            away = ""
-            seen = _without_lease_renewal(found)
-            if seen != shown:
-                shown = seen
-                yield found
+            outage = ""
+            document = _without_lease_renewal(state)
+            if document != last_document:
+                last_document = document
+                yield state
 
 
-def _without_lease_renewal(found: RotationStatus) -> Document:
-    """What is compared: all but that the lease was renewed."""
+def _without_lease_renewal(state: RotationStatus) -> Document:
+    """Return the document without the end of the lease, which each renewal changes."""
     from gpuops.report.document import as_values
     from gpuops.report.nights.rotation_status import status_document
 
-    document = as_values(status_document(found))
+    document = as_values(status_document(state))
     if document["lease"] is not None:
         document["lease"] = {**document["lease"], "expires": None}
     return document
 
 
-audit = VerbTable("audit", "Check that nobody changed the journal of rotations and changes.")
+audit = VerbTable("audit", "Check that the journal of rotations and changes was not altered.")
 
 
 @audit.callback()
 def _group() -> None:
-    """Check that nobody changed the journal of rotations and changes."""
+    """Check that the journal of rotations and changes was not altered."""
 
 
 @audit.command()
@@ -140,9 +140,9 @@ def verify(
     from gpuops.report.nights.rotation_status import RotateAuditDocument, audit_text
 
     state_dir, url = journal_of(common)
-    found = rotate_audit_verify(state_dir, url, head)
-    output.show(audit_text(found), RotateAuditDocument.made_of(found))
-    output.leave(0 if found.whole else StateDamaged.exit_code)
+    audit_state = rotate_audit_verify(state_dir, url, head)
+    output.show(audit_text(audit_state), RotateAuditDocument.made_of(audit_state))
+    output.leave(0 if audit_state.whole else StateDamaged.exit_code)
 
 
 @spread
@@ -200,13 +200,13 @@ def unlock(
     from gpuops.report.layout import Text
     from gpuops.report.nights.rotation_status import RotateUnlockDocument
 
-    wanted = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
-        found = rotate_unlock(wanted, site, nonce, force=force)
-    told = f"given back: the lease of {found.owner}"
-    if not found.nonce:
-        told = f"set right: the lock VM carries lease number {found.epoch} again, and nobody holds it"
-    output.show(Text(told), RotateUnlockDocument.from_attributes(lease=found))
+        lease = rotate_unlock(rules, site, nonce, force=force)
+    text = f"given back: the lease of {lease.owner}"
+    if not lease.nonce:
+        text = f"set right: the lock VM carries lease number {lease.epoch} again, and no run holds it"
+    output.show(Text(text), RotateUnlockDocument.from_attributes(lease=lease))
 
 
 @spread
@@ -234,6 +234,6 @@ def abandon(
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
 
-    said = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
-        show_abandoned(rotate_abandon(site, vm, said, apply=not dry_run, consent=confirm_giving_up(yes=yes)))
+        show_abandoned(rotate_abandon(site, vm, rules, apply=not dry_run, consent=confirm_giving_up(yes=yes)))

@@ -46,6 +46,6 @@ def timers(
 
     if cron and systemd:
         raise UsageError("--cron and --systemd exclude each other", hint="leave one of them out")
-    found = rotate_timers(load_policy(policy), cron_tz=cron_tz)
-    text = cron_text(found, str(policy.expanduser().absolute()), common.vcenter) if cron else systemd_text(found)
-    output.show(text.split("\n"), timers_document(found))
+    calls = rotate_timers(load_policy(policy), cron_tz=cron_tz)
+    text = cron_text(calls, str(policy.expanduser().absolute()), common.vcenter) if cron else systemd_text(calls)
+    output.show(text.split("\n"), timers_document(calls))

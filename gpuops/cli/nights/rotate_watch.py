@@ -32,7 +32,7 @@ def watch(
         ),
     ] = None,
 ) -> None:
-    """Run ML VMs on what is free beyond what the policy keeps for desktops, at any hour; they give way to desktops.
+    """Run ML VMs at any hour on GPUs that are free beyond the policy's reserve; stop them when desktops need these.
 
     A service: it goes on until it is stopped (templates/gpuops-watch.service). What it has started then runs on;
     `gpuops rotate day` ends that. The policy says `mode: spare-capacity`. Exit code 6 where another watch of this
@@ -52,7 +52,7 @@ def watch(
     from gpuops.report.nights.watch import look_document, look_text
 
     address = health_address(health) if health is not None else None
-    wanted = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
+    rules = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
     if not dry_run:
         refuse_vcenter_of_runners(common)
     with open_site(common, guarded=True) as site, ExitStack() as stack:
@@ -60,17 +60,17 @@ def watch(
             site.say = output.note
             collect_garbage_often()
             alive = stack.enter_context(serve_health(address)).note_look if address is not None else None
-            rotate_watch(wanted, site, _tell, alive)
-        found = rotate_watch_look(wanted, site)
-    output.show(look_text(found), look_document(found))
+            rotate_watch(rules, site, _tell, alive)
+        look = rotate_watch_look(rules, site)
+    output.show(look_text(look), look_document(look))
 
 
-def _tell(told: WatchReport) -> None:
-    """A line or a document for each look that did something, or found too little; each look with --verbose."""
+def _tell(report: WatchReport) -> None:
+    """Print each look that did something or found too little, with --verbose each look."""
     from gpuops.clock import wall_clock
     from gpuops.report.layout import Text
     from gpuops.report.nights.watch import look_document, watch_lines
 
-    if told.outcomes or told.look.gives.still_missing or output.manners().verbose:
+    if report.outcomes or report.look.gives.still_missing or output.manners().verbose:
         output.note(Text(format_second(wall_clock().astimezone()), "dim"))
-        output.show(watch_lines(told), look_document(told))
+        output.show(watch_lines(report), look_document(report))

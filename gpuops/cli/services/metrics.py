@@ -1,4 +1,4 @@
-"""`gpuops metrics`: what Prometheus is told of GPUs, VMs and nights, in a file or over HTTP."""
+"""`gpuops metrics`: metrics of GPUs, VMs and nights for Prometheus, in a file or over HTTP."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def metrics(
       gpuops metrics --listen 9188 --site all
     """
     if (textfile is None) is (listen is None):
-        said = "--textfile and --listen exclude each other" if listen else "where metrics go is not said"
-        raise UsageError(said, hint="gpuops metrics --textfile FILE writes them once")
+        message = "--textfile and --listen exclude each other" if listen else "where metrics go is not said"
+        raise UsageError(message, hint="gpuops metrics --textfile FILE writes them once")
     if textfile is not None:
         _write(common, textfile)
     elif listen is not None and common.site is not None:
@@ -68,7 +68,7 @@ def metrics(
 
 
 def _write(common: CommonOptions, path: Path) -> None:
-    """Replaces the file. After a failure it says so, for node_exporter goes by the age of the file alone."""
+    """Replace the file. After a failure write one that reports it: node_exporter only checks the age of the file."""
     from gpuops.cli.opening import label_of, open_site
     from gpuops.cli.services.metrics_source import MetricSource
     from gpuops.files.private_file import write_readable
@@ -79,18 +79,18 @@ def _write(common: CommonOptions, path: Path) -> None:
         vcenter = label_of(common)
         with open_site(common) as site:
             source = MetricSource(site)
-            made = MetricsWriter(vcenter).text(source.values())
+            text = MetricsWriter(vcenter).text(source.values())
     except GpuopsError:
         write_readable(path, MetricsWriter(vcenter).text(None).decode())
         raise
-    write_readable(path, made.decode())
+    write_readable(path, text.decode())
     for damaged in source.damaged:
         raise damaged
-    output.show(written_text(str(path), made), MetricsDocument.of_file(str(path), made))
+    output.show(written_text(str(path), text), MetricsDocument.of_file(str(path), text))
 
 
 def _serve(common: CommonOptions, where: str, every_s: int) -> None:
-    """Answers until a signal ends it, or a login that is refused: tried again and again it would lock the account."""
+    """Answer until a signal, or a refused login: repeated tries would lock the account."""
     from gpuops.cli.opening import label_of
     from gpuops.cli.services.metrics_page import OPTION, AskedPage, handler, stands_s
     from gpuops.execute.state.http_listener import listening
@@ -103,8 +103,8 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
         reading = _Reading(common, stack)
 
         def make() -> None:
-            values = reading.values()
-            page.told(writer.text(values), stands_s(float(every_s), reading.took_s))
+            readings = reading.values()
+            page.publish(writer.text(readings), stands_s(float(every_s), reading.took_s))
 
         make()
         port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
@@ -115,10 +115,10 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
 
 
 def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
-    """The same of several vCenters, each read by a process of its own, until a signal ends it or none is left."""
+    """Answer for several vCenters, each read by its own process, until a signal or until no process runs."""
     from gpuops.cli.services.metrics_page import OPTION, SitePages, handler
     from gpuops.cli.sites import TIMEOUT_S, services_of
-    from gpuops.cli.sites.services import SiteProcess, kept, wait_for_the_end
+    from gpuops.cli.sites.services import SiteProcess, keep_running, wait_for_the_end
     from gpuops.execute.state.http_listener import listening
     from gpuops.report.text import count
 
@@ -128,30 +128,32 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
         SiteProcess(site.name, metrics_of_site, (alone,), lambda _: None, first=number == 0)
         for number, (site, alone) in enumerate(services_of(common))
     ]
-    with kept(processes, [__name__, "gpuops.cli.services.metrics_source"]):
+    with keep_running(processes, [__name__, "gpuops.cli.services.metrics_source"]):
         pages = SitePages(processes, float(every_s), float(common.site_timeout or TIMEOUT_S))
         with listening(OPTION, address, handler(pages, b"")) as port:
-            told = f"metrics of {count(len(processes), 'vCenter')}"
-            output.progress(f"{told} are at port {port} of {address[0]}, path /metrics")
+            subject = f"metrics of {count(len(processes), 'vCenter')}"
+            output.progress(f"{subject} are at port {port} of {address[0]}, path /metrics")
             output.leave(wait_for_the_end(processes))
 
 
 def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
-    """In the process of one site: answers each question with the text, None = its vCenter is away, and how long that
-    took, in seconds."""
+    """Answer the questions in the process of one site, each with the text and the seconds that it took.
+
+    The text is None if vCenter does not answer.
+    """
     from gpuops.cli.opening import label_of
     from gpuops.report.services.metrics import MetricsWriter
 
     writer = MetricsWriter(label_of(common))
     with ExitStack() as stack:
         reading = _Reading(common, stack)
-        for number, _ in talk.asked():
-            values = reading.values()
-            talk.answer(number, (None if values is None else writer.text(values), reading.took_s))
+        for number, _ in talk.questions():
+            readings = reading.values()
+            talk.answer(number, (None if readings is None else writer.text(readings), reading.took_s))
 
 
 class _Reading:
-    """Reads for one answer after the other. A vCenter that is away makes one answer poor, and ends nothing."""
+    """Reads vCenter for each answer. If vCenter does not answer, that answer has no values."""
 
     def __init__(self, common: CommonOptions, stack: ExitStack) -> None:
         self._common, self._stack = common, stack
@@ -161,15 +163,17 @@ class _Reading:
         """How long the last read took, logging in left out; 0 = it failed."""
 
     def values(self) -> MetricValues | None:
-        """What is there now; None = vCenter is away. Raises LoginRefused, and before the first connection all that
-        `open_site` raises but a vCenter that is away."""
+        """Return the current values; None if vCenter does not answer.
+
+        Raises LoginRefused, and before the first connection all errors of `open_site` except NotConnected.
+        """
         from gpuops import clock
 
         wrong: list[GpuopsError] = []
         values, self.took_s = None, 0.0
         try:
             if self._source is None:
-                self._source = self._opened()
+                self._source = self._open_source()
             began_s = clock.passed_s()
             values = self._source.values(follow=True)
             self.took_s = clock.passed_s() - began_s
@@ -183,17 +187,17 @@ class _Reading:
         self._say(wrong)
         return values
 
-    def _opened(self) -> MetricSource:
+    def _open_source(self) -> MetricSource:
         from gpuops.cli.opening import open_site
         from gpuops.cli.services.metrics_source import MetricSource
 
         return MetricSource(self._stack.enter_context(open_site(self._common)))
 
     def _say(self, wrong: list[GpuopsError]) -> None:
-        """Each trouble once, until it is over: a scrape comes every few seconds."""
+        """Print each error once, until it is over: a scrape comes every few seconds."""
         from gpuops.report.layout import Text
 
-        told = {error.message: error.line for error in wrong}
-        for message in told.keys() - self._said:
-            output.note(Text(f"warning: {told[message]}", "bold red"))
-        self._said = set(told)
+        lines = {error.message: error.line for error in wrong}
+        for message in lines.keys() - self._said:
+            output.note(Text(f"warning: {lines[message]}", "bold red"))
+        self._said = set(lines)

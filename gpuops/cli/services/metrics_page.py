@@ -1,4 +1,4 @@
-"""The page of metrics: threads that answer requests ask for it, and the main thread alone makes it.
+"""The page of metrics: threads that answer requests ask for it, and only the main thread makes it.
 
 So signals, the session of vCenter and the journal stay in one thread, and many that ask at once cost one read.
 """
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 OPTION: Final = ListenOption("--listen", 9188)
 BEGINS_S: Final = 1.0
-"""So long it stands that the process of a site does not run: it is being started, and its vCenter may be well."""
+"""How long a page without values is kept while the process of a site is being started."""
 PATIENCE_S: Final = 8.0
-"""So long a request waits for a new page: Prometheus leaves after 10 s, unless it is told otherwise."""
+"""How long a request waits for a new page: by default Prometheus gives up after 10 s."""
 LATE_S: Final = 60.0
-"""So long after its time a page is still given to one who would wait longer for a new one: then vCenter is away."""
+"""How long an expired page is still returned to a request that waited in vain for a new one."""
 LONGEST_S: Final = 300.0
-"""No page stands longer, unless it is asked for by `--every`."""
+"""The longest time that a page is kept, unless `--every` is longer."""
 BUSY_PART: Final = 50
-"""A fiftieth of the time at the most goes into reading: a large vCenter is read less often."""
+"""At most a fiftieth of the time goes into reading: a large vCenter is read less often."""
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class AskedPage:
-    """The newest page, made anew for who asks, once the last one has stood for as long as was said of it."""
+    """The newest page; a request gets a new one once the last one has expired."""
 
     def __init__(self) -> None:
         self._stands_s = 0.0
@@ -42,14 +42,14 @@ class AskedPage:
         self._asked = False
 
     def begin(self) -> None:
-        """Has a new one made where the last one is old; nobody waits for it here."""
+        """Request a new page if the last one has expired, without waiting for it."""
         with self._changed:
             if self._age_s() >= self._stands_s:
                 self._asked = True
                 self._changed.notify_all()
 
     def ask(self, patience_s: float | None = None) -> bytes | None:
-        """The page; None = it takes longer to make it (PATIENCE_S unless said), and the last one is old."""
+        """Return the page; None if a new one takes too long (`patience_s`) and the last one is too old."""
         with self._changed:
             if self._age_s() < self._stands_s:
                 return self._page
@@ -59,12 +59,12 @@ class AskedPage:
             return self._page if self._number > number or self._age_s() < self._stands_s + LATE_S else None
 
     def wait_until_asked(self) -> None:
-        """Returns when somebody asks for a new page."""
+        """Wait until a new page is requested."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked)
 
-    def told(self, page: bytes, stands_s: float) -> None:
-        """The page is made, and stands for so long."""
+    def publish(self, page: bytes, stands_s: float) -> None:
+        """Set the new page, which is kept for this time."""
         with self._changed:
             self._page, self._made_s, self._asked = page, clock.passed_s(), False
             self._stands_s = stands_s
@@ -76,7 +76,7 @@ class AskedPage:
 
 
 def stands_s(every_s: float, took_s: float) -> float:
-    """How long a page stands that took so long to make.
+    """Return how long a page is kept that took this long to make.
 
     >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
     (30.0, 100.0, 300.0)
@@ -85,12 +85,16 @@ def stands_s(every_s: float, took_s: float) -> float:
 
 
 class SitePages:
-    """The pages of several vCenters, which are made at once, as one. A vCenter that was away when it was last asked is
-    asked again, and waited for by nobody."""
+    """The pages of several vCenters, made in parallel and merged.
+
+    No request waits for a vCenter that did not answer the last time; it is asked again in the background.
+    """
 
     def __init__(self, processes: Sequence[SiteProcess], every_s: float, timeout_s: float) -> None:
         self._every_s, self._timeout_s = every_s, timeout_s
-        self._pages = [(each, AskedPage(), MetricsWriter(each.site).text(None)) for each in processes]
+        self._pages = [
+            (site_process, AskedPage(), MetricsWriter(site_process.site).text(None)) for site_process in processes
+        ]
         self._away: set[str] = set()
         for process, page, unread in self._pages:
             Thread(target=self._make, args=(process, page, unread), name=process.site, daemon=True).start()
@@ -114,29 +118,29 @@ class SitePages:
                 text, took_s = process.ask(None, self._timeout_s)
             except SiteAway:
                 self._away.add(process.site)
-                page.told(unread, BEGINS_S)
+                page.publish(unread, BEGINS_S)
                 continue
             if text is None:
                 self._away.add(process.site)
             else:
                 self._away.discard(process.site)
-            page.told(text or unread, stands_s(self._every_s, took_s))
+            page.publish(text or unread, stands_s(self._every_s, took_s))
 
 
 class Page(Protocol):
-    """What a request is answered with."""
+    """The content of an answer."""
 
     def ask(self) -> bytes | None: ...
 
 
 def handler(page: Page, unread: bytes) -> type[GetHandler]:
-    """Answers requests with the page; with `unread`, which says that vCenter was not read, where it takes too long."""
+    """Return the handler of requests: it answers with the page, or with `unread` if that takes too long."""
 
     class MetricsRequest(GetHandler):
         def page(self, path: str) -> tuple[int, str, bytes]:
             if path != "/metrics":
                 return 404, _PLAIN, b"there is /metrics alone\n"
-            made = page.ask()
-            return 200, CONTENT_TYPE, unread if made is None else made
+            newest = page.ask()
+            return 200, CONTENT_TYPE, unread if newest is None else newest
 
     return MetricsRequest

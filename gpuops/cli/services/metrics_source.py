@@ -1,4 +1,4 @@
-"""Reads what `gpuops metrics` tells, again and again: what did not change is neither read nor worked out anew."""
+"""Reads the values of `gpuops metrics` repeatedly: what did not change is neither read nor computed again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.api import Site, catalog_of
-from gpuops.cli.opening import tells_of_others
+from gpuops.cli.opening import reports_other_vcenters
 from gpuops.errors import StateDamaged
 from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.measurements.newest import newest_use
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 LONGEST_S: Final = 300.0
-"""After so long vCenter is read although it told of no change: it tells of power, hosts and maintenance mode alone."""
+"""vCenter is read after this time even without a notice: it sends notices of power, hosts and maintenance mode only."""
 
 
 class MetricSource:
-    """One vCenter, and what lies on this machine about it. Every request to vCenter is a read."""
+    """One vCenter, and this machine's files about it. Every request to vCenter is a read."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -43,44 +43,44 @@ class MetricSource:
         self._seen_s = 0.0
         self._used: NewestUse | None = None
         self._overdue: tuple[tuple[Overdue, ...], float] | None = None
-        """What was found, and when by `passed_s`: of all vCenters in the journal, where no other process tells."""
+        """Overdue vCenters and the time of the read (`passed_s`)."""
         self.damaged: list[StateDamaged] = []
-        """What could not be read of what lies on this machine, at the last call."""
+        """Errors of this machine's files at the last call."""
 
     def values(self, *, follow: bool = False) -> MetricValues:
-        """What is there now. `follow`: vCenter is read anew only where it told of a change, or that was long ago.
+        """Return the current values. `follow`: read vCenter only after a notice of a change, or after LONGEST_S.
 
-        Raises NotConnected in its kinds, and UsageError for a journal that no URL leads to.
+        Raises NotConnected, and UsageError for the URL of a journal that does not exist.
         """
         return self._with_local(*self._read(follow))
 
     def of_read(self, inventory: Inventory, catalog: Catalog, read_at: datetime) -> MetricValues:
-        """The same of a read that somebody else made; one at a time may call it. Raises UsageError as `values` does."""
+        """Return the values for a read of the caller; not thread-safe. Raises UsageError as `values`."""
         if self._seen is None or self._seen[0] is not inventory:
             self._seen = inventory, catalog, _room(inventory, catalog), read_at
         return self._with_local(*self._seen)
 
     def _with_local(self, inventory: Inventory, catalog: Catalog, room: Capacity, read_at: datetime) -> MetricValues:
-        """With what lies on this machine."""
+        """Return the values with those of this machine's files."""
         self.damaged, sources = [], {}
 
-        def told(source: str, read: Callable[[], T]) -> T | None:
-            """What lies on this machine; None = there is none, or it is damaged."""
+        def read_source(name: str, read: Callable[[], T]) -> T | None:
+            """Return the values of a file; None if it is missing or damaged."""
             try:
                 return read()
             except StateDamaged as error:
                 self.damaged.append(error)
-                sources[source] = False
+                sources[name] = False
                 return None
 
-        self._used = told("measurements", lambda: self._newest_use(inventory))
-        history = told("journal", self._history.events)
-        # one that is damaged is said once
-        night = told("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
-        overdue = told("journal", self._overdue_vcenters) if "journal" not in sources else None
-        diagnoses = told("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
-        for source, found in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
-            if found is not None:
+        self._used = read_source("measurements", lambda: self._newest_use(inventory))
+        history = read_source("journal", self._history.events)
+        # a damaged journal is reported once
+        night = read_source("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
+        overdue = read_source("journal", self._overdue_vcenters) if "journal" not in sources else None
+        diagnoses = read_source("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
+        for source, content in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
+            if content is not None:
                 sources.setdefault(source, True)
         return MetricValues(
             inventory, catalog, room, read_at, self._used, history, night, overdue or (), diagnoses, sources
@@ -90,7 +90,7 @@ class MetricSource:
         now_s = self._site.passed_s()
         if self._overdue is None or now_s - self._overdue[1] >= LONGEST_S:
             site = self._site
-            only = None if tells_of_others() else site.vcenter.uuid
+            only = None if reports_other_vcenters() else site.vcenter.uuid
             self._overdue = (
                 overdue_vcenters(site.state_dir, site.journal_url, site.clock, damaged=self.damaged.append, only=only),
                 now_s,
@@ -98,7 +98,7 @@ class MetricSource:
         return self._overdue[0]
 
     def _newest_use(self, inventory: Inventory) -> NewestUse | None:
-        """Of VMs with vGPUs and hosts with GPUs."""
+        """Return the newest use of VMs with vGPUs and of hosts with GPUs."""
         site = self._site
         entities = {host.ref for host in inventory.hosts.values() if host.gpus}
         entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}
@@ -107,9 +107,9 @@ class MetricSource:
     def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
         vcenter, now_s = self._site.vcenter, self._site.passed_s()
         old = self._seen is None or not follow or now_s - self._seen_s >= LONGEST_S
-        # after a failure it is not asked what changed, whose tries would take a while each
+        # after a failure changes are not asked for: each try would take a while
         if self._seen is None or old or vcenter.wait_for_change(0.0):
-            self._seen = None  # a change is told once: a read that fails is made up for by the next
+            self._seen = None  # a notice comes once: after a failed read the next call must read
             read_at = clock.wall_clock()
             inventory = self._site.with_health(vcenter.inventory())
             catalog = catalog_of(inventory)
@@ -119,6 +119,6 @@ class MetricSource:
 
 
 def _room(inventory: Inventory, catalog: Catalog) -> Capacity:
-    """What fits now, and what would fit if no VM held a vGPU."""
+    """Return the capacity now, and the capacity if no VM held a vGPU."""
     holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
     return capacity(inventory, catalog, desktops=holding)

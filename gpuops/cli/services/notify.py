@@ -1,4 +1,4 @@
-"""`gpuops notify`: whether notices of nights and changes arrive, and those that nobody has accepted yet."""
+"""`gpuops notify`: tests notices of nights and changes, and sends those that no receiver has accepted yet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ notify = VerbTable("notify", "Test where notices of nights and changes go, and s
 @notify.command()
 @spread
 def test(common: CommonOptions) -> None:
-    """Send a test notice to each receiver of the target, and say who accepted it. Asks no vCenter.
+    """Send a test notice to each receiver of the target, and show which accepted it. Asks no vCenter.
 
-    Exit code 5 when nobody accepted it, 4 when one did not.
+    Exit code 5 if no receiver accepted it, 4 if one did not.
 
     \b
     Example:
@@ -33,10 +33,10 @@ def test(common: CommonOptions) -> None:
 @notify.command()
 @spread
 def flush(common: CommonOptions) -> None:
-    """Send the notices of the target that wait, and tell of runs whose process is gone. Asks no vCenter.
+    """Send the waiting notices of the target, and notices of runs whose process has died. Asks no vCenter.
 
-    For a unit of systemd that `OnFailure=` of the nights' units starts: of a unit that did not get as far as a run it
-    tells too. Exit codes as for `gpuops notify test`.
+    Use it in a unit of systemd that `OnFailure=` of the nights' units starts: it also reports a unit that failed before
+    its run. Exit codes as for `gpuops notify test`.
 
     \b
     Example:

@@ -62,17 +62,17 @@ def look(
         context.obj = common
         return
 
-    def told(cycle: Cycle) -> None:
+    def print_cycle(cycle: Cycle) -> None:
         if output.manners().verbose:
             output.progress(cycle_text(cycle))
 
     with open_site(common) as site:
         host_shell.asked_for_measurements(site)
-        kept = site.measured.retention
-        retention = Retention(fine_days or kept.fine_days, hourly_days or kept.hourly_days)
+        stored_days = site.measured.retention
+        retention = Retention(fine_days or stored_days.fine_days, hourly_days or stored_days.hourly_days)
         if not once:
             collect_garbage_often()
-            observe_for_ever(site, retention, told)
+            observe_for_ever(site, retention, print_cycle)
         cycle = look_once(site, retention)
     output.show(cycle_text(cycle), ObserveDocument.made_of(cycle))
 
@@ -90,5 +90,5 @@ def status(common: CommonOptions) -> None:
     from gpuops.cli.opening import measurements_of
     from gpuops.report.services.measurement import ObserveStatusDocument, stored_text
 
-    found = stored_measurements(*measurements_of(common))
-    output.show(stored_text(found), ObserveStatusDocument.made_of(found))
+    stored = stored_measurements(*measurements_of(common))
+    output.show(stored_text(stored), ObserveStatusDocument.made_of(stored))

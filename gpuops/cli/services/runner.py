@@ -60,11 +60,11 @@ def runner_init(
         output.show((printed.rstrip("\n") or "-- nothing to do").split("\n"), RunnerInitDocument(sql=printed))
         return
     url = _url(common)
-    made = asyncio.run(_made(url))
+    created = asyncio.run(_create_tables(url))
     with closing(open_database(url)) as database:
         before = upgrade(database, Contents.RUNNERS)
     output.show(
-        init_text(before, HEAD, has_made_queue=made), RunnerInitDocument(made=made, before=before, revision=HEAD)
+        init_text(before, HEAD, has_made_queue=created), RunnerInitDocument(made=created, before=before, revision=HEAD)
     )
 
 
@@ -119,10 +119,10 @@ def runner_run(
         )  # fmt: skip
         rotations = obeyed.begin(wall_clock())
         alarm = OverdueAlarm(state_dir, url, lambda: parsed_configuration(obeyed.text, file), os.environ, _say)
-        told = stack.enter_context(serve_health(address, STALE_S)) if address is not None else None
+        health_state = stack.enter_context(serve_health(address, STALE_S)) if address is not None else None
         collect_garbage_often()
         tell_systemd(BEGUN)
-        asyncio.run(_run(url, rotations, obeyed, alarm, told))
+        asyncio.run(_run(url, rotations, obeyed, alarm, health_state))
 
 
 @runner.command("status")
@@ -139,12 +139,12 @@ def runner_status(common: CommonOptions) -> None:
     from gpuops.clock import machine_time
     from gpuops.report.services.runner import RunnerStatusDocument, runner_text
 
-    found = asyncio.run(_status(_url(common)))
-    output.show(runner_text(found, machine_time()), RunnerStatusDocument.made_of(found))
+    queue_status = asyncio.run(_status(_url(common)))
+    output.show(runner_text(queue_status, machine_time()), RunnerStatusDocument.made_of(queue_status))
 
 
 def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
-    """Asks for a night of the policy now, whoever of the runners plays it. `yes`: nobody is asked whether it may.
+    """Ask the runners for a night of the policy now. `yes`: do not ask the admin first.
 
     Raises UsageError, QueueAway; Refused outside the policy's windows, for what a runner plays then is a return.
     """
@@ -159,49 +159,49 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     from gpuops.runner.configuration import rotations_of
     from gpuops.runner.due import half_of, refuse_other_modes
 
-    wanted = load_policy(policy)
-    refuse_other_modes(wanted)
-    sites = rotations_of(_configured(), common.vcenter, wall_clock())
+    rules = load_policy(policy)
+    refuse_other_modes(rules)
+    sites = rotations_of(_configuration(), common.vcenter, wall_clock())
     if len(sites) != 1:
         raise UsageError("--fleet asks for one vCenter's turn", hint=f"say which: --vcenter {' or '.join(sites)}")
-    ((site, known),) = sites.items()
-    if wanted.name not in known:
+    ((site, played_rotations),) = sites.items()
+    if rules.name not in played_rotations:
         raise UsageError(
-            f"policy {wanted.name} is none of those that runners play on {site}",
-            hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(known)}",
+            f"runners play no policy {rules.name} on {site}",
+            hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(played_rotations)}",
         )
-    played = known[wanted.name]
-    if wanted.digest != played.policy.digest:
+    played = played_rotations[rules.name]
+    if rules.digest != played.policy.digest:
         raise UsageError(
-            f"{policy} is not the policy {wanted.name} that runners play on {site}: the files differ",
+            f"{policy} is not the policy {rules.name} that runners play on {site}: the files differ",
             hint=f"say --policy {played.file}",
         )
-    if half_of(wanted, wall_clock()) is not Half.NIGHT:
+    if half_of(rules, wall_clock()) is not Half.NIGHT:
         raise Refused(
-            f"no window of {wanted.name} is open: a runner would play a return",
+            f"no window of {rules.name} is open: a runner would play a return",
             hint="gpuops rotate plan shows the next night; runners begin it by themselves",
         )
     url = _url(common)
     if not yes:
-        confirm(Text(f"{site}: a runner plays a night of {wanted.name}"), "a night suspends desktops")
-    asked = asyncio.run(_asked(url, site, wanted.name))
-    text = f"{site}: rotate night of {wanted.name} {'was asked for' if asked else 'waits already'}"
-    output.show(text, RunnerAskedDocument(site, wanted.name, Half.NIGHT, asked))
+        confirm(Text(f"{site}: a runner plays a night of {rules.name}"), "a night suspends desktops")
+    is_new = asyncio.run(_ask_for_night(url, site, rules.name))
+    text = f"{site}: rotate night of {rules.name} {'was asked for' if is_new else 'waits already'}"
+    output.show(text, RunnerAskedDocument(site, rules.name, Half.NIGHT, is_new))
 
 
 def _sql(common: CommonOptions) -> str:
-    """What makes the tables that the database lacks; of the queue where Procrastinate is installed. "" = it has all."""
+    """Return the SQL for missing tables, with those of the queue if it is installed; "" = none is missing."""
     from gpuops.execute.journal.stores import open_database
     from gpuops.execute.journal.upgrading import statements
     from gpuops.runner.configuration import database_of
 
-    url = database_of(_configured(), common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
-    found = statements(open_database(url))
+    url = database_of(_configuration(), common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
+    sql = statements(open_database(url))
     if find_spec("procrastinate") is not None:
         import asyncio
 
-        found += asyncio.run(_sql_of_queue(url))
-    return found
+        sql += asyncio.run(_sql_of_queue(url))
+    return sql
 
 
 async def _sql_of_queue(url: str) -> str:
@@ -211,14 +211,14 @@ async def _sql_of_queue(url: str) -> str:
         return await queue.sql_to_make()
 
 
-async def _made(url: str) -> bool:
+async def _create_tables(url: str) -> bool:
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
 
     async with ProcrastinateQueue(url).opened() as queue:
         return await queue.make()
 
 
-async def _asked(url: str, site: str, policy: str) -> bool:
+async def _ask_for_night(url: str, site: str, policy: str) -> bool:
     from gpuops.model.nights.runners import PolicyTurn
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
 
@@ -242,7 +242,7 @@ async def _run(
     import signal
 
     from gpuops.runner.children import Children
-    from gpuops.runner.configuration import told
+    from gpuops.runner.configuration import describe_rotations
     from gpuops.runner.job_queue import QueueAway
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
     from gpuops.runner.service import Service
@@ -250,14 +250,14 @@ async def _run(
     async with ProcrastinateQueue(url).opened() as queue:
         children = Children(obeyed.environment, obeyed.configuration_of, _say)
         service = Service(queue, rotations, children, _say, configured=obeyed.read_anew)
-        service.returned_all = obeyed.leaving.returned
+        service.returned_all = obeyed.leaving.forget_target
         service.share, service.alarm = obeyed.share, alarm.look
         if health is not None:
             service.looked = lambda found: health.note_look(is_available=found)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)
-        _say(told(rotations))
+        _say(describe_rotations(rotations))
         try:
             await queue.require()
         except QueueAway as away:  # returns are due all the same
@@ -266,27 +266,27 @@ async def _run(
 
 
 def _say(line: str) -> None:
-    """Writes a line of the runner's log: names in it may come from the database, or from a process that it started."""
+    """Write a line of the runner's log: names in it may come from the database, or from a process that it started."""
 
     output.note(line)
 
 
 def _url(common: CommonOptions) -> str:
-    """The database of the queue, for libpq. Raises UsageError, TargetError."""
-    return _database(common, _configured())
+    """Return the database of the queue, for libpq. Raises UsageError, TargetError."""
+    return _database(common, _configuration())
 
 
 def _database(common: CommonOptions, configured: Configuration) -> str:
     from gpuops.distribution import install_extra
     from gpuops.runner.configuration import database_of
 
-    found = database_of(configured, common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
+    url = database_of(configured, common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
     if find_spec("procrastinate") is None:
         raise UsageError("runners need Procrastinate", hint=install_extra("fleet"))
-    return found
+    return url
 
 
-def _configured() -> Configuration:
+def _configuration() -> Configuration:
     from gpuops.config.vcenter.targets import parsed_configuration
 
     file, text = _file_and_text()
@@ -294,7 +294,7 @@ def _configured() -> Configuration:
 
 
 def _file_and_text() -> tuple[Path, str]:
-    """The configuration file; one that is not there says nothing. Raises TargetError."""
+    """Return the configuration file and its text, "" if it is missing. Raises TargetError."""
     from gpuops.config.user_paths import config_file
     from gpuops.files.file import is_missing, read_text
 

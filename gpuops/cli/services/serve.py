@@ -93,17 +93,17 @@ def serve(
         listener = stack.enter_context(_listening(option, address))
         metrics = ServedMetrics(vcenter)
 
-        def opened() -> ServedFleet:
+        def open_fleet() -> ServedFleet:
             site = stack.enter_context(open_site(common))
             return metrics.fleet(ServedFleet(only_read(site), since, night, owners))
 
         server = stack.enter_context(serving(listener, access, metrics.text, _say))
         port = listener.getsockname()[1]
         output.progress(f"the page of {vcenter} is at http://{_in_url(address[0])}:{port}/")
-        if common.password_stdin:  # it is read once: a vCenter that is away now could not be tried again
-            fleet = opened()
+        if common.password_stdin:  # stdin is read once: a second connection would have no password
+            fleet = open_fleet()
             Following(lambda: fleet, server.tell, _say).run()
-        Following(opened, server.tell, _say).run()
+        Following(open_fleet, server.tell, _say).run()
 
 
 def _serve_sites(
@@ -113,7 +113,7 @@ def _serve_sites(
     access: Access,
     words: tuple[str | None, Path | None, str],
 ) -> int:
-    """The same of several vCenters; the exit code, once none of them can be followed any more."""
+    """Serve several vCenters; return the exit code once none of them can be followed."""
     from gpuops.cli.services.serve_sites import ServedWords, serve_sites
     from gpuops.cli.sites import TIMEOUT_S, services_of
     from gpuops.report.text import count
@@ -130,42 +130,42 @@ def _serve_sites(
 
 
 def _require_web() -> None:
-    """Raises UsageError where the extra is not installed."""
+    """Raise UsageError if the extra is not installed."""
     from importlib.util import find_spec
 
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         from gpuops.distribution import install_extra
 
-        said = "gpuops serve needs starlette and uvicorn, and they are not installed"
-        raise UsageError(said, hint=install_extra("web"))
+        message = "gpuops serve needs starlette and uvicorn, and they are not installed"
+        raise UsageError(message, hint=install_extra("web"))
 
 
 def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
-    """Raises UsageError for a file that cannot be read or holds no login."""
+    """Return the logins. Raises UsageError for a file that cannot be read or has no login."""
     from gpuops.config.vcenter.login import read_password_file
     from gpuops.web.access import Access, PasswordLogin
 
     passwords = None
     if login_file is not None:
-        told = read_password_file(login_file, private=True, holds="login", several_lines=True)
-        passwords = PasswordLogin.parse(told, str(login_file))
+        login_text = read_password_file(login_file, private=True, holds="login", several_lines=True)
+        passwords = PasswordLogin.parse(login_text, str(login_file))
     for name in hosts:
         if not name or not name.isascii() or set(name) & set(":/@ "):
-            said = f"--host {name!r} is no name of a host"
-            raise UsageError(said, hint="say the name alone: --host gpus.example.com")
+            message = f"--host {name!r} is no name of a host"
+            raise UsageError(message, hint="say the name alone: --host gpus.example.com")
     return Access(passwords, proxy, tuple(name.lower().rstrip(".") for name in hosts))
 
 
 def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -> ProxyLogin | None:
-    """Raises UsageError unless all three are said, or none."""
-    said = {"--proxy-header": header, "--proxy-from": addresses, "--proxy-secret-file": secret_file}
-    missing = [name for name, value in said.items() if not value]
-    if len(missing) == len(said):
+    """Return the login of a proxy. Raises UsageError unless all three options are set, or none."""
+    options = {"--proxy-header": header, "--proxy-from": addresses, "--proxy-secret-file": secret_file}
+    missing = [name for name, setting in options.items() if not setting]
+    if len(missing) == len(options):
         return None
     if header is None or secret_file is None or missing:
         raise UsageError(
             f"a proxy's login lacks {' and '.join(missing)}",
-            hint="say header, address and secret: whoever reaches the address could send the header",
+            hint="set header, address and secret: any client that reaches the address could send the header",
         )
     from gpuops.config.vcenter.login import read_password_file
     from gpuops.web.access import ProxyLogin
@@ -175,15 +175,15 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
 
 
 def _refuse_open(host: str, access: Access) -> None:
-    """Raises UsageError for an address that others reach, without a login."""
+    """Raise UsageError for an address that others reach, without a login."""
     from gpuops.web.access import is_loopback
 
     if is_loopback(host):
         return
     if access.open:
         raise UsageError(
-            f"--listen {host}: others reach that address, and nobody would be asked for a login",
-            hint="say --login-file FILE, or what tells of a proxy's login; or listen on 127.0.0.1",
+            f"--listen {host}: others reach that address, and it would need no login",
+            hint="set --login-file FILE, or the options of a proxy's login; or listen on 127.0.0.1",
         )
     if access.passwords is not None:
         output.note("warning: names and passwords cross the network in the clear: let a proxy with TLS ask for them")
@@ -191,7 +191,7 @@ def _refuse_open(host: str, access: Access) -> None:
 
 @contextmanager
 def _listening(option: ListenOption, address: tuple[str, int]) -> Iterator[socket.socket]:
-    """A socket that takes connections there. Raises UsageError."""
+    """Yield a socket that listens at the address. Raises UsageError."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -199,8 +199,8 @@ def _listening(option: ListenOption, address: tuple[str, int]) -> Iterator[socke
             listener.bind(address)
             listener.listen()
         except OSError as error:
-            said = f"{option.name} {address[0]}:{address[1]} cannot be used: {error.strerror}"
-            raise UsageError(said, hint=option.hint) from error
+            message = f"{option.name} {address[0]}:{address[1]} cannot be used: {error.strerror}"
+            raise UsageError(message, hint=option.hint) from error
         yield listener
 
 

@@ -1,4 +1,4 @@
-"""What `gpuops serve` reads: a report of the fleet, past nights and changes, and what Prometheus is told of both."""
+"""What `gpuops serve` reads: a report of the fleet, past nights and changes, and metrics of both for Prometheus."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ServedFleet:
-    """One vCenter, asked as `gpuops report` asks it."""
+    """One vCenter, read as by `gpuops report`."""
 
     site: Site
     since: str | None
     policy: Policy | None
     owners: OwnerKey
     only_own: bool = False
-    """Whether `history` is that of this vCenter alone, for other sites share its journal."""
+    """Whether `history` has only this vCenter, because other sites share its journal."""
     newest: FleetReport | None = None
     figures: Document | None = None
-    """Of the newest, what the table of several sites shows."""
+    """The row of the newest report in the table of several sites."""
 
     def wait_for_change(self, timeout_s: float) -> bool:
         return self.site.vcenter.wait_for_change(timeout_s)
 
     def read(self) -> FleetRead:
-        """Raises NotConnected in its kinds, StateDamaged."""
+        """Return one read. Raises NotConnected, StateDamaged."""
         site = self.site
         since = parse_since("--since", self.since, clock.wall_clock()) if self.since is not None else None
-        found = fleet_report(site, since=since, policy=self.policy, owners=self.owners)
+        report = fleet_report(site, since=since, policy=self.policy, owners=self.owners)
         past = history(site.state_dir, site.journal_url, vcenter=site.vcenter.uuid if self.only_own else None)
         named = self.policy.name if self.policy is not None else None
-        inventory = found.fleet.inventory
-        others: dict[str, Callable[[], AnyDocument]] = {
-            "inventory": partial(fleet_document, found.fleet),
-            "capacity": partial(capacity_document, found.capacity, named),
-            "doctor": partial(doctor_document, found.examination),
+        inventory = report.fleet.inventory
+        documents: dict[str, Callable[[], AnyDocument]] = {
+            "inventory": partial(fleet_document, report.fleet),
+            "capacity": partial(capacity_document, report.capacity, named),
+            "doctor": partial(doctor_document, report.examination),
             "history": partial(HistoryDocument.made_of, past),
         }
-        if found.idle is not None:
-            others["idle"] = partial(idle_document, found.idle, inventory, named)
-        report = as_values(fleet_report_document(found))
-        self.newest, self.figures = found, site_figures(report)
-        return FleetRead(report, others)
+        if report.idle is not None:
+            documents["idle"] = partial(idle_document, report.idle, inventory, named)
+        report_values = as_values(fleet_report_document(report))
+        self.newest, self.figures = report, site_figures(report_values)
+        return FleetRead(report_values, documents)
 
 
 class ServedMetrics:
-    """What Prometheus is told, of what was read for the page: it costs vCenter nothing."""
+    """Metrics for Prometheus, from the reads for the page: no further request to vCenter."""
 
     def __init__(self, vcenter: str) -> None:
         self._writer = MetricsWriter(vcenter)
@@ -77,12 +77,12 @@ class ServedMetrics:
         self._source: MetricSource | None = None
 
     def fleet(self, fleet: ServedFleet) -> ServedFleet:
-        """It is of this fleet from here on."""
+        """Use the reads of this fleet from now on."""
         self._source, self._fleet = MetricSource(fleet.site), fleet
         return fleet
 
     def text(self, now: Current) -> bytes:
-        """Called by one thread at a time. A vCenter that is away is said to be, as by `gpuops metrics`."""
+        """Return the metrics; not thread-safe. They report a vCenter that does not answer, as in `gpuops metrics`."""
         newest = self._fleet.newest if self._fleet is not None else None
         if now.edition is None or now.trouble is not None or self._source is None or newest is None:
             return self._writer.text(None)

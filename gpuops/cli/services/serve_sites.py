@@ -1,7 +1,7 @@
-"""`gpuops serve --site`: the page of each vCenter from a process of its own, and a table of all.
+"""`gpuops serve --site`: the page of each vCenter from its own process, and a table of all.
 
-The process of a site reads its vCenter as `gpuops serve` does, and tells of each edition; page and documents are made
-there too, when somebody asks for them.
+The process of a site reads its vCenter as `gpuops serve` does, and reports each edition; it also makes page and
+documents when they are requested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.cli.options import CommonOptions
-from gpuops.cli.sites.services import SiteAway, SiteProcess, SiteTalk, end_this_process, kept, wait_for_the_end
+from gpuops.cli.sites.services import SiteAway, SiteProcess, SiteTalk, end_this_process, keep_running, wait_for_the_end
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.services.metrics import MetricsWriter, merged_families
 from gpuops.report.sites import SiteFailure
@@ -38,7 +38,7 @@ _ABOVE: Final = "../../"
 
 @dataclass(frozen=True, slots=True)
 class ServedWords:
-    """What the command was told of the page, for the process of each site to read anew."""
+    """The command's options for the page, which the process of each site parses again."""
 
     since: str | None
     policy: Path | None
@@ -47,7 +47,7 @@ class ServedWords:
 
 @dataclass(frozen=True, slots=True)
 class ToldEdition:
-    """What the process of a site tells of an edition, and why its vCenter is not followed now."""
+    """The report of a site's process about an edition, and why its vCenter is not followed now."""
 
     name: str | None
     """None = vCenter was never read."""
@@ -67,26 +67,26 @@ def serve_sites(
     say: Callable[[str], None],
     began: Callable[[], None],
 ) -> int:
-    """Until a signal ends it, or no process of a site goes on: the exit code then. `began` is called once."""
+    """Serve until a signal, or until no process of a site runs; return the exit code. `began` is called once."""
     sites = [(site, common) for site, common in services]
     overview = Overview([site for site, _ in sites])
     servers, in_order = list[WebServer](), Lock()
     processes: dict[str, SiteProcess] = {}
 
     def body(name: str, document: str) -> bytes:
-        found: bytes = processes[name].ask(document, timeout_s)
-        return found
+        content: bytes = processes[name].ask(document, timeout_s)
+        return content
 
-    def hear(name: str, what: Any) -> None:
-        current, figures = _current(what, partial(body, name))
+    def hear(name: str, news: Any) -> None:
+        current, figures = _current(news, partial(body, name))
         with in_order:
             servers[0].tell(current, name)
             servers[0].tell(overview.tell(name, current, figures))
 
     def metrics(name: str, now: Current) -> bytes:
-        asked = [name] if name else [*processes]
-        with ThreadPoolExecutor(len(asked)) as pool:
-            return merged_families(pool.map(metrics_of, asked)).encode()
+        names = [name] if name else [*processes]
+        with ThreadPoolExecutor(len(names)) as pool:
+            return merged_families(pool.map(metrics_of, names)).encode()
 
     def metrics_of(name: str) -> str:
         try:
@@ -106,23 +106,23 @@ def serve_sites(
     with serving_sites(listener, [*processes], access, metrics, say) as server:
         servers.append(server)
         server.tell(overview.begin())
-        with kept([*processes.values()], [__name__, "gpuops.cli.services.serve_reads"]):
+        with keep_running([*processes.values()], [__name__, "gpuops.cli.services.serve_reads"]):
             began()
             return wait_for_the_end([*processes.values()])
 
 
-def _current(what: Any, body: Callable[[str], bytes]) -> tuple[Current, Document | None]:
-    if isinstance(what, SiteFailure):
-        return Current(trouble=what.message), None
-    assert isinstance(what, ToldEdition)
-    if what.name is None or what.read_at is None:
-        return Current(trouble=what.trouble), None
-    makers = {document: partial(body, document) for document in what.documents}
-    return Current(Edition(what.name, what.read_at, what.read_s, makers), what.trouble), what.figures
+def _current(news: Any, body: Callable[[str], bytes]) -> tuple[Current, Document | None]:
+    if isinstance(news, SiteFailure):
+        return Current(trouble=news.message), None
+    assert isinstance(news, ToldEdition)
+    if news.name is None or news.read_at is None:
+        return Current(trouble=news.trouble), None
+    makers = {document: partial(body, document) for document in news.documents}
+    return Current(Edition(news.name, news.read_at, news.read_s, makers), news.trouble), news.figures
 
 
 def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> None:
-    """In the process of one site: reads its vCenter, tells of each edition, and makes what is asked for."""
+    """Run the process of one site: read its vCenter, report each edition, and make requested documents."""
     from gpuops.api.connection import only_read
     from gpuops.cli.opening import label_of, open_site
     from gpuops.cli.services.serve_reads import ServedFleet, ServedMetrics
@@ -134,7 +134,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
     newest, fleets = [Current()], list[ServedFleet]()
     with ExitStack() as stack:
 
-        def opened() -> ServedFleet:
+        def open_fleet() -> ServedFleet:
             site = stack.enter_context(open_site(common))
             fleets.append(ServedFleet(only_read(site), words.since, night, owners, only_own=True))
             return metrics.fleet(fleets[-1])
@@ -149,20 +149,20 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
                 talk.tell(ToldEdition(edition.name, edition.read_at, edition.read_s, names, figures, now.trouble))
 
         def answer() -> None:
-            for number, name in talk.asked():
+            for number, name in talk.questions():
                 try:
-                    talk.answer(number, _made(name, newest[0], metrics.text))
-                except Exception as error:  # said by the one that asked; the next page may be made
+                    talk.answer(number, _body_of(name, newest[0], metrics.text))
+                except Exception as error:  # the caller reports it; the next page may succeed
                     talk.refuse(number, f"{type(error).__name__}: {error}")
             end_this_process()
 
         Thread(target=answer, name="answers", daemon=True).start()
         say = partial(_say, talk)
-        Following(opened, tell, say, above=_ABOVE, begin=f"{os.getpid()}.").run()
+        Following(open_fleet, tell, say, above=_ABOVE, begin=f"{os.getpid()}.").run()
 
 
-def _made(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
-    """The body of that name, of the newest edition."""
+def _body_of(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
+    """Return the document of that name of the newest edition."""
     if name == METRICS:
         return metrics(now)
     assert now.edition is not None, "only what an edition has is asked for"

@@ -1,7 +1,7 @@
-"""A command with `--site`: the same function is called once per vCenter, each in a process of its own, at once.
+"""A command with `--site`: the same function is called once per vCenter, each in its own process, in parallel.
 
-Every command that only reads is asked this way (`options.reads_sites`), and knows nothing of it: it runs as it does
-with `--vcenter NAME`, and its result is merged with those of the others where it would be printed.
+Every command that only reads can be run this way (`options.reads_sites`): it runs as with `--vcenter NAME`, and its
+result is merged with the other results instead of being printed.
 """
 
 from __future__ import annotations
@@ -30,31 +30,33 @@ _OF_ONE: Final = {
     "password_stdin": "--password-stdin",
     "thumbprint": "--thumbprint",
 }
-"""Options that speak of one vCenter, by their parameters."""
+"""Options for one vCenter, by their parameters."""
 _OF_NONE: Final = {"busy": "--busy", "workloads": "--workloads"}
-"""Those with which no vCenter is asked."""
+"""Options with which no vCenter is read."""
 
 
-def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: CommonOptions) -> None:
-    """Calls the command for each site that `--site` means, and prints all answers as one; ends with its exit code.
+def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common: CommonOptions) -> None:
+    """Call the command for each selected site, print all answers as one, and end with its exit code.
 
-    `given` are the command's own arguments. Raises UsageError for options that are of one vCenter alone, and for a
-    `--site` that means none.
+    `arguments` are the command's own arguments. Raises UsageError for options for one vCenter, and for a `--site` that
+    selects none.
     """
     from gpuops.cli.sites.files import SiteFiles
     from gpuops.cli.sites.processes import SiteQuestion, answers_of
 
-    if wrong := next((option for name, option in _OF_NONE.items() if given.get(name)), None):
+    if wrong := next((option for name, option in _OF_NONE.items() if arguments.get(name)), None):
         raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} asks no vCenter: leave --site out")
-    sites = _sites_meant(given, common)
-    with SiteFiles(given) as files:
-        arguments: dict[str, dict[str, Any]] = {}
+    sites = _sites_meant(arguments, common)
+    with SiteFiles(arguments) as files:
+        by_site: dict[str, dict[str, Any]] = {}
         for site in sites:
-            own = files.of(site.name) | _policy_of(site.policy, given)
+            of_site = files.of(site.name) | _policy_of(site.policy, arguments)
             alone = _of_site(common, site)
-            arguments[site.name] = {name: alone if value is common else value for name, value in given.items()} | own
+            by_site[site.name] = {
+                name: alone if argument is common else argument for name, argument in arguments.items()
+            } | of_site
         questions = [
-            SiteQuestion(site, partial(command, **arguments[site.name]), files.need_document, first=site is sites[0])
+            SiteQuestion(site, partial(command, **by_site[site.name]), files.need_document, first=site is sites[0])
             for site in sites
         ]
         answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
@@ -63,9 +65,9 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
 
 
 def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptions]]:
-    """The sites of a command that goes on until it is stopped, each with the options that name it alone.
+    """Return the sites of a service, each with the options for it alone.
 
-    Raises UsageError as `ask_sites`, and for --jobs: each vCenter has a process for as long as the command goes on.
+    Raises UsageError as `ask_sites`, and for --jobs: each vCenter has a process as long as the service runs.
     """
     if common.jobs is not None:
         raise UsageError(
@@ -75,12 +77,12 @@ def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptio
     return [(site, _of_site(common, site)) for site in _sites_meant({}, common)]
 
 
-def _sites_meant(given: Mapping[str, Any], common: CommonOptions) -> tuple[ConfiguredSite, ...]:
+def _sites_meant(arguments: Mapping[str, Any], common: CommonOptions) -> tuple[ConfiguredSite, ...]:
     from gpuops.cli.opening import sites_of
     from gpuops.config.vcenter.sites import refuse_one_login
 
-    said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
-    if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
+    options = {**arguments, **{field.name: getattr(common, field.name) for field in fields(common)}}
+    if wrong := next((option for name, option in _OF_ONE.items() if options.get(name)), None):
         raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
     sites = sites_of(common.site or "")
     refuse_one_login([site.name for site in sites], os.environ, common.password_file)
@@ -91,30 +93,30 @@ def _of_site(common: CommonOptions, site: ConfiguredSite) -> CommonOptions:
     return replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
 
 
-def _policy_of(policy: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The site's own rotation policy, where the command takes one and none is said."""
-    return {"policy": policy} if policy is not None and "policy" in given and given["policy"] is None else {}
+def _policy_of(policy: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the site's own rotation policy if the command takes one and none is given."""
+    return {"policy": policy} if policy is not None and "policy" in arguments and arguments["policy"] is None else {}
 
 
 def _tell(answers: list[SiteAnswer]) -> None:
-    """On stderr, why a site has no answer; of a request that is wrong everywhere the one reason, which ends it."""
+    """Print why a site has no answer. Raises UsageError for a reason that all sites share."""
     from gpuops.report.layout import Text
     from gpuops.report.sites import common_failure
 
     if (everywhere := common_failure(answers)) is not None:
         raise UsageError(everywhere.message, hint=everywhere.hint)
-    for each in answers:
-        if each.failure is not None:
-            output.note(Text(f"error: {each.site}: {each.failure.message}", "bold red"))
-            output.note(f"next: {each.failure.hint}" if each.failure.hint else ())
+    for answer in answers:
+        if answer.failure is not None:
+            output.note(Text(f"error: {answer.site}: {answer.failure.message}", "bold red"))
+            output.note(f"next: {answer.failure.hint}" if answer.failure.hint else ())
 
 
 def _show(answers: list[SiteAnswer], files: Any) -> None:
     """Print all answers as one."""
     from gpuops.report.sites import exit_code_of, merged_csv, sites_document, sites_text
 
-    text, answers = files.written(answers)
-    tables = {each.site: each.csv for each in answers if each.failure is None}
-    document, shown = sites_document(answers), text if text is not None else sites_text(answers)
-    output.show(shown, document, csv=lambda: merged_csv(tables))
+    text, answers = files.write_all(answers)
+    tables = {answer.site: answer.csv for answer in answers if answer.failure is None}
+    document, merged_text = sites_document(answers), text if text is not None else sites_text(answers)
+    output.show(merged_text, document, csv=lambda: merged_csv(tables))
     output.leave(exit_code_of(answers))

@@ -1,4 +1,4 @@
-"""Files that a command writes, when several sites are asked: each writes its own aside, and one is made of them."""
+"""Files that a command writes for several sites: each site writes a temporary file, and these are merged."""
 
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ _METRICS: Final = "textfile"
 _HOURS: Final = "csv"
 _PAGE: Final = "html"
 _SITE_COLUMN: Final = "x_Site"
-"""Columns that FOCUS does not have begin so."""
+"""FOCUS reserves this prefix for additional columns."""
 _LARGEST: Final = 1024**3
 
 
 class SiteFiles:
     """The files that the arguments of a command name; use it in a `with`."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._wanted = {name: given[name] for name in (_METRICS, _HOURS, _PAGE) if isinstance(given.get(name), Path)}
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._wanted = {
+            name: arguments[name] for name in (_METRICS, _HOURS, _PAGE) if isinstance(arguments.get(name), Path)
+        }
         self._folder: TemporaryDirectory[str] | None = None
         self._of: dict[str, dict[str, Path]] = {}
 
     @property
     def need_document(self) -> bool:
-        """Whether a file is made of the sites' documents."""
+        """Return whether a file is made from the sites' documents."""
         return _PAGE in self._wanted
 
     def of(self, site: str) -> dict[str, Path | None]:
-        """What the site is told in place of these arguments."""
+        """Return the arguments of the site in place of the original ones."""
         place = Path(self._folder.name if self._folder else "", str(len(self._of)))
         self._of[site] = {name: place.with_suffix(f".{_SUFFIXES[name]}") for name in self._wanted if name != _PAGE}
         return {**self._of[site], **({_PAGE: None} if _PAGE in self._wanted else {})}
 
-    def written(self, answers: list[SiteAnswer]) -> tuple[Shown | None, list[SiteAnswer]]:
-        """Writes the files. The text to print in place of the sites' own, None = none; and the answers, which name the
-        file that is there now. Raises GpuopsError for a file that cannot be written."""
+    def write_all(self, answers: list[SiteAnswer]) -> tuple[Shown | None, list[SiteAnswer]]:
+        """Write the merged files; return the text to print instead of the sites' texts, or None, and the answers.
+
+        The answers name the merged file. Raises GpuopsError for a file that cannot be written.
+        """
         if (page := self._wanted.get(_PAGE)) is not None:
             _write_private(page, _page(answers))
         if (hours := self._wanted.get(_HOURS)) is not None:
@@ -58,7 +62,7 @@ class SiteFiles:
         return merged_csv(self._texts(_HOURS), _SITE_COLUMN) or csv_text((_SITE_COLUMN, *FOCUS_COLUMNS), ())
 
     def _metrics(self, path: Path, answers: list[SiteAnswer]) -> tuple[Shown, list[SiteAnswer]]:
-        """A site that wrote nothing, for it was ended, was not read."""
+        """Write the metrics; a site whose process was stopped counts as not read."""
         from dataclasses import replace
 
         from gpuops.files.private_file import write_readable
@@ -66,17 +70,19 @@ class SiteFiles:
         from gpuops.report.services.metrics import MetricsWriter, merged_families, written_text
 
         texts = self._texts(_METRICS)
-        every = [texts.get(each.site) or MetricsWriter(each.site).text(None).decode() for each in answers]
-        made = merged_families(every)
-        write_readable(path, made)
+        every = [texts.get(answer.site) or MetricsWriter(answer.site).text(None).decode() for answer in answers]
+        merged = merged_families(every)
+        write_readable(path, merged)
         named = [
-            replace(each, json=document_text({**each.document, "file": str(path)})) if each.kind is not None else each
-            for each in answers
+            replace(answer, json=document_text({**answer.document, "file": str(path)}))
+            if answer.kind is not None
+            else answer
+            for answer in answers
         ]
-        return written_text(str(path), made.encode()), named
+        return written_text(str(path), merged.encode()), named
 
     def _texts(self, name: str) -> dict[str, str]:
-        """What the sites wrote; those that wrote nothing are left out."""
+        """Return the texts that the sites wrote, by site."""
         from gpuops.files.file import read_text
 
         paths = {site: files[name] for site, files in self._of.items()}
@@ -104,7 +110,7 @@ def _page(answers: Sequence[SiteAnswer]) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """As the command itself writes it."""
+    """Write the file as the command itself does."""
     from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)

@@ -1,8 +1,8 @@
-"""What goes on until it is stopped, of several vCenters: each has a process of its own, begun anew where it died.
+"""Services for several vCenters: each vCenter has its own process, which is restarted when it dies.
 
-The processes are started by multiprocessing's fork server, for the one that asks has threads by then. Parent and child
-talk over one pipe: the parent asks by numbers, the child answers, tells what is new, and says lines for stderr. A child
-whose pipe ends, for its parent is gone, ends as by a signal.
+Multiprocessing's fork server starts the processes, because the parent has threads by then. Parent and child use one
+pipe: the parent sends numbered questions, the child sends answers, news, and lines for stderr. A child whose pipe
+closes, because its parent has died, ends as by a signal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.cli import opening, output, signals
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.cli.output import Manners
 from gpuops.errors import VcenterUnreachable
 from gpuops.report.layout import Text
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
 AGAIN_S: Final = 5.0
-"""So long after a process died the next one is begun."""
+"""How long after the death of a process the next one is started."""
 ENDING_S: Final = 5.0
-"""So long a process that is told to end may log out of its vCenter."""
+"""How long a stopped process may take to log out of its vCenter."""
 SETTLES_S: Final = 1.0
-"""A signal for all processes of a service may reach that of a site before the one that asks."""
+"""A signal for all processes of a service may reach a child before the parent."""
 _SERVER: Final = get_context("forkserver")
 
 
@@ -68,37 +68,37 @@ class _SiteLine:
 
 
 class SiteTalk:
-    """In the process of one site: what it is asked, and what it says."""
+    """The child's end of the pipe: receives questions, sends answers and news."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._lock = Lock()
 
-    def asked(self) -> Iterator[tuple[int, Any]]:
-        """Each question with its number, as they come; ends when nobody can ask any more."""
+    def questions(self) -> Iterator[tuple[int, Any]]:
+        """Yield each question with its number; end when the parent has closed the pipe."""
         while True:
             try:
                 yield self._pipe.recv()
             except (EOFError, OSError):
                 return
 
-    def answer(self, number: int, value: Any) -> None:
-        self._send(_SiteReply(number, value))
+    def answer(self, number: int, reply: Any) -> None:
+        self._send(_SiteReply(number, reply))
 
     def refuse(self, number: int, why: str) -> None:
-        """Tells that there is no answer, so that the caller who waits for it gets SiteAway."""
+        """Refuse a question: its caller gets SiteAway."""
         self._send(_SiteRefusal(number, why))
 
-    def tell(self, what: Any) -> None:
-        """What is new, unasked."""
-        self._send(_SiteNews(what))
+    def tell(self, news: Any) -> None:
+        """Send news to the parent."""
+        self._send(_SiteNews(news))
 
     def say(self, line: str) -> None:
-        """A line for stderr."""
+        """Send a line for stderr."""
         self._send(_SiteLine(line))
 
     def fail(self, failure: SiteFailure) -> None:
-        """Why this process ends for good."""
+        """Send why this process ends and must not be restarted."""
         self._send(failure)
 
     def _send(self, message: object) -> None:
@@ -107,21 +107,24 @@ class SiteTalk:
 
 
 Work = Callable[..., None]
-"""What the process of a site does: a function of a module, called with a SiteTalk and the site's arguments."""
+"""The work of a site's process: a function of a module, called with a SiteTalk and the site's arguments."""
 
 
 class SiteProcess:
-    """The process of one site, as the one that asks has it. `told` is called in another thread: with what the process
-    tells, and with a SiteFailure where it died (it is begun anew) or ended for good (`failure`)."""
+    """The parent's view of one site's process.
+
+    `tell` is called in another thread: with news of the process, and with a SiteFailure if it died (it is restarted) or
+    ended for good (`failure`).
+    """
 
     def __init__(
-        self, site: str, work: Work, arguments: Sequence[Any], told: Callable[[Any], None], *, first: bool = True
+        self, site: str, work: Work, arguments: Sequence[Any], tell: Callable[[Any], None], *, first: bool = True
     ) -> None:
         self.site = site
         self._first = first
         self.failure: SiteFailure | None = None
-        """Why it is not begun anew; None = it goes on."""
-        self._work, self._arguments, self._told = work, tuple(arguments), told
+        """Why it is not restarted; None = it runs or is restarted."""
+        self._work, self._arguments, self._told = work, tuple(arguments), tell
         self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
         self._lock = Lock()
@@ -131,7 +134,7 @@ class SiteProcess:
         self.over = Thread(target=self._keep, name=f"site {site}", daemon=True)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The answer. Raises SiteAway: it has ended, or takes longer than that, and is ended for it."""
+        """Return the answer. Raises SiteAway if the process has ended, or does not answer in time and is stopped."""
         future: Future[Any] = Future()
         with self._lock:
             if self._pipe is None:
@@ -153,18 +156,18 @@ class SiteProcess:
         self.over.start()
 
     def close(self) -> None:
-        """Tells it to end; `closed` waits for that."""
+        """Stop the process; `wait_closed` waits for its end."""
         self._closing.set()
         self._end()
 
-    def closed(self, within_s: float) -> None:
-        """It has ended when this returns."""
+    def wait_closed(self, within_s: float) -> None:
+        """Wait for the end of the process; kill it after this time."""
         self.over.join(within_s)
         if self._process is not None and self._process.is_alive():
             self._process.kill()
 
     def _end(self) -> None:
-        """It is told to end; one that hears nothing has its end a little later."""
+        """Terminate the process, and kill it after ENDING_S."""
         if (process := self._process) is None or not process.is_alive():
             return
         process.terminate()
@@ -173,7 +176,7 @@ class SiteProcess:
         late.start()
 
     def _keep(self) -> None:
-        """One process after the other, until one ends for good."""
+        """Run one process after another, until one ends for good."""
         while not self._closing.is_set():
             mine, theirs = _SERVER.Pipe()
             process = _SERVER.Process(
@@ -186,28 +189,28 @@ class SiteProcess:
                 self._process, self._pipe = process, mine
             if self._closing.is_set():  # since it was looked for
                 self._end()
-            self.failure = self._heard(mine)
+            self.failure = self._listen(mine)
             with self._lock:
                 self._pipe = None
                 waiting, self._waiting = self._waiting, {}
             mine.close()
             process.join(ENDING_S)
-            if process.is_alive():  # the next one is not to read the same vCenter beside it
+            if process.is_alive():  # two processes must not read the same vCenter
                 process.kill()
                 process.join()
             for future in waiting.values():
                 future.set_exception(SiteAway(f"{self.site}: its process has ended"))
             if self._closing.wait(0.0 if self.failure is not None else SETTLES_S):
                 return
-            found = self.failure or _died(process)
-            _say_failure(self.site, found)
-            self._told(found)
+            failure = self.failure or _death_failure(process)
+            _say_failure(self.site, failure)
+            self._told(failure)
             if self.failure is not None:
                 return
             self._closing.wait(AGAIN_S)
 
-    def _heard(self, pipe: Connection) -> SiteFailure | None:
-        """All that it says, until its end; why it is the last one, None = it died."""
+    def _listen(self, pipe: Connection) -> SiteFailure | None:
+        """Handle all messages until the process ends; return its final failure, or None if it died."""
         while True:
             try:
                 message = pipe.recv()
@@ -215,9 +218,9 @@ class SiteProcess:
                 return None
             match message:
                 case _SiteReply(number, value):
-                    self._asked(number).set_result(value)
+                    self._take_waiting(number).set_result(value)
                 case _SiteRefusal(number, why):
-                    self._asked(number).set_exception(SiteAway(f"{self.site}: {why}"))
+                    self._take_waiting(number).set_exception(SiteAway(f"{self.site}: {why}"))
                 case _SiteNews(what):
                     self._told(what)
                 case _SiteLine(text):
@@ -227,38 +230,38 @@ class SiteProcess:
                 case _:
                     raise AssertionError(message)
 
-    def _asked(self, number: int) -> Future[Any]:
-        """Where the answer of that number goes; it is given once."""
+    def _take_waiting(self, number: int) -> Future[Any]:
+        """Return the future of that question, once."""
         with self._lock:
             return self._waiting.pop(number)
 
 
 @contextmanager
-def kept(processes: Sequence[SiteProcess], preload: Sequence[str]) -> Iterator[None]:
-    """While this is open the processes go on; none is left at its end. `preload`: modules that each of them needs."""
+def keep_running(processes: Sequence[SiteProcess], preload: Sequence[str]) -> Iterator[None]:
+    """Run the processes inside the block, and stop them at its end. `preload`: modules that each of them needs."""
     _SERVER.set_forkserver_preload([__name__, *preload])
     try:
-        for each in processes:
-            each.begin()
+        for process in processes:
+            process.begin()
         yield
     finally:
-        for each in processes:
-            each.close()
+        for process in processes:
+            process.close()
         latest_s = clock.passed_s() + ENDING_S
-        for each in processes:
-            each.closed(max(0.1, latest_s - clock.passed_s()))
+        for process in processes:
+            process.wait_closed(max(0.1, latest_s - clock.passed_s()))
 
 
 def wait_for_the_end(processes: Sequence[SiteProcess]) -> int:
-    """Returns when none goes on any more: the exit code that all of them say, 5 where they differ."""
-    for each in processes:
-        while each.over.is_alive():  # a signal is heard between two waits
-            each.over.join(1.0)
-    codes = {each.failure.exit_code for each in processes if each.failure is not None}
+    """Wait until no process runs; return their common exit code, 5 if they differ."""
+    for process in processes:
+        while process.over.is_alive():  # a signal is heard between two waits
+            process.over.join(1.0)
+    codes = {process.failure.exit_code for process in processes if process.failure is not None}
     return codes.pop() if len(codes) == 1 else VcenterUnreachable.exit_code
 
 
-def _died(process: ForkServerProcess) -> SiteFailure:
+def _death_failure(process: ForkServerProcess) -> SiteFailure:
     code = process.exitcode or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     message = f"its process ended by {how}, and is begun anew"
@@ -272,7 +275,7 @@ def _say_failure(site: str, failure: SiteFailure) -> None:
 
 
 class _SaidLines(io.TextIOBase):
-    """stderr of the process of a site: each line is said by the one that asks, with the site before it."""
+    """stderr of a site's process: the parent prints each line with the name of the site."""
 
     encoding = "utf-8"
 
@@ -287,7 +290,7 @@ class _SaidLines(io.TextIOBase):
 
 
 def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, manners: Manners) -> None:
-    """In the process of a site. Ctrl-C goes to all processes of a terminal: the one that asks ends the others."""
+    """Run the process of a site; it ignores Ctrl-C, on which the parent stops all processes."""
     signals.install()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     talk = SiteTalk(pipe)
@@ -299,9 +302,9 @@ def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, 
         talk.fail(SiteFailure(message, hint, exit_code, code))
         return exit_code
 
-    raise SystemExit(guarded(lambda: work(talk, *arguments), say))
+    raise SystemExit(run_guarded(lambda: work(talk, *arguments), say))
 
 
 def end_this_process() -> None:
-    """As a signal would: what is open is closed, in the main thread."""
+    """Send SIGTERM to this process, so that the main thread closes everything."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -38,12 +38,12 @@ def attach(
     from gpuops.api import run
     from gpuops.cli.running import carry_out
 
-    def attached(site: Site, apply: bool, consent: Consent) -> Report:
+    def attach_to(site: Site, apply: bool, consent: Consent) -> Report:
         host_shell.give_to(site, saved)
         return run(request, site, apply=apply, consent=consent)
 
     carry_out(
-        attached,
+        attach_to,
         "attach",
         common,
         run_options,

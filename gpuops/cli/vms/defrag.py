@@ -62,5 +62,5 @@ def defrag(
         )
         return
     with open_site(common, saved=saved) as site:
-        found = api.defrag(request, read_inventory(site, common, saved=saved))
-    output.show(defrag_text(found), DefragDocument.made_of(found))
+        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved))
+    output.show(defrag_text(defragmentation), DefragDocument.made_of(defragmentation))

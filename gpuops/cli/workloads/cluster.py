@@ -26,7 +26,7 @@ ClusterNameOption = typer.Option("--name", metavar="NAME", help="Its name, in pl
 
 
 def name_meant(file: Path | None, name: str | None) -> str | None:
-    """The name of the cluster that the options mean; None = they say none. Raises UsageError for both."""
+    """Return the name of the cluster that the options mean; None = they say none. Raises UsageError for both."""
     from gpuops.config.cluster_file import load_cluster
 
     if file is not None and name is not None:
@@ -47,7 +47,7 @@ def cluster_create(
 ) -> None:
     """Make the VMs of a cluster from a template: GPUs, RDMA network card, reserved memory; all of them, or none.
 
-    Hosts and template are checked first. A call that was cut off is gone on with by the same call.
+    Hosts and template are checked first. Run the same command again to continue after an interruption.
 
     \b
     Examples:
@@ -68,10 +68,10 @@ def cluster_create(
 
     with open_site(common) as site:
         site.say = output.note
-        made = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
-    output.refused(made.plan.reasons)
-    output.show(cluster_made_text(made), ClusterCreateDocument.made_of(made))
-    output.leave(made.exit_code)
+        outcome = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
+    output.refused(outcome.plan.reasons)
+    output.show(cluster_made_text(outcome), ClusterCreateDocument.made_of(outcome))
+    output.leave(outcome.exit_code)
 
 
 @cluster.command("show")
@@ -93,10 +93,10 @@ def cluster_show(
     from gpuops.cli.opening import open_site
     from gpuops.report.workloads.cluster import ClusterShowDocument, clusters_text
 
-    wanted = name_meant(file, name)
+    cluster_name = name_meant(file, name)
     with open_site(common) as site:
-        found = api.cluster_show(wanted, site)
-    output.show(clusters_text(found), ClusterShowDocument.from_attributes(clusters=found))
+        clusters = api.cluster_show(cluster_name, site)
+    output.show(clusters_text(clusters), ClusterShowDocument.from_attributes(clusters=clusters))
 
 
 @cluster.command("delete")
@@ -110,7 +110,7 @@ def cluster_delete(
 ) -> None:
     """Remove the VMs of a cluster, with their disks, and no other VM.
 
-    Only VMs that carry the marker of the cluster are removed. A call that was cut off is gone on with by the same call.
+    Only VMs with the marker of the cluster are removed. Run the same command again to continue after an interruption.
 
     \b
     Examples:
@@ -122,16 +122,16 @@ def cluster_delete(
     from gpuops.cli.running import confirm
     from gpuops.report.workloads.cluster import ClusterDeleteDocument, cluster_removed_text
 
-    wanted = name_meant(file, name)
-    if wanted is None:
+    cluster_name = name_meant(file, name)
+    if cluster_name is None:
         raise UsageError("which cluster is not said", hint="--file templates/cluster.yaml, or --name NAME")
     with open_site(common) as site:
         site.say = output.note
-        found = api.cluster_delete(wanted, site, apply=False)
-        if not dry_run and not found.rejections:
-            if found.vms and not yes:
-                confirm(cluster_removed_text(found), "the VMs above are removed")
-            found = api.cluster_delete(wanted, site, apply=True)
-    output.refused(found.reasons)
-    output.show(cluster_removed_text(found), ClusterDeleteDocument.made_of(found))
-    output.leave(found.exit_code)
+        removal = api.cluster_delete(cluster_name, site, apply=False)
+        if not dry_run and not removal.rejections:
+            if removal.vms and not yes:
+                confirm(cluster_removed_text(removal), "the VMs above are removed")
+            removal = api.cluster_delete(cluster_name, site, apply=True)
+    output.refused(removal.reasons)
+    output.show(cluster_removed_text(removal), ClusterDeleteDocument.made_of(removal))
+    output.leave(removal.exit_code)

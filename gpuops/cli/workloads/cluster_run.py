@@ -65,16 +65,16 @@ def cluster_run(
     with open_site(common) as site:
         site.say = output.note
         lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
-        found = run(name, wish, site, lines.hear, apply=not dry_run)
+        cluster_state = run(name, wish, site, lines.hear, apply=not dry_run)
     lines.end()
-    output.refused(found.plan.reasons)
-    document = run_document(found.cluster, found.plan, found.end, found.exit_code)
-    if found.end is None:
-        output.show(launch_text(found.plan), document)
+    output.refused(cluster_state.plan.reasons)
+    document = run_document(cluster_state.cluster, cluster_state.plan, cluster_state.end, cluster_state.exit_code)
+    if cluster_state.end is None:
+        output.show(launch_text(cluster_state.plan), document)
     else:
-        output.note(end_text(found.end))
+        output.note(end_text(cluster_state.end))
         output.show((), document)
-    output.leave(found.exit_code)
+    output.leave(cluster_state.exit_code)
 
 
 @spread
@@ -106,7 +106,7 @@ def cluster_bench(
 
     wish = BenchWish(
         _node_counts(nodes),
-        tuple(sorted({parse_size(each) for each in sizes.split(",")})),
+        tuple(sorted({parse_size(size) for size in sizes.split(",")})),
         _transports(transport),
         program,
         limit,
@@ -114,31 +114,31 @@ def cluster_bench(
     )
     with open_site(common) as site:
         site.say = output.progress
-        found = bench(name, wish, site)
-    output.show(bench_text(found), ClusterBenchDocument.made_of(found))
-    output.leave(report_exit_code(partly=not found.complete))
+        outcome = bench(name, wish, site)
+    output.show(bench_text(outcome), ClusterBenchDocument.made_of(outcome))
+    output.leave(report_exit_code(partly=not outcome.complete))
 
 
 def _node_counts(text: str) -> tuple[int, ...]:
-    """Raises UsageError."""
-    words = [each.strip() for each in text.split(",")]
-    wrong = next((each for each in words if not each.isdecimal() or not 1 <= int(each[:5]) <= _MOST_NODES), None)
+    """Raise UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    wrong = next((word for word in words if not word.isdecimal() or not 1 <= int(word[:5]) <= _MOST_NODES), None)
     if wrong is not None:
         raise UsageError(f"--nodes {text}: {wrong!r} is no number of nodes", hint="write --nodes 1,2,4")
     return tuple(sorted(set(map(int, words))))
 
 
 def _transports(text: str) -> tuple[Transport, ...]:
-    """Raises UsageError."""
-    words = [each.strip() for each in text.split(",")]
-    wrong = next((each for each in words if each not in list(Transport)), None)
+    """Raise UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    wrong = next((word for word in words if word not in list(Transport)), None)
     if wrong is not None:
         raise UsageError(f"--transport {text}: there is no {wrong!r}", hint="write tcp,rdma, or one of them")
     return tuple(dict.fromkeys(map(Transport, words)))
 
 
 class _Printed:
-    """Prints what a program prints, line by line, as `ProgramLines` shows it."""
+    """Prints the output of a program line by line, without passwords (`ProgramLines`)."""
 
     def __init__(self, withheld: Sequence[Secret], *, to_stderr: bool) -> None:
         from gpuops.report.workloads.program_lines import ProgramLines

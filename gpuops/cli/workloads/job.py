@@ -54,10 +54,10 @@ def job_plan(
     from gpuops.report.workloads.jobs import JobPlanDocument, jobs_text
 
     jobs = load_jobs(file)
-    mounts = tuple(mount_path(each, "--allow-mount") for each in allow_mount or ())
+    mounts = tuple(mount_path(path, "--allow-mount") for path in allow_mount or ())
     night = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
-        found = plan(jobs, site, night, mounts)
-    remember(common, found.placements.before)
-    output.show(jobs_text(found, commands=commands), JobPlanDocument.made_of(found))
-    output.leave(found.exit_code)
+        answer = plan(jobs, site, night, mounts)
+    remember(common, answer.placements.before)
+    output.show(jobs_text(answer, commands=commands), JobPlanDocument.made_of(answer))
+    output.leave(answer.exit_code)

@@ -74,41 +74,41 @@ def job_submit(
     jobs = _jobs_meant(file, options)
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
-        found = submit(jobs, site, rules)
+        submission = submit(jobs, site, rules)
         vcenter = site.vcenter.uuid
-    output.show(submission_text(found), JobSubmitDocument.of_submission(found, vcenter))
-    output.leave(found.exit_code)
+    output.show(submission_text(submission), JobSubmitDocument.of_submission(submission, vcenter))
+    output.leave(submission.exit_code)
 
 
 def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
-    """Those of the file, or the one of the options. Raises UsageError for both or neither, PolicyError for the file."""
+    """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
     import shlex
 
     from gpuops.config.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image
 
-    given = [key for key, value in options.items() if value]
+    typed = [key for key, setting in options.items() if setting]
     if file is not None:
-        if given:
-            raise UsageError(f"--file and {given[0]} exclude each other", hint="the file says all of its jobs")
+        if typed:
+            raise UsageError(f"--file and {typed[0]} exclude each other", hint="the file says all of its jobs")
         return load_jobs(file)
     missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
     if missing is not None:
-        said = "-- COMMAND" if missing == "command" else f"--{missing.replace('_', '-')}"
-        raise UsageError(f"a job needs {said}", hint="gpuops job submit --help has an example, or use --file")
+        missing_option = "-- COMMAND" if missing == "command" else f"--{missing.replace('_', '-')}"
+        raise UsageError(f"a job needs {missing_option}", hint="gpuops job submit --help has an example, or use --file")
     image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
     runtime = options["runtime"]
-    values: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}
-    values |= {key: value for key, value in options.items() if value is not None}
+    settings: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}
+    settings |= {key: setting for key, setting in options.items() if setting is not None}
     if isinstance(mounts, list):
-        values["mounts"] = [mount_of_option(each) for each in mounts]
+        settings["mounts"] = [mount_of_option(mount) for mount in mounts]
     if isinstance(checkpoint, str):
         try:
-            values["checkpoint"] = shlex.split(checkpoint)
+            settings["checkpoint"] = shlex.split(checkpoint)
         except ValueError as error:
             raise UsageError(f"--checkpoint: {error}", hint="quote it as for a shell") from error
     if isinstance(runtime, ContainerRuntime):
-        values["runtime"] = runtime.value
-    return (job_of_options(values),)
+        settings["runtime"] = runtime.value
+    return (job_of_options(settings),)
 
 
 @spread
@@ -133,9 +133,9 @@ def job_list(
 
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
-        found = job_queue(site, rules)
+        listing = job_queue(site, rules)
         vcenter = site.vcenter.uuid
-    output.show(queue_text(found), JobListDocument.of_listing(found, vcenter))
+    output.show(queue_text(listing), JobListDocument.of_listing(listing, vcenter))
 
 
 @spread
@@ -152,9 +152,9 @@ def job_show(common: CommonOptions, job: JobName) -> None:
     from gpuops.report.workloads.submitted_jobs import JobShowDocument, job_text
 
     with open_site(common) as site:
-        found = job_called(job, site)
+        submitted = job_called(job, site)
         vcenter = site.vcenter.uuid
-    output.show(job_text(found), JobShowDocument.from_attributes(vcenter=vcenter, job=found))
+    output.show(job_text(submitted), JobShowDocument.from_attributes(vcenter=vcenter, job=submitted))
 
 
 @spread
@@ -179,21 +179,26 @@ def job_logs(
     if follow and common.format.is_document:
         raise UsageError("--follow prints lines as they come", hint="leave out --output")
     with open_site(common) as site:
-        found, withheld = job_output(job, site), passwords_of(site)
+        output_part, withheld = job_output(job, site), passwords_of(site)
         if common.format.is_document:
             output.show(
-                (), JobLogsDocument.of_job(found.job, found.written, found.cut_off, site.vcenter.uuid, withheld)
+                (),
+                JobLogsDocument.of_job(
+                    output_part.job, output_part.written, output_part.cut_off, site.vcenter.uuid, withheld
+                ),
             )
             return
         log = JobLog(withheld)
-        _print(log.begin(found.written, found.cut_off))
-        if follow and found.job.waits:
-            output.note((f"{found.job.job.name} waits for a night: gpuops job list says when it is expected to start",))
+        _print(log.begin(output_part.written, output_part.cut_off))
+        if follow and output_part.job.waits:
+            output.note(
+                (f"{output_part.job.job.name} waits for a night: gpuops job list says when it is expected to start",)
+            )
         for _ in clock.rounds((_LOOK_S,)) if follow else ():
-            if found.job.state is not JobState.RUNNING:
+            if output_part.job.state is not JobState.RUNNING:
                 break
-            before, found = found, job_output(str(found.job.number), site)
-            _print(log.go_on(found.since(before)))
+            before, output_part = output_part, job_output(str(output_part.job.number), site)
+            _print(log.go_on(output_part.since(before)))
         _print(log.end())
 
 
@@ -216,10 +221,12 @@ def job_cancel(common: CommonOptions, job: JobName) -> None:
     from gpuops.report.workloads.submitted_jobs import JobCancelDocument, cancel_text
 
     with open_site(common) as site:
-        found, deeds = cancel(job, site)
+        cancelled, deeds = cancel(job, site)
         vcenter = site.vcenter.uuid
-    output.show(cancel_text(found, deeds), JobCancelDocument.from_attributes(vcenter=vcenter, job=found, deeds=deeds))
-    output.leave(report_exit_code(partly=not found.ended or any(deed.failed for deed in deeds)))
+    output.show(
+        cancel_text(cancelled, deeds), JobCancelDocument.from_attributes(vcenter=vcenter, job=cancelled, deeds=deeds)
+    )
+    output.leave(report_exit_code(partly=not cancelled.ended or any(deed.failed for deed in deeds)))
 
 
 @spread
@@ -245,9 +252,9 @@ def job_run(
     from gpuops.config.policy import load_policy
     from gpuops.report.workloads.submitted_jobs import JobRunDocument, run_text
 
-    wanted = load_policy(policy)
+    rules = load_policy(policy)
     with open_site(common) as site:
-        found = run_jobs(wanted, site, stop=stop)
+        job_pass = run_jobs(rules, site, stop=stop)
         vcenter = site.vcenter.uuid
-    output.show(run_text(found), JobRunDocument.from_attributes(found, vcenter=vcenter))
-    output.leave(found.exit_code)
+    output.show(run_text(job_pass), JobRunDocument.from_attributes(job_pass, vcenter=vcenter))
+    output.leave(job_pass.exit_code)

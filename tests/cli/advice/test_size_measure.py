@@ -88,7 +88,7 @@ def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
 @pytest.mark.long
 def test_nobody_to_ask_means_nothing_is_made(lab: Lab) -> None:
     refused = lab.run(*ASKED, "--run", "true")
-    assert refused.exit_code == 2 and "nobody is there to ask" in refused.stderr
+    assert refused.exit_code == 2 and "there is no terminal to ask at" in refused.stderr
     assert lab.vms == []
 
 
@@ -112,7 +112,7 @@ def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_en
     refused = lab.run(*asked, "--yes")
     assert refused.exit_code == 3 and "vm-01" in refused.stdout and lab.vms == []
     nobody = lab.run(*asked, "--vms", "shut-down")
-    assert nobody.exit_code == 2 and "nobody is there to ask" in nobody.stderr and lab.vms == []
+    assert nobody.exit_code == 2 and "there is no terminal to ask at" in nobody.stderr and lab.vms == []
     done = lab.run(*asked, "--vms", "shut-down", "--yes", "-o", "json")
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli import completion
 from gpuops.cli.app import app
-from gpuops.cli.bash_words import joined, joined_words
+from gpuops.cli.bash_words import join_pieces, joined_words
 from tests.cli.first_steps.test_completion import INVENTORY
 
 
@@ -35,7 +35,7 @@ from tests.cli.first_steps.test_completion import INVENTORY
     ],
 )
 def test_the_pieces_are_put_together(pieces: list[str], words: list[str]) -> None:
-    assert joined(pieces) == words
+    assert join_pieces(pieces) == words
 
 
 @pytest.mark.parametrize(

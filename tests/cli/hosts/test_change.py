@@ -73,7 +73,7 @@ def closed_now() -> str:
         ((*ROLLING, "--window", "tonight"), 2, "'tonight' is no window"),
         ((*ROLLING, "--window", closed_now(), "--vms", "shut-down", "--yes"), 3, "is closed: it opens"),
         (ROLLING, 3, "desk-09 cannot leave it while it runs: is pinned to GPU 0000:3b:00.0"),
-        ((*ROLLING, "--vms", "shut-down"), 2, "nobody is there to ask"),
+        ((*ROLLING, "--vms", "shut-down"), 2, "there is no terminal to ask at"),
         ((*ROLLING, "--time-slice", "31ms", "--yes"), 3, "time slice 31 ms is not within 1 to 30 ms"),
         (
             ("mode", "set", "--assignment", "performance", "--host", "esx-04*", "--reboot", "rolling"),
@@ -85,7 +85,7 @@ def closed_now() -> str:
         (("change", "abandon"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04", "--vm", "desk-01"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04"), 3, "esx-04: no change of hosts is open"),
-        (("defrag", "--execute", "--max-moves", "1"), 2, "nobody is there to ask"),
+        (("defrag", "--execute", "--max-moves", "1"), 2, "there is no terminal to ask at"),
         (("mig", "set", "on", "--host", "*"), 2, "vCenter has no call for it"),
     ],
 )

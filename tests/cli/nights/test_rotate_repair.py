@@ -26,7 +26,7 @@ def test_the_night_of_a_vcenter_that_was_rebuilt(lab: Lab) -> None:
     foreseen = json.loads(lab.run("rotate", "adopt", "--from", before, "--dry-run", "--output", "json").stdout)
     assert (foreseen["kind"], foreseen["from"], foreseen["applied"]) == ("rotate-adopt", before, False)
     asked = lab.run("rotate", "adopt", "--from", before)
-    assert asked.exit_code != 0, "nobody is there to ask"
+    assert asked.exit_code != 0, "there is no terminal to ask at"
     adopted = lab.run("rotate", "adopt", "--from", before, "--yes")
     assert (adopted.exit_code, f"of vCenter {before}: adopted" in adopted.stdout.replace("\n", " ")) == (0, True)
     assert lab.run("rotate", "day", "--yes").exit_code == 0

@@ -193,7 +193,7 @@ def test_many_that_ask_at_once_cost_one_page() -> None:
             page.wait_until_asked()
             if not stop.is_set():
                 made[0] += 1
-                page.told(f"page {made[0]}".encode(), LONGEST_S)
+                page.publish(f"page {made[0]}".encode(), LONGEST_S)
 
     thread = Thread(target=make)
     thread.start()
@@ -201,7 +201,7 @@ def test_many_that_ask_at_once_cost_one_page() -> None:
         told = list(pool.map(lambda _: page.ask(), range(200)))
     assert (set(told), made) == ({b"page 1"}, [1])
     stop.set()
-    page.told(b"", 0.0)
+    page.publish(b"", 0.0)
     Thread(target=page.ask).start()
     thread.join(LONGEST_S)
 
@@ -211,7 +211,7 @@ def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monk
     monkeypatch.setattr("gpuops.cli.services.metrics_page.clock.passed_s", lambda: now[0])
     monkeypatch.setattr(metrics_page, "PATIENCE_S", 0.01)
     page = AskedPage()
-    page.told(b"old", 30.0)
+    page.publish(b"old", 30.0)
     now[0] += 29
     assert page.ask() == b"old", "it stands"
     now[0] += 60

@@ -107,12 +107,12 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
 def test_nothing_is_made_or_removed_where_nobody_is_asked(typed: Typed) -> None:
     asked = typed.run(*MAKE, str(typed.file))
     assert asked.exit_code == 2
-    assert "makes and starts VMs, and nobody is there to ask" in asked.stderr
+    assert "makes and starts VMs, and there is no terminal to ask at" in asked.stderr
     assert typed.vms == ["old-trainer", "trainer"]
     assert typed.run(*MAKE, str(typed.file), "--yes").exit_code == 0
     asked = typed.run("cluster", "delete", "--name", "train")
     assert asked.exit_code == 2
-    assert "the VMs above are removed, and nobody is there to ask" in asked.stderr
+    assert "the VMs above are removed, and there is no terminal to ask at" in asked.stderr
     assert "train-00" in typed.vms
 
 

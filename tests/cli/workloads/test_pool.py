@@ -167,7 +167,7 @@ def test_a_server_is_drained_with_a_grace_and_lends_again(made: TypedPool) -> No
     made.told("lend", "--client", "ml-08", "--memory", "40GiB", "--gpus", "2", "--for", "1h", code=3)
     made.told("return", "--client", "ml-07")
     made.told("lend", "--client", "ml-08", "--memory", "40GiB", "--gpus", "2", "--for", "1h")
-    assert "nobody is there to ask" in made.said("reclaim", "--server", "ml-04", code=2)
+    assert "there is no terminal to ask at" in made.said("reclaim", "--server", "ml-04", code=2)
 
 
 @pytest.mark.long

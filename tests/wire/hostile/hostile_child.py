@@ -10,7 +10,7 @@ import resource
 import sys
 from pathlib import Path
 
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.model.vcenter.target import Secret, Target
 
 MEMORY_BYTES = 256 * 1024 * 1024
@@ -53,7 +53,7 @@ def main() -> None:
                 session.read(session.instance.CurrentTime)
                 session.read(_bulk(session))
 
-    sys.exit(guarded(read))
+    sys.exit(run_guarded(read))
 
 
 def _bulk(session):  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.scenario.build import build
@@ -106,7 +106,7 @@ def test_it_is_refused(
 ) -> None:
     strike(monkeypatch, REPLIES[name], service=service)
     before_s = time.process_time()
-    assert guarded(lambda: with_tags(session, inventory)) == 5
+    assert run_guarded(lambda: with_tags(session, inventory)) == 5
     assert time.process_time() - before_s < 5
     line = capsys.readouterr().err
     assert line.startswith("error: 127.0.0.1:")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.report.monitoring.fleet import fleet
@@ -49,7 +49,7 @@ def read(server: HostileServer) -> tuple[int, Inventory | None]:
 
     from gpuops.api import catalog_of
 
-    return guarded(inventory), found[0] if found else None
+    return run_guarded(inventory), found[0] if found else None
 
 
 def require_refused(server: HostileServer, capsys: pytest.CaptureFixture[str], said: str) -> None:
