@@ -53,8 +53,8 @@ def use_by_team(
     used: dict[str, TeamUse] = {}
     for night in nights:
         for vm in night.ml:
-            for whose, period in (part for held in vm.held for part in vm.parts(held.until(now))):
-                team = team_of(owner_of(whose))
+            for past_vm, period in (part for held_period in vm.held for part in vm.parts(held_period.until(now))):
+                team = team_of(owner_of(past_vm))
                 used[team] = used.get(team, NO_USE) + use_of_period(period, vm.gpus, now, half_life)
     return used
 

@@ -119,21 +119,21 @@ def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo
     """
     first = history.begin + (begin - history.begin) // SLOT * SLOT
     count = max(0, -((first - until) // SLOT))
-    slots = tuple(_expected(history, first + at * SLOT, zone) for at in range(count))
+    slots = tuple(_expect_slot(history, first + at * SLOT, zone) for at in range(count))
     tested = [(actual, at) for at, actual in history.slots]
-    ours = ((actual, _expected(history, at, zone)) for actual, at in tested)
-    naive = ((actual, _expected(history, at, zone, weeks=1)) for actual, at in tested)
+    ours = ((actual, _expect_slot(history, at, zone)) for actual, at in tested)
+    naive = ((actual, _expect_slot(history, at, zone, weeks=1)) for actual, at in tested)
     return Forecast(first, slots, _error(ours), _error(naive))
 
 
-def _expected(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
-    known = [
+def _expect_slot(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
+    counts = [
         count
         for week in range(1, weeks + 1)
         if (count := history.at(_earlier(slot, week * _WEEK_DAYS, zone))) is not None
     ]
-    if known:
-        return Expected(slot, -(-sum(known) // len(known)), Basis.EARLIER_WEEKS, len(known))
+    if counts:
+        return Expected(slot, -(-sum(counts) // len(counts)), Basis.EARLIER_WEEKS, len(counts))
     before = history.at(_earlier(slot, 1, zone))
     return Expected(slot, before, Basis.DAY_BEFORE, 0) if before is not None else None
 
@@ -144,7 +144,7 @@ def _earlier(moment: datetime, days: int, zone: tzinfo) -> datetime:
 
 
 def _error(pairs: Iterable[tuple[int, Expected | None]]) -> Error | None:
-    off = [actual - told.in_use for actual, told in pairs if told is not None and (actual or told.in_use)]
+    off = [actual - slot.in_use for actual, slot in pairs if slot is not None and (actual or slot.in_use)]
     if not off:
         return None
     part, of = _SHARE

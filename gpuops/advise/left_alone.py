@@ -14,9 +14,9 @@ from gpuops.model.vcenter.vm import Vm
 def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
     """Why no night may take this desktop of the pool, whoever uses it; None = nothing that is said of it speaks against
     that. What cannot be read counts as a no."""
-    kept = left_to_manager(vm) or lends(vm)
-    if kept is not None:
-        return kept
+    manager_reason = left_to_manager(vm) or lends(vm)
+    if manager_reason is not None:
+        return manager_reason
     opted_out = policy.opt_out.on(vm)
     if opted_out is not False:
         return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnosed, scores
+from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
 from gpuops.advise.diagnosis.corrections import LocalCorrections
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.errors import UsageError
@@ -18,7 +18,7 @@ from gpuops.execute.site import Site, catalog_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gpuops.advise.diagnosis.learning import Trained
+    from gpuops.advise.diagnosis.learning import TrainingOutcome
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.model.measurements.case import LabelledCase
     from gpuops.model.measurements.component import Component
@@ -46,8 +46,8 @@ def diagnose(
     model = kept.model()
     there = [each for each in vms if each.ref in cases]
     corrections = LocalCorrections.of(kept.settled(inventory.vcenter), inventory.vms)
-    by_model = diagnosed([cases[each.ref] for each in there], model)
-    answers = [corrections.applied(answer, each) for each, answer in zip(there, by_model, strict=True)]
+    by_model = diagnose_cases([cases[each.ref] for each in there], model)
+    answers = [corrections.apply_to(answer, each) for each, answer in zip(there, by_model, strict=True)]
     found = []
     for each, answer in zip(there, answers, strict=True):
         case = cases[each.ref]
@@ -70,7 +70,7 @@ def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:
     model = Diagnoses(state_dir).model()
     plain = [each.case for each in cases]
     right = components_right(scores(plain, model), [each.at_fault for each in cases])
-    return JudgedCases(tuple(zip(cases, diagnosed(plain, model), strict=True)), right, model)
+    return JudgedCases(tuple(zip(cases, diagnose_cases(plain, model), strict=True)), right, model)
 
 
 def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Component, ...]:
@@ -78,7 +78,7 @@ def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Com
     return Diagnoses(state_dir).settle(name, component)
 
 
-def train(state_dir: Path) -> Trained:
+def train(state_dir: Path) -> TrainingOutcome:
     """Makes the next model of made and confirmed cases, and lets it stand unless the one that stands is better.
 
     Raises UsageError where the extra is not installed; StateDamaged.
@@ -89,10 +89,10 @@ def train(state_dir: Path) -> Trained:
 
     if find_spec("sklearn") is None:
         raise UsageError("models are made by scikit-learn, which is not installed", hint=install_extra("diagnose"))
-    from gpuops.advise.diagnosis.learning import trained
+    from gpuops.advise.diagnosis.learning import train
 
     kept = Diagnoses(state_dir)
-    found = trained(kept.confirmed(), kept.model())
+    found = train(kept.confirmed(), kept.model())
     if found.replaced:
         kept.set_model(found.model)
     return found

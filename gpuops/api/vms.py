@@ -68,7 +68,7 @@ def idle(
 
     Raises UsageError for a pool that there is not, VmNotFound, VmAmbiguous.
     """
-    from gpuops.advise.idle import judged
+    from gpuops.advise.idle import judge_vms
 
     _refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
@@ -87,7 +87,7 @@ def idle(
     refs = [each.ref for each in meant]
     if policy is not None:
         inventory = site.judged(inventory, policy, refs)
-    return inventory, judged([inventory.vms[ref] for ref in refs], policy)
+    return inventory, judge_vms([inventory.vms[ref] for ref in refs], policy)
 
 
 def idle_replay(

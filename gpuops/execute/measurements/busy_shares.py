@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.advise.sizing.pairs import PairModel, corrections, fitted
+from gpuops.advise.sizing.pairs import PairModel, corrections, fit_pairs
 from gpuops.advise.sizing.question import BusyHistory, BusyShares
 from gpuops.advise.sizing.seen_pairs import seen_pairs
 from gpuops.advise.sizing.sharing import alone
@@ -95,7 +95,7 @@ def known_history(
     if not measured:
         return None
     pairs = tuple(seen_pairs(used, together, (begin_s + np.arange(steps) * FINE_S) // 3600))
-    model = fitted(pairs) if pairs else None
+    model = fit_pairs(pairs) if pairs else None
     looked_at = _looked_at(np.stack([used[vm.ref] for vm in measured]))
     some = {ref: values[looked_at].astype(float) for ref, values in used.items()}
     full = _worked_out(some, together, model)

@@ -59,7 +59,7 @@ def _counts(found: SizingAnswer) -> TextTable:
 
 def _coloured(text: str, share: GpuShare, found: SizingAnswer) -> str | Text:
     allowed = found.sizing.limits.at_most
-    return Text(text, "green") if allowed is not None and share.judged <= allowed else text
+    return Text(text, "green") if allowed is not None and share.highest_slowdown <= allowed else text
 
 
 def _slowdown(share: GpuShare) -> str:

@@ -14,7 +14,7 @@ from gpuops.report.text import count
 
 if TYPE_CHECKING:
     from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, Diagnosis, JudgedCases, Suspect
-    from gpuops.advise.diagnosis.learning import Trained
+    from gpuops.advise.diagnosis.learning import TrainingOutcome
     from gpuops.advise.diagnosis.model import Forest
     from gpuops.model.vcenter.inventory import Inventory
 
@@ -207,7 +207,7 @@ class DiagnoseSettledDocument(PrintedDocument, frozen=True):
     at_fault: list[Component]
 
 
-def trained_text(found: Trained) -> Shown:
+def trained_text(found: TrainingOutcome) -> Shown:
     was = "" if found.before is None else f"; the one before had {found.before:.1%}"
     verdict = "the new model stands" if found.replaced else "the one before is better, and stands"
     settings = found.model.settings
@@ -241,7 +241,7 @@ class DiagnoseTrainDocument(PrintedDocument, frozen=True):
     candidates: list[DiagnosisCandidateRecord]
 
     @classmethod
-    def made_of(cls, found: Trained) -> Self:
+    def made_of(cls, found: TrainingOutcome) -> Self:
         candidates = [
             DiagnosisCandidateRecord.from_attributes(settings, right=right) for settings, right in found.tried
         ]
