@@ -211,8 +211,9 @@ def _candidates(start: ForestSettings) -> tuple[ForestSettings, ...]:
 
 
 def _winner(tried: Sequence[tuple[ForestSettings, float]], cases: int) -> ForestSettings:
-    """Return the candidate with the most right, unless the first, the start, is within one standard error of it (Breiman and
-    others, Classification and Regression Trees, 1984): 0.96 of 2,600 cases is known to 0.004.
+    """Return the best candidate, or the first, the start, if that is within one standard error of it.
+
+    Breiman and others, Classification and Regression Trees, 1984: 0.96 of 2,600 cases is known to 0.004.
     """
     settings, right = max(tried, key=lambda pair: pair[1])
     start, as_before = tried[0]

@@ -27,7 +27,7 @@ from gpuops.plan.core.command_line import command
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
 from gpuops.plan.hosts.change.emptying import leaving, returning
-from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
+from gpuops.plan.hosts.change.in_force import gpus_not_listed, lost_mig_modes, not_in_force, task_satisfied
 from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
@@ -175,7 +175,7 @@ class HostRounds:
         return host, missing if host is not None else []
 
     def _not_in_force(self, step: HostStep, host: Host) -> str | None:
-        return not_in_force(step, host) or undivided(self.order.mig.get(step.host, ()), host)
+        return not_in_force(step, host) or lost_mig_modes(self.order.mig.get(step.host, ()), host)
 
     def _with_settings(self, step: HostStep) -> Host | None:
         """The host with its settings, looked at anew; None = it is gone from vCenter."""
@@ -183,7 +183,7 @@ class HostRounds:
         return self.executor.inventory.hosts.get(step.host)
 
     def _undriven(self, step: HostStep, host: Host) -> list[str]:
-        return [str(each) for each in undriven(step, self.order.gpus.get(step.host, ()), host)]
+        return [str(each) for each in gpus_not_listed(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> Outcome[HostStep]:
         """The host serves VMs again, and has its own back; one that is wrong stays out of service if it was rebooted,

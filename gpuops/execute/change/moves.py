@@ -28,7 +28,7 @@ from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
-from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
+from gpuops.plan.core.privileges import HOT_MOVE, needed_privileges, refused_without
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.moving.defrag import Defrag, PlannedMove
@@ -175,7 +175,7 @@ def _journal_move(move: PlannedMove) -> JournalMove:
 
 def _needed(moves: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
     """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
-    return {move.vm: needed(move.steps)[move.vm] if move.powered_off else HOT_MOVE for move in moves}
+    return {move.vm: needed_privileges(move.steps)[move.vm] if move.powered_off else HOT_MOVE for move in moves}
 
 
 @dataclass(slots=True)

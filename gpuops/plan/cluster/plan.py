@@ -315,7 +315,7 @@ def _said_once(warnings: Sequence[str], names: Sequence[str]) -> tuple[str, ...]
         kind = tuple("" if word in names else "N" if word.isdigit() else word for word in re.split(r"[ :]", line))
         alike.setdefault(kind, []).append(line)
     return tuple(
-        lines[0] if len(lines) == 1 else f"{lines[0]} (likewise of {len(lines) - 1} more)" for lines in alike.values()
+        lines[0] if len(lines) == 1 else f"{lines[0]} (also {len(lines) - 1} more)" for lines in alike.values()
     )
 
 

@@ -43,12 +43,12 @@ HOT_MOVE: Final = COLD_MOVE | {"Resource.HotMigrate"}
 (vSphere API reference, RelocateVM_Task)."""
 
 
-def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
+def needed_privileges(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     """Privilege ids by the VM (managed object id) they are needed on."""
-    found: dict[str, set[str]] = {}
+    ids_by_vm: dict[str, set[str]] = {}
     for step in steps:
-        found.setdefault(step.vm, set()).update(step.privileges)
-    return {vm: frozenset(privileges) for vm, privileges in found.items()}
+        ids_by_vm.setdefault(step.vm, set()).update(step.privileges)
+    return {vm: frozenset(privileges) for vm, privileges in ids_by_vm.items()}
 
 
 def needed_on_hosts_of_vms(
@@ -59,15 +59,15 @@ def needed_on_hosts_of_vms(
     The keys are the kind and the managed object id.
     """
     hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
-    found: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
+    ids_by_kind: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
     for step in steps:
         vm = inventory.vms.get(step.vm)
         host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "")
         privileges = _of_cluster(step, inventory)
         if host is not None and privileges:
             kind, ref = pool_owner(host)
-            found[kind][ref] = found[kind].get(ref, frozenset()) | privileges
-    return {kind: by_object for kind, by_object in found.items() if by_object}
+            ids_by_kind[kind][ref] = ids_by_kind[kind].get(ref, frozenset()) | privileges
+    return {kind: by_object for kind, by_object in ids_by_kind.items() if by_object}
 
 
 def pool_owner(host: Host) -> tuple[ObjectKind, str]:
@@ -78,8 +78,8 @@ def pool_owner(host: Host) -> tuple[ObjectKind, str]:
 def changes_pool(step: RelocateVm, inventory: Inventory) -> bool:
     """Whether the VM comes into another resource pool: a move within one cluster leaves it where it is."""
     vm = inventory.vms.get(step.vm)
-    present, wanted = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
-    same = present is not None and wanted is not None and present.cluster == wanted.cluster
+    present, target = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
+    same = present is not None and target is not None and present.cluster == target.cluster
     return not same or present is None or present.cluster is None
 
 
@@ -131,8 +131,8 @@ def _next_move(ref: str, privileges: Collection[str], plan: Plan, inventory: Inv
     if DEFINE_ATTRIBUTE not in privileges:
         return ask
     missing = ", ".join(sorted(attributes((*plan.steps, *plan.withheld))))
-    made = f"gpuops rotate init --policy FILE makes the custom attribute {missing} once, by a login that may"
-    return made if len(privileges) == 1 else f"{made}; {ask}"
+    init_command = f"gpuops rotate init --policy FILE makes the custom attribute {missing} once, by a login that may"
+    return init_command if len(privileges) == 1 else f"{init_command}; {ask}"
 
 
 def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The closed vocabulary of changes of hosts and VMs. A step is data; `execute` does it, `satisfied` says if it is done.
+"""The closed vocabulary of changes of hosts and VMs. A step is data; `execute` does it.
 
 `kind` is what a step on a VM is called in documents, `noun` in sentences, and `privileges` what the login needs on the
 VM (the privilege of each method, and of each field of ConfigSpec, in the vSphere API reference). To add a kind of step,

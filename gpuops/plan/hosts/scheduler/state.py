@@ -116,8 +116,8 @@ _VERSION: Final = re.compile(r"(\d{3})\.\d+")
 
 def driver_of(packages: Iterable[SoftwarePackage]) -> SoftwarePackage | None:
     """The vGPU manager among the packages; None = there is none, or several of different branches."""
-    found = [package for package in packages if _is_driver(package)]
-    return found[0] if len({branch_of(package.version) for package in found}) == 1 else None
+    drivers = [package for package in packages if _is_driver(package)]
+    return drivers[0] if len({branch_of(package.version) for package in drivers}) == 1 else None
 
 
 def branch_of(version: str) -> DriverBranch | None:
