@@ -242,4 +242,4 @@ def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
     Raises UsageError for a host or cluster that is not there, ProfileUnknown, and Refused for a profile that no host
     offers.
     """
-    return request.planned(inventory, catalog_of(inventory))
+    return request.find_moves(inventory, catalog_of(inventory))

@@ -159,7 +159,7 @@ def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, 
 
 def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
-    found = request.planned(before, catalog_of(before))
+    found = request.find_moves(before, catalog_of(before))
     moves = tuple(_journal_move(move) for move in found.moves)
     waves = tuple(Wave(f"move {number}", move.steps) for number, move in enumerate(moves, 1))
     plan = Plan(waves, because=() if moves else ("no move frees anything",), disruptive=bool(moves))

@@ -94,8 +94,8 @@ class _Search:
             return None
         choices = self._choices(groups, inventory)
         for vm, host, after in choices or ():
-            rest = [each for each in groups[0] if each is not vm]
-            following = self.place([rest, *groups[1:]] if rest else groups[1:], after)
+            remaining_vms = [waiting_vm for waiting_vm in groups[0] if waiting_vm is not vm]
+            following = self.place([remaining_vms, *groups[1:]] if remaining_vms else groups[1:], after)
             if following is not None:
                 return [(vm, host), *following]
             if self.tries > MOST_TRIES:
@@ -106,14 +106,14 @@ class _Search:
     def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
         """Every VM that may come next, one of each kind, with each host that takes it; none where one of all finds
         no place."""
-        found: list[tuple[Vm, Host, Inventory]] = []
+        arrivals: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
             for vm in self._one_of_each(group):
                 choices = list(self._on_each(vm, inventory))
                 if not choices:
                     return []
-                found += choices if number == 0 else ()
-        return found
+                arrivals += choices if number == 0 else ()
+        return arrivals
 
     def _on_each(self, vm: Vm, inventory: Inventory) -> Iterator[tuple[Vm, Host, Inventory]]:
         for ref in self.targets[vm.ref]:
@@ -125,11 +125,11 @@ class _Search:
                 yield vm, inventory.hosts[ref], after
 
     def _one_of_each(self, group: Sequence[Vm]) -> Iterator[Vm]:
-        seen: set[int] = set()
+        yielded_kinds: set[int] = set()
         for vm in group:
             kind = self.kinds[vm.ref]
-            if kind not in seen:
-                seen.add(kind)
+            if kind not in yielded_kinds:
+                yielded_kinds.add(kind)
                 yield vm
 
     def _state(self, groups: list[list[Vm]], inventory: Inventory) -> object:
@@ -143,7 +143,9 @@ class _Search:
         gpus = tuple(
             (
                 None if gpu.vms is None else tuple(sorted(map(self._name, gpu.vms))),
-                None if gpu.vgpus is None else tuple(sorted((each.profile, each.start or 0) for each in gpu.vgpus)),
+                None
+                if gpu.vgpus is None
+                else tuple(sorted((placement.profile, placement.start or 0) for placement in gpu.vgpus)),
             )
             for gpu in host.gpus
         )
@@ -160,7 +162,7 @@ def _kinds(vms: Sequence[Vm], targets: Mapping[str, Sequence[str]], single: Coll
 
 
 def _needs(vm: Vm, targets: Mapping[str, Sequence[str]], single: Collection[str]) -> object:
-    devices = None if vm.devices is None else tuple(replace(each, key=0) for each in vm.devices)
+    devices = None if vm.devices is None else tuple(replace(device, key=0) for device in vm.devices)
     settings = tuple(sorted((vm.extra_config or {}).items()))
     size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
     where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
