@@ -1,4 +1,4 @@
-"""How many more vGPUs of a profile does a GPU take, as it is now?
+"""Counts how many more vGPUs of a profile fit on a GPU as it is now.
 
 The rules, per mode of the GPU (NVIDIA AI Enterprise, vGPU for Compute; NVIDIA Multi-Instance GPU User Guide):
 
@@ -7,8 +7,8 @@ The rules, per mode of the GPU (NVIDIA AI Enterprise, vGPU for Compute; NVIDIA M
 * mixed size: every size has fixed starts, and a vGPU needs one that is free.
 * MIG: a vGPU needs a GPU instance that fits beside the others; only one instance owns the media engines.
 
-A GPU in MIG mode runs only MIG-backed profiles, any other only time-sliced ones. What vCenter does not tell makes the
-answer a range or unknown, never a wrong number.
+A GPU in MIG mode runs only MIG-backed profiles, any other only time-sliced ones. If vCenter does not report
+something, the answer is a range or unknown, never a wrong number.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Slots:
     """Room for more vGPUs of one profile on one GPU."""
 
     at_least: int
-    """However the running vGPUs lie."""
+    """In the worst case, wherever the running vGPUs lie."""
     at_most: int | None
-    """At the best; None = unknown."""
+    """In the best case; None = unknown."""
     because: str = ""
-    """Why there is none, or why it is not known for certain; empty when both figures are one and not zero."""
+    """Why there is no room, or why that is not certain; empty if both figures are equal and not zero."""
     contradictory: bool = field(default=False, compare=False)
-    """What is said to run there cannot all run there: unknown, because some of it must be elsewhere."""
+    """Whether the reported vGPUs cannot all run there; the room is then unknown, because some must be elsewhere."""
 
     @property
     def possible(self) -> bool:
@@ -48,13 +48,13 @@ class Slots:
         return self.at_least == self.at_most
 
     def limited_to(self, limit: int, because: str) -> Slots:
-        """The same with no more than `limit`; `because` where that takes something away."""
+        """Return the slots with at most `limit` of them; `because` is the reason if that is fewer."""
         if self.at_most is not None and self.at_most <= limit:
             return self
         return Slots(min(self.at_least, limit), limit, self.because if limit else because)
 
     def as_doubtful(self, because: str) -> Slots:
-        """The same, where it is not certain that any of it can be used."""
+        """Return the slots for a place where it is not certain that any of them can be used."""
         return Slots(0, self.at_most, because) if self.possible else self
 
 

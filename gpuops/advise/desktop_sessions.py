@@ -1,4 +1,4 @@
-"""Says what sessions users have on each VM, as a connection broker lists them."""
+"""Counts the sessions of users on each VM, as a connection broker lists them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class SessionsRead:
     match: MachineMatch
     by_machine: Mapping[str, Sequence[DesktopSession]]
     asked: datetime
-    """As of when ages are told."""
+    """The moment for which ages are computed."""
     without_machine: int
     """Sessions on no machine of the broker's list."""
     may_be_anywhere: str
-    """A machine with a session of which no VM is found, so that any VM which is no machine may be it; empty = none."""
+    """A machine that has a session but no known VM, so that any VM without a machine may be it; empty = none."""
 
     def of(self, vm: str) -> SessionCount | None:
-        """The sessions of a VM (ref); None = it is no machine of the broker.
+        """Return the sessions of a VM (ref); None = it is not a machine of the broker.
 
         A session on a machine that may be this VM counts as one: the desktop of a connected user is never suspended
         because a name did not fit.
@@ -74,9 +74,12 @@ def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], as_of
 
 
 def _count(sessions: Sequence[DesktopSession], named: str | None, as_of: datetime) -> SessionCount:
-    """A session that is disconnected counts as well: its user finds it when they come back. How long all of them are
-    is told where the broker tells it of each. A list that lacks the session which the machine's own record names
-    (`named`) is old or not whole, and what it tells of this machine is not believed."""
+    """Return the number of sessions, with their ages.
+
+    A disconnected session counts: its user comes back to it. The time since all were disconnected is known only if the
+    broker reports it for each of them. If the list lacks the session in the machine's own record (`named`), the list is
+    old or incomplete, and the number is unknown.
+    """
     if named is not None and all(session.id != named for session in sessions):
         return SessionCount(None, None, as_of, because=NOT_IN_LIST)
     ages_s = [

@@ -1,4 +1,4 @@
-"""What each source says of the use of a VM: idle, busy or unknown, with its number. Pure; `idle.py` decides on them.
+"""Reads from each source whether a VM is idle, busy or unknown, with the number. Pure; `idle.py` decides on them.
 
 Sources: vSphere API, VirtualMachineRuntimeInfo.numMksConnections (consoles only) and .question;
 VirtualMachine.recentTask; VirtualMachineQuickStats.overallCpuUsage; PerformanceManager (real-time samples). NVIDIA vGPU
@@ -34,16 +34,16 @@ NEWEST: Final = timedelta(seconds=60)
 
 UNASKED: Final = {
     Source.SESSIONS: "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)",
-    Source.BROKER: "no broker tells of its sessions",
-    Source.COMMAND: "no command tells of its sessions (idle_command of the target)",
+    Source.BROKER: "no broker lists its sessions",
+    Source.COMMAND: "no command counts its sessions (idle_command of the target)",
 }
-"""Why nothing is known of a source that was not asked."""
+"""The reason why a source that was not asked is unknown."""
 
 _TOLD_BY: Final = {Source.SESSIONS: "its guest", Source.BROKER: "the broker", Source.COMMAND: "the command"}
 
 
 class Use(StrEnum):
-    """Whether somebody works with a VM."""
+    """Whether a VM is in use."""
 
     IDLE = "idle"
     BUSY = "busy"
@@ -53,7 +53,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceReading:
-    """What one source says of a VM, and by which number."""
+    """The reading of one source for a VM, with its number."""
 
     source: Source
     says: Use
@@ -64,7 +64,7 @@ class SourceReading:
     metric: str = ""
     """Which performance counter it is; empty = there is but one number of the source."""
     value: int | None = None
-    """None = it cannot be read, or is no number."""
+    """None = it cannot be read, or is not a number."""
     unit: str = ""
     below: int | None = None
     """Idle is below this."""
@@ -73,7 +73,7 @@ class SourceReading:
     known_s: float | None = None
     """How long before the look it is known to be idle; None = at the look alone."""
     disconnected_s: int | None = None
-    """How long all of its sessions are disconnected; None = one is connected, there is none, or it is not told."""
+    """How long all sessions have been disconnected; None = one is connected, there are no sessions, or unknown."""
 
     @property
     def vetoes(self) -> bool:
@@ -81,9 +81,10 @@ class SourceReading:
 
 
 def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
-    """What every source says of the VM, in the order in which they decide; by no rule nothing says when it is idle.
+    """Return the reading of every source for the VM, in the order in which they decide.
 
-    A VM that does not run, or is not connected, shows numbers of an earlier time: of such a one nothing else is told.
+    Without a rule, no source can show that it is idle. A VM that does not run or is not connected shows numbers of an
+    earlier time, so its state is the only reading.
     """
     state = _state(vm)
     if vm.power is not PowerState.ON or vm.connected is not True:
@@ -139,7 +140,7 @@ def _cpu(vm: Vm, rule: IdleRule | None, required: bool) -> SourceReading:
 
 
 def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:
-    """One sample at or above the limit is enough to be busy, whatever others are missing."""
+    """Return the reading of a counter: one sample at or above the limit means busy, even if others are missing."""
     required, unit = Source.COUNTERS in rule.needed, "MHz" if name == CPU_MHZ else ""
     window = (vm.counters or {}).get(name)
     if window is None:
@@ -174,7 +175,7 @@ def _judge_samples(window: CounterWindow, for_s: int, name: str, below: int) -> 
 
 
 def _vgpu(vgpu_use: VgpuUse | None, below: int, *, required: bool) -> SourceReading:
-    """By one reading: nvidia-smi tells of a moment, and not of a while."""
+    """Return the reading of nvidia-smi, which is about one moment and not a period."""
     says, age_s = Use.UNKNOWN, None
     if vgpu_use is None or vgpu_use.percent is None:
         percent = None
@@ -190,7 +191,7 @@ def _vgpu(vgpu_use: VgpuUse | None, below: int, *, required: bool) -> SourceRead
 
 
 def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
-    """The newest that a stored series tells of a vGPU then; None = nothing. A step counts from its begin on."""
+    """Return the newest use of a vGPU in a stored series at that moment; None = none. A step counts from its start."""
     steps = min(len(series.steps), (moment - series.begin) // series.step + 1)
     for number in range(steps - 1, -1, -1):
         step = series.steps[number]

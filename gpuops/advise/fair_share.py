@@ -1,8 +1,8 @@
-"""How much each team had of late, and in which order those who wait are served. Pure.
+"""Counts the recent use of each team, and orders the waiting VMs by it. Pure.
 
 Use: GPU-hours of `PastVm` and `HeldPeriod`, as `gpuops history` and `gpuops report` count them, each hour less the
-longer ago it was: half after one half-life, a quarter after two. A run whose end nobody saw counts until it was seen to
-have ended, and one that goes on until now.
+longer ago it was: half after one half-life, a quarter after two. A run whose end was not seen counts until it was found
+to have ended, and a running one counts until now.
 
 Order: the team with the least use for its weight is next (Kueue, admission fair sharing; Slurm's Fair Tree sorts by
 shares / usage, which is the same), with its first VM. What that VM may use tonight is then counted as if it were used,

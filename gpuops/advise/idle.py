@@ -59,7 +59,7 @@ class JudgedVm:
 
 @dataclass(frozen=True, slots=True)
 class UncertainVerdicts:
-    """The idle verdicts that require no source of sessions: counters alone cannot tell a reader from nobody."""
+    """The idle verdicts that require no source of sessions: counters cannot tell a user who reads from an idle VM."""
 
     count: int
     are_all_long: bool
@@ -96,10 +96,9 @@ def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
     """The verdict on a VM, by the rule of its pool; `rule` None = nothing says when it is idle, so it never is.
 
-    Busy is what any source says to be used; unknown, where none does and one that is required does not tell. CPU counts
-    because a remote-desktop session shows as nothing else in vCenter; under a rule with `for_s` it must have been below
-    its limit in every sample of that time: a user who reads, or has gone for a coffee, uses none at the moment of a
-    look.
+    The VM is busy if any source shows use. It is unknown if none does and a required source has no reading. CPU counts
+    because vCenter shows a remote-desktop session in no other way. Under a rule with `for_s`, CPU use must have been
+    below its limit in every sample of that time: a user who reads or is away for a coffee uses none at one moment.
     """
     source_readings = readings(vm, rule)
     busy = next((reading for reading in source_readings if reading.vetoes), None)

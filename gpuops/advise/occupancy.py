@@ -1,7 +1,7 @@
 """Which vGPUs run on each GPU of a host, as far as vCenter tells.
 
-vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). What cannot be told
-is counted wherever it may be: a GPU may be thought fuller than it is, never emptier.
+vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). If the place of a
+vGPU is not known, it counts on every GPU that it may be on: a GPU may seem fuller than it is, never emptier.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tenant:
     certain: bool = True
     """False: it may as well be on another GPU of the host."""
     start: int | None = None
-    """Where it lies on the GPU (`VgpuPlacement.start`); None = nobody told, or the mode has no starts."""
+    """Where it lies on the GPU (`VgpuPlacement.start`); None = not known, or the mode has no starts."""
     awaited: Awaited | None = None
     """Why a plan counts it although it does not run; None = it runs."""
 
@@ -41,11 +41,11 @@ class GpuState:
     gpu: PhysicalGpu
     tenants: tuple[Tenant, ...] = ()
     unclear: str = ""
-    """Why nobody can say what runs on it; empty = `tenants` is all there can be."""
+    """Why it is not known what runs on it; empty = `tenants` lists everything that may run there."""
 
     @property
     def holders(self) -> tuple[str, ...] | None:
-        """Profile of each vGPU on it, at the most; None = not known."""
+        """Return the profiles of the vGPUs that may be on it; None = not known."""
         return None if self.unclear else tuple(tenant.profile for tenant in self.tenants)
 
     @property
@@ -55,9 +55,9 @@ class GpuState:
 
     @property
     def fewest(self) -> tuple[tuple[str, ...], ...]:
-        """Profiles of the vGPUs that are on it at the least, sorted: one of these sets, and maybe more.
+        """Return the profiles of the vGPUs that are certainly on it, sorted: one of these sets, and maybe more.
 
-        A VM that the GPU lists has at least one vGPU on it, though nobody can say which when they are of several kinds.
+        A VM that the GPU lists has at least one vGPU on it; which one is not known if the VM has several profiles.
         """
         sets = {tuple(sorted(tenant.profile for tenant in self.tenants if tenant.certain))}
         settled = {tenant.vm for tenant in self.tenants if tenant.certain}
@@ -111,7 +111,7 @@ def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuS
     """The GPUs of a host with the vGPUs that run on each, by PCI address."""
     vms = inventory.vms_on(host)
     answers = inventory.worked_out.setdefault(gpu_states, {})
-    assert isinstance(answers, dict), "nobody else has this key"
+    assert isinstance(answers, dict), "only this function uses this key"
     # A plan asks each host several times: its last answer is remembered.
     cached = answers.get(host.ref)
     if isinstance(cached, _CachedStates) and cached.host is host and cached.vms is vms and cached.catalog is catalog:
@@ -173,9 +173,9 @@ def _unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
 
 
 def _placements_by_vm(gpus: Sequence[PhysicalGpu]) -> dict[str, list[tuple[int, VgpuPlacement]]]:
-    """By VM each vGPU that the host's nvidia-smi told, with the index of its GPU.
+    """Return by VM each vGPU that the host's nvidia-smi lists, with the index of its GPU.
 
-    A GPU on which other VMs were told than vCenter lists now was read too early or too late: nothing is taken from it.
+    If nvidia-smi lists other VMs on a GPU than vCenter does now, it was read too early or too late, and is ignored.
     """
     placements: dict[str, list[tuple[int, VgpuPlacement]]] = {}
     for index, gpu in enumerate(gpus):
@@ -188,7 +188,7 @@ def _placements_by_vm(gpus: Sequence[PhysicalGpu]) -> dict[str, list[tuple[int, 
 def _placed_seats(
     vm: Vm, profiles: Sequence[str], placements: Mapping[str, Sequence[tuple[int, VgpuPlacement]]]
 ) -> list[tuple[int, Tenant]]:
-    """Where the host told the VM's vGPUs to be; nothing where it told others than the VM has."""
+    """Return where nvidia-smi shows the VM's vGPUs; empty if it shows other profiles than the VM has."""
     seats = placements.get(vm.ref, ())
     if sorted(placement.profile for _, placement in seats) != sorted(profiles):
         return []

@@ -1,4 +1,4 @@
-"""Replays nights on stored measurements: what a pool would have had taken, and whether use came back. Pure.
+"""Replays nights on stored measurements: which desktops would have been taken, and whether use came back. Pure.
 
 Each desktop is judged by `idleness`, the function that plans and guards ask, at the end of each step of five minutes of
 the hours in which a night takes desktops. What of this is inferred, or cannot be replayed:
@@ -55,13 +55,13 @@ class Untold(StrEnum):
     """Why it is unknown whether a desktop was used."""
 
     NOT_OBSERVED = "not-observed"
-    """Nobody looked."""
+    """`gpuops observe` did not run."""
     NO_SAMPLES = "no-samples"
     """It has none: it was off, or its host was away."""
     COUNTER_MISSING = "counter-missing"
     """It has samples, and none of a counter that its pool goes by."""
     AVERAGES_ALONE = "averages-alone"
-    """It is known by vCenter's own averages, which tell of no highest."""
+    """Only vCenter's own averages are known, which have no highest value."""
     SAMPLES_MISSING = "samples-missing"
     """Some samples of a step are missing."""
     NVIDIA_SMI_MISSING = "nvidia-smi-missing"
@@ -163,9 +163,9 @@ class Replay:
     nights: tuple[Night, ...]
     pools: tuple[PoolReplay, ...]
     gaps: tuple[Span, ...]
-    """When nobody looked, of the hours that the nights go by."""
+    """The hours needed for the nights in which `gpuops observe` did not run."""
     gone: int
-    """VMs and hosts that were measured then, and are in vCenter no more: of which pool a VM was is not known."""
+    """The number of measured VMs and hosts that are no longer in vCenter: the pool of such a VM is not known."""
 
 
 def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Night, ...]:

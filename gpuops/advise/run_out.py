@@ -1,8 +1,8 @@
-"""When the slots of a vGPU profile run out, by how many ran at the most on each day of the past. Pure.
+"""Forecasts when the slots of a vGPU profile run out, from the daily peaks of the past. Pure.
 
-The most of a day is expected to be the median of the same weekday of the last four weeks, plus what use grows by from
-week to week. The growth is the median of what same weekdays of the last eight weeks differ by, in days: one day on
-which everybody trained a model does not move it, and neither does a weekday that is always busy.
+The forecast for a day is the median of that weekday over the last four weeks, plus the growth since then. The growth is
+the median difference between same weekdays of the last eight weeks, per day: one day on which every team trains a model
+does not change it, and neither does a weekday that is always busy.
 
 How good that is, is measured on the same history: each day that is known is forecast from what was known two weeks
 before it, and so it is by the same weekday of then alone (seasonal-naive), which knows of no growth.

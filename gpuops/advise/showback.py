@@ -1,8 +1,7 @@
-"""Whose ML VMs had the GPU-hours of past nights: a share for each owner, and the shares add up to 100.00 %.
+"""Shares the GPU-hours of past nights among the owners of the ML VMs; the shares add up to 100.00 %.
 
-Hours are those of `PastVm.hours`: of a VM that stopped by itself at some moment that nobody saw, and of one whose
-profile the catalogue does not know, they are not certain. Such VMs count with what they had in any case, and the row
-says so.
+Hours are those of `PastVm.hours`. They are not certain for a VM that stopped by itself at an unknown moment, or whose
+profile is not in the catalogue. Such VMs count with the hours that they had in any case, and the row is marked.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class OwnerShare:
     vms: int
     hours: GpuHours
     hundredths: int | None
-    """Of a percent of all hours that are certain; None = nobody had any."""
+    """Of a percent of all hours that are certain; None = no owner had any."""
 
     @property
     def percent(self) -> float | None:
@@ -109,8 +108,11 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
 
 
 def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
-    """The owner of a VM of a past night: as the journal has noted it by the same key, so that a VM that is gone since,
-    or was tagged anew, is still whose it was; else as vCenter shows the VM now."""
+    """Return a function that finds the owner of a VM of a past night.
+
+    The owner is the one in the journal under the same key, so that a VM that was removed or tagged anew keeps its owner
+    of then; otherwise it is the owner that vCenter shows now.
+    """
 
     def owner_of(past: PastVm) -> str:
         if past.owner is not None and past.owner.by == str(key):
@@ -122,8 +124,10 @@ def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
 
 
 def vm_now(past: PastVm, inventory: Inventory) -> Vm | None:
-    """A VM of a past night as vCenter shows it now: by its instance uuid, which a managed object id is not once the VM
-    was registered anew; None = there is none, or there are several."""
+    """Return a VM of a past night as vCenter shows it now; None = no VM has its instance uuid, or several have.
+
+    The managed object id changes when a VM is registered again, the instance uuid does not.
+    """
     if past.uuid is None:
         return inventory.vms.get(past.ref)
     matching_vms = inventory.vms_with_uuid(past.uuid)

@@ -2,9 +2,9 @@
 
 What a pool's VMs suffer with n on a GPU is asked of groups of n that are drawn from it: each VM beside others as they
 were at the same time, so that VMs that are busy at the same hours meet. A VM's slowdown is weighted by how much it used
-the GPU then: idle nights make nothing look good. Of what all VMs had, in all groups, on all days, a tenth is below the
-range that is told, and a tenth above. What is allowed must hold up to its upper end, and for each VM in the mean of its
-days.
+the GPU then: idle nights make nothing look good. Of the slowdowns of all VMs, in all groups, on all days, a tenth is
+below the printed range, and a tenth above. The allowed slowdown must hold up to the upper end of the range, and for the
+mean of the days of each VM.
 
 Which VMs should not share: of giving none, the busiest, the two busiest, ... a GPU of their own, the one by which the
 fewest GPUs are needed. Groups are drawn from a seed, so that the same history has the same answer.
@@ -237,7 +237,7 @@ def _better(best: SharersAdvice | None, candidate: SharersAdvice) -> SharersAdvi
 def _slowdowns_of_each(
     shares: BusyShares, members: Sequence[int], policy: SchedulerPolicy, count: int, limits: SharingLimits
 ) -> Floats:
-    """What each VM (column) suffers: those that may share beside each other, any other beside whoever there is."""
+    """Return the slowdown of each VM (column): the sharing VMs next to each other, any other next to all VMs."""
     vm_slowdowns = _group_slowdowns(shares, range(len(shares.names)), policy, count, limits, every=True)[1]
     vm_slowdowns[list(members)] = _group_slowdowns(shares, members, policy, count, limits, every=True)[1][list(members)]
     return vm_slowdowns

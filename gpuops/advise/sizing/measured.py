@@ -2,7 +2,7 @@
 
 The busy share is the one number of `sharing` that is not known: of all from 0 to 1 in steps of a thousandth the one
 with the least squared errors of the logarithms, over all counts and schedulers together. Each time is divided by that
-of one VM under the same scheduler, as the model's is; so fixed share, under which nobody notices others, tells nothing.
+of one VM under the same scheduler, as the model's is; so fixed share, under which no VM notices others, says nothing.
 
     best effort, 2 VMs took 1.33 times as long: a busy share of 0.5, by which 2 take 1.333 times as long
 """
@@ -81,7 +81,7 @@ def overheads(counts: Sequence[MeasuredCount]) -> Mapping[str, float]:
     """How many times as long one VM alone took as one with a whole GPU by DirectPath I/O, by what it had.
 
     The vGPU that is a whole GPU, and the share of each scheduler. Empty = DirectPath I/O was not measured. What is
-    more than 1 is what virtualisation and the scheduler take, with nobody else on the GPU.
+    more than 1 is what virtualisation and the scheduler take, with no other VM on the GPU.
     """
     times = {
         measured_count.device: float(np.mean(measured_count.times_s))

@@ -1,4 +1,4 @@
-"""What pairs of workloads that shared a GPU tell of others: two numbers for each workload. Pure.
+"""Predicts the slowdown of other pairs from pairs of workloads that shared a GPU: two numbers for each. Pure.
 
 The speed of i beside j, 1 = as fast as alone, is taken as keeps_i * leaves_j: what i keeps of its speed beside
 anybody, and what j leaves anybody of theirs. They are fitted by least absolute errors, by reweighted least squares in

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 IDLE: Final = 0.02
-"""Up to such a share of a step a VM is not at work on the GPU: a desktop that nobody uses redraws its clock."""
+"""Up to such a share of a step a VM is not at work on the GPU: an unused desktop redraws its clock."""
 
 _SOME: Final = 1e-9
 
@@ -61,7 +61,7 @@ class BusyShares:
         return working_shares
 
     def always_running(self) -> BusyShares:
-        """The same, as if nobody was ever off: what a scheduler guarantees holds with all of them there."""
+        """Return the shares with all VMs always running: the guarantees of a scheduler must hold then too."""
         return BusyShares(self.names, np.nan_to_num(self.busy), self.days, self.kinds, self.pairs)
 
 

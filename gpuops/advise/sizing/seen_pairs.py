@@ -1,8 +1,8 @@
-"""Which pairs of VMs the history saw at work on one GPU, and how fast each was beside the other. Pure.
+"""Finds the pairs of VMs that worked on one GPU in the history, and how fast each was next to the other. Pure.
 
-Nobody measures speed in production; GPU use is measured. A VM whose work wants the GPU for a share of the time gets as
+Speed is not measured in production; GPU use is. A VM whose work wants the GPU for a share of the time gets as
 much less of it beside another one as it is slower: its speed is what it used beside that one to what it used while
-nobody else on its GPU was at work. Work differs by the hour, so the two are compared hour of the day by hour of the
+no other VM on its GPU was at work. Work differs by the hour, so the two are compared hour of the day by hour of the
 day, and an hour counts by the fewer of its steps:
 
     09:00 to 10:00  vm-1 alone 24 steps, 0.60 used; beside vm-2 12 steps, 0.45 used: 12 steps that say 0.75
@@ -38,7 +38,7 @@ FEWEST_DAYS: Final = 3
 """Alone, and beside the other one."""
 _HOURS: Final = 24
 _FASTEST: Final = 1.0
-"""Nobody is faster beside others: more than that is work that differed."""
+"""No VM is faster next to others: a higher number means that its work differed."""
 _SPREAD: Final = 0.2
 """By how much, in logarithms, pairs are taken to differ from what busy shares say of them; such noise draws by half."""
 

@@ -3,8 +3,8 @@
 A VM alone keeps the GPU busy for a share `u` of the time, and does something else meanwhile for 1 - u. Its slowdown is
 how long the same work takes beside others: 1 = as long as alone. Its throughput is 1 / slowdown.
 
-* Best effort gives the GPU's time to whoever asks. That is a closed queueing network: one station that shares itself
-  among those who are there (the GPU), one at which nobody waits (all else), and each VM a class with one customer.
+* Best effort gives the GPU's time to any VM that asks. That is a closed queueing network: one station that shares
+  itself among the VMs that are there (the GPU), one without waiting (all else), and each VM a class with one customer.
   Such a network has a product form (Baskett, Chandy, Muntz, Palacios 1975), for which only the means count, not how
   long single bursts are. Of k VMs that are there together the GPU does less than of one, for it changes from one to the
   next: with c for `SWITCHING` it works at the rate 1 / (1 + c) from k = 2 on, which leaves the product form. With `G`
@@ -66,7 +66,7 @@ def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
 
 
 def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
-    """The same under best effort. A VM that does not run, or never asks for the GPU, slows nobody down."""
+    """The same under best effort. A VM that does not run, or never asks for the GPU, slows no other VM down."""
     nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
     asks = np.minimum(np.nan_to_num(busy), _ALWAYS)[..., np.newaxis]
     factors = (1.0 - asks) + asks * (1.0 + switching) * nodes

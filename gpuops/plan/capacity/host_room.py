@@ -70,7 +70,7 @@ class InOneVm:
 
 
 class DeviceHolders:
-    """Who holds the devices of one host, and who may."""
+    """The VMs that hold the devices of one host, and those that may hold them."""
 
     def __init__(self, host: Host, inventory: Inventory) -> None:
         self._holder_names = {address: _name(ref, inventory) for address, ref in holders(host, inventory).items()}

@@ -148,8 +148,10 @@ def others_on(gpu: PhysicalGpu, refs: Sequence[str], inventory: Inventory) -> tu
 
 
 def begins_s(number: int, overlap: float, alone_s: float) -> float:
-    """When the VM of that number begins after the first, numbered 0: as it was told, each has `overlap` of its work
-    beside the next."""
+    """Return how long after the first VM (number 0) the VM of that number begins, in seconds.
+
+    `overlap`: the share of its work that each VM does next to the following one.
+    """
     return number * (1.0 - overlap) * alone_s
 
 
@@ -172,7 +174,7 @@ def _gpu(
     inventory: Inventory,
     catalog: Catalog,
 ) -> PhysicalGpu | None:
-    """The first GPU of the host that takes all of the VMs and on which nobody else is. `only`: no other GPU."""
+    """Return the first GPU of the host that has room for all of the VMs and runs no others. `only`: no other GPU."""
     for state in gpu_states(host, inventory, catalog):
         if only is not None and state.gpu.address != only:
             continue
@@ -266,6 +268,6 @@ def _refusals(
 
 
 def later_commands(plan: MeasurePlan) -> Sequence[str]:
-    """What somebody types for each scheduler that is not in force, before the same measurement goes on."""
+    """Return the command for each scheduler that is not in force; the same measurement continues after it."""
     host = plan.host.name if plan.host is not None else ""
     return [f"gpuops scheduler set --scheduler {scheduler} --host {host} --reboot rolling" for scheduler in plan.later]

@@ -82,7 +82,7 @@ class SizeRequest:
             )
         if self.sharers is not None and self.sharers > profile.max_per_gpu:
             raise UsageError(
-                f"--sharers {self.sharers}: a GPU holds {profile.max_per_gpu} vGPUs of {profile.name} at the most",
+                f"--sharers {self.sharers}: a GPU holds {profile.max_per_gpu} vGPUs of {profile.name} at most",
                 hint="say fewer, or a smaller profile",
             )
         return SharingLimits(self.at_most, profile.max_per_gpu, self.guaranteed)

@@ -1,6 +1,6 @@
-"""What the steps of a plan need of the login, and the refusal when vCenter says that it is not there.
+"""The privileges that the steps of a plan need, and the refusal of a login that lacks one.
 
-Asked before the first effect, not met at midnight. Sources: the privilege of each method, and of each field of
+They are checked before the first effect. Sources: the privilege of each method, and of each field of
 ConfigSpec, in the vSphere API reference; Global.SetCustomField in the vSphere security guide.
 """
 
@@ -89,7 +89,7 @@ def attributes(steps: Iterable[Step]) -> frozenset[str]:
 
 
 def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """What a morning does to undo these steps of a night: who may not do that must not begin."""
+    """Return the steps that `rotate day` needs to undo these: a login without their privileges must not begin."""
     resumed = tuple(ResumeVm(step.vm) for step in steps if isinstance(step, SuspendVm))
     started = tuple(PowerOnVm(step.vm) for step in steps if isinstance(step, ShutDownGuest))
     return (*resumed, *started, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
@@ -99,7 +99,7 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
     """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs and clusters.
 
     A vCenter whose API is too old to be changed is refused too.
-    What speaks against the plan otherwise stays said beside it: who asks for a role hears all of it at once.
+    The other reasons against the plan are kept, so that the admin sees all of them at once.
     """
     on_objects = tuple(
         Rejection(

@@ -173,7 +173,7 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
 
 
 def _of_others(vm: Vm, before: Vm | None) -> str | None:
-    """Why it may be another VM than the one that was planned for; None = it is that one."""
+    """Return why this may be another VM than the planned one; None = it is the planned one."""
     if vm.instance_uuid is None:
         return "cannot be told from another VM: its instance uuid cannot be read"
     if before is not None and before.instance_uuid != vm.instance_uuid:
@@ -186,8 +186,8 @@ def _gives_back(step: Step, vm: Vm) -> bool:
     it, the DRS setting that it had, the marker. Only a night's desktop is resumed; of what starts from off, the marker
     says that a night has shut it down.
 
-    *Why*: a desktop that a night has suspended is owed to its user, whoever has taken it over since, and a resume
-    discards nothing. An ML VM that got a manager is not stopped: its work is its manager's.
+    *Why*: a desktop that a night has suspended is owed to its user, even if another product manages it since, and a
+    resume discards nothing. An ML VM that got a manager is not stopped: its work is its manager's.
     """
     match step:
         case ResumeVm() | OpenGate():
@@ -218,7 +218,7 @@ def _not_removable(step: RemovalStep, vm: Vm) -> str | None:
 
 
 def as_it_is_now(step: Step, now: Inventory) -> Step:
-    """The step on these facts: a VM is resumed where it is registered, whoever has moved it since the plan was made.
+    """Return the step on these facts: a VM is resumed where it is registered now, even if it was moved since the plan.
 
     Source: vSphere API, VirtualMachine.PowerOnVM_Task (a `host` other than the VM's own moves it there).
     """
@@ -269,7 +269,7 @@ def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettin
 def host_objection(step: HostStep, host: Host) -> str | None:
     """Why the step must not be sent now; None = nothing speaks against it.
 
-    The calls replace a whole string or configuration: what somebody else wrote meanwhile would be lost.
+    The calls replace a complete string or configuration: a change made meanwhile would be lost.
     """
     if host.connected is not True:
         return "is not connected"

@@ -205,7 +205,7 @@ def _reserved_mib(vms: Iterable[Vm], power: PowerState) -> int | None:
 
 
 def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observations:
-    """Whether VMs with vGPUs are still on the host where their last such event was, and nobody moved them."""
+    """Yield whether VMs with vGPUs that no user moved are still on the host of their last such event."""
     last = {event.ref: event for event in contact.events if event.kind == event_kind}
     for ref, event in last.items():
         vm = contact.inventory.vms.get(ref)

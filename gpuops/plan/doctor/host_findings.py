@@ -137,7 +137,7 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
 
 
 def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
-    """Module options that wait for a reboot, or that nobody can read as meant."""
+    """Yield module options that wait for a reboot, or that cannot be read."""
     if host_scheduler.settings.reboot_pending:
         fix = _module_options_fix(host_scheduler)
         yield Finding(
@@ -155,7 +155,7 @@ def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
 
 
 def _custody(host: Host) -> Iterator[Finding]:
-    """Whoever else sets module options may set back what `scheduler set` sets."""
+    """Yield a note for each host profile or cluster configuration that may undo `scheduler set`."""
     custody = custody_of(host)
     for name in custody.profiles or ():
         reason = f"host profile {name} is attached to it, and may set the options of module nvidia back"
@@ -229,7 +229,7 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
 
 
 def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:
-    """The command for a graphics type that waits; one that no command sets is brought into force by hand."""
+    """The command for a graphics type that waits; a type that no command sets needs a manual reboot."""
     if configured not in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT):
         return _BY_HAND
     return command("mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)

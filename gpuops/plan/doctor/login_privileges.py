@@ -46,7 +46,7 @@ class _Place:
 def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory: Inventory) -> Iterator[Finding]:
     """What this login lacks of the roles that are wanted, and what it may do beyond them.
 
-    `root` is the id of the root folder. Where nothing at all was told there is one finding.
+    `root` is the id of the root folder. There is one finding if vCenter reports no privileges at all.
     """
     if not granted:
         fix = "look at its permissions in the vSphere Client"
@@ -181,7 +181,7 @@ def _login(inventory: Inventory) -> str:
 
 
 MOST_VMS: Final = 1000
-"""Of so many VMs a login is asked at the most: some of each folder, for a role is given on folders."""
+"""The number of VMs to check at most: some of each folder, because roles are given on folders."""
 _POWER: Final = frozenset({"VirtualMachine.Interact.PowerOn", "VirtualMachine.Interact.PowerOff"})
 _DEVICES: Final = frozenset(
     f"VirtualMachine.Config.{setting}"

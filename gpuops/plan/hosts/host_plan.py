@@ -105,9 +105,9 @@ class HostPart:
 def hosts_meant(
     verb: str, host: str | None, cluster: str | None, inventory: Inventory, *, every: bool = False
 ) -> tuple[Host, ...]:
-    """The hosts with GPUs, or with `every` with none too, that a change is of.
+    """Return the hosts affected by a change: those with GPUs, or all of them if `every` is set.
 
-    Raises UsageError where none is named, HostNotFound.
+    Raises UsageError if neither a host nor a cluster is named, HostNotFound.
     """
     if host is None and cluster is None:
         raise UsageError(f"{verb} needs --host or --cluster", hint="--host '*' means every host with GPUs")
@@ -161,5 +161,5 @@ def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 
 
 def may_hold_vgpu(vm: Vm) -> bool:
-    """Whether it has a vGPU, or nobody can say that it has none."""
+    """Return whether the VM has a vGPU, or may have one."""
     return vm.devices is None or bool(vm.vgpus)

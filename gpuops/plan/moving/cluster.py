@@ -35,7 +35,7 @@ POSSIBLE, LISTED, CERTAIN = 0, 1, 2
 VgpuOnGpu = tuple[int, str, int]
 """(number of the VM, profile, how certain)."""
 GpuContent = tuple[VgpuOnGpu, ...]
-"""The vGPUs that are on one GPU at the most."""
+"""The vGPUs that may be on one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class ClusterModel:
         return self.slots(host, gpu, content, self.goal.profile).at_least
 
     def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
-        """The slots for further vGPUs of a profile on a GPU that holds this at the most."""
+        """The slots for further vGPUs of a profile on a GPU with at most this content."""
         is_certain = all(vgpu[2] == CERTAIN for vgpu in content)
         holding = tuple(sorted(vgpu[1] for vgpu in content)) if is_certain else content
         key = (self._kinds[host][gpu], is_certain, holding, profile)

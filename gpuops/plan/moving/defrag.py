@@ -81,7 +81,7 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class GpuHolding:
-    """How many vGPUs are on a GPU, at least and at the most; `free`: how much of the goal is free there."""
+    """How many vGPUs are on a GPU, at least and at most; `free`: how much of the goal is free there."""
 
     at_least: int
     at_most: int
@@ -353,7 +353,7 @@ class Defrag:
     ) -> Defragmentation:
         """The moves, what is free before and after them, and why the other VMs stay.
 
-        `reasons_to_stay`: VM ref -> why it is left where it is, beside what the snapshot itself says against its moving.
+        `reasons_to_stay`: VM ref -> why it stays, in addition to the reasons in the snapshot.
 
         Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a
         profile that no host offers.

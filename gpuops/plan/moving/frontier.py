@@ -27,7 +27,7 @@ from gpuops.plan.moving.search import GreedySearch, search_all_orders
 
 
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:
-    """How much more can be free at the most, whatever is moved where. It may be more than any moves reach."""
+    """Return an upper bound on how much more can be freed. It may be more than any moves reach."""
     free_now = sum(now.worth for now in cluster_state)
     free_when_emptied = sum(
         model.worth(now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu[0]].movable))

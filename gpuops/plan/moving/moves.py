@@ -1,6 +1,6 @@
 """What a move does: on which GPU a host puts a VM that arrives, as far as that is certain, and sequences of moves.
 
-`search.py` calls it. A host chooses the GPU itself and vMotion cannot be told otherwise, so such a move
+`search.py` calls it. The host chooses the GPU itself, and vMotion has no option for it, so such a move
 counts only as far as the host's documented policy leaves no choice:
 
 * one GPU is possible: the VM is on it;

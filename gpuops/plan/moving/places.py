@@ -4,7 +4,7 @@ Problem: the host chooses the GPU of a VM that arrives, so who arrives first may
 The largest first, each on the host with the most room, finds a way mostly; where it does not, another order may.
 Choice: a search of all orders and hosts, depth first, in which that usual way is the first one that is tried. VMs that
 are alike are one, and so are orders that lead to the same GPUs. A VM that finds no place now finds none after others
-have come, for nobody makes room by arriving; so more of one kind than fit without the others end it at once.
+have come, because no arrival makes room; so more of one kind than fit without the others end it at once.
 After `MOST_TRIES` questions it gives up, and says so.
 What this gives up: VMs that run elsewhere stay where they are; room is not made by moving those first.
 
@@ -30,7 +30,7 @@ Admit = Callable[[Vm, Host, Inventory], Inventory | None]
 
 @dataclass(frozen=True, slots=True)
 class PlacesFound:
-    """Who goes where, in this order. `whole` False = the search gave up: that there is no way is not proven."""
+    """The VMs with their hosts, in this order. `whole` False = the search gave up: that there is no way is not proven."""
 
     places: tuple[tuple[Vm, Host], ...] | None
     whole: bool
@@ -64,10 +64,10 @@ class _Search:
     """By ref of a VM; those of one kind may stand for each other."""
     tries: int = 0
     failed: set[object] = field(default_factory=set)
-    """What is known to lead nowhere: who still waits, and what is on each host."""
+    """The states that are known to lead nowhere: the waiting VMs, and the content of each host."""
 
     def too_many(self, vms: Sequence[Vm], inventory: Inventory) -> bool:
-        """Whether there are more of one kind than find a place when nobody else comes."""
+        """Return whether there are more VMs of one kind than find a place without any others."""
         return any(not self._fit([vm for vm in vms if self.kinds[vm.ref] == kind], inventory) for kind in self._all())
 
     def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
@@ -133,7 +133,7 @@ class _Search:
                 yield vm
 
     def _state(self, groups: list[list[Vm]], inventory: Inventory) -> object:
-        """Who waits, by kind, and what is on the hosts that may take somebody, by kind too."""
+        """Return the waiting VMs by kind, and the content of the hosts that may take one of them, by kind too."""
         waiting = tuple(tuple(sorted(self.kinds[vm.ref] for vm in group)) for group in groups)
         hosts = sorted({ref for refs in self.targets.values() for ref in refs})
         return waiting, tuple(self._on(inventory.hosts[ref], inventory) for ref in hosts)

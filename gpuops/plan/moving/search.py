@@ -306,7 +306,7 @@ def search_all_orders(
 ) -> ExactResult:
     """The best plans of up to `limit` moves.
 
-    `known_plans`: plans that were found by other means. `most`: no more than this can be freed. `binding`: VMs may be bound.
+    `known_plans`: the plans of the greedy search. `most`: the most that can be freed. `binding`: VMs may be bound.
     """
     start = known_plans[0]
     best, layer, moves, proven = known_plans, [start], 0, limit

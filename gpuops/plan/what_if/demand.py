@@ -1,11 +1,11 @@
-"""What is asked of both fleets, and what becomes of it: requests of a file, recorded days, or made-up arrivals.
+"""Makes the requests for both fleets, and places them: requests of a file, recorded days, or made-up arrivals.
 
 * a file: its requests, placed as `gpuops place --file` places them, the largest first;
 * recorded days: of each profile the vGPUs by which the most that ran at once on a day is above what runs now, each in a
   VM as large as the median VM with that profile. Of one profile the most may have been at another hour than of another;
 * made-up arrivals: so many VMs, each as one drawn by the seed from those that run with GPUs now.
 
-Arrivals, recorded or made up, are placed in their order, each when nobody knows who comes next; none of them leaves.
+Arrivals, recorded or made up, are placed in their order, each without knowledge of the next; none of them leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuops.plan.what_if.gpu_models import board_of
 from gpuops.plan.what_if.seeded import drawn
 
 MOST_DAYS: Final = 28
-"""So many recorded days are asked of the fleets at the most, the last ones."""
+"""The number of recorded days to place at most, the last ones."""
 
 Peaks = Mapping[str, Mapping[date, int]]
 """By profile and day, the most vGPUs that ran at once."""
@@ -54,7 +54,7 @@ class FleetDemand:
     source: DemandSource
     draws: tuple[tuple[Workload, ...], ...] = ()
     because: str = ""
-    """Why there are none."""
+    """Why there are no requests."""
     any_model: bool = False
     """Whether one without a place may have vGPUs of its size and series of another GPU model."""
 
@@ -172,7 +172,7 @@ def place_demand(
         first_choice = () if workload.name in answered else (workload,)
         alternatives = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
         for way in () if answered.get(workload.name) else (*first_choice, *alternatives):
-            # Nobody leaves, so one that is like a refused one is refused too.
+            # No VM leaves, so a request like a refused one is refused too.
             shape = replace(way, name="")
             if shape in hopeless:
                 continue

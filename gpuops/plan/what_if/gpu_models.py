@@ -47,7 +47,7 @@ def board_of(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
 
 
 def lacks(mode: GpuServing, board: Board) -> str:
-    """Why GPUs of this model cannot serve so; empty = they can, or nobody knows."""
+    """Why GPUs of this model cannot serve so; empty = they can, or it is not known."""
     if mode is GpuServing.MIG and board.mig is None:
         return f"{board.name} has no MIG mode (NVIDIA MIG User Guide)"
     if mode is GpuServing.MIXED_SIZE and board.mixed_size_mode is False:

@@ -1,7 +1,7 @@
 """Hosts and GPUs that are added, lost or in another mode, and which VMs have to start anew for it.
 
-A GPU's mode changes only while no VM is on it (NVIDIA NVML docs), so whoever runs there starts anew, as whoever ran on
-what is lost does. A host that is lost is one that vCenter does not reach; of its VMs those with GPUs start elsewhere.
+A GPU's mode changes only while no VM is on it (NVIDIA NVML docs), so the VMs on it start anew, as do the VMs of a lost
+host or GPU. A lost host is one that vCenter does not reach; its VMs with GPUs start elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HardwareChange = AddHosts | LoseHost | LoseGpu | ChangeGpuMode
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The snapshot after a change, before anybody has started anew."""
+    """The snapshot after a change, before any VM has started anew."""
 
     inventory: Inventory
     done: str
@@ -119,7 +119,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
 def gpus_meant(
     change: ChangeGpuMode | ApplyLayout, inventory: Inventory, catalog: Catalog
 ) -> list[tuple[Host, PhysicalGpu]]:
-    """The GPUs that are meant, with their hosts. Raises UsageError where there is none, HostNotFound."""
+    """Return the selected GPUs with their hosts. Raises UsageError if there are none, HostNotFound."""
     hosts = gpu_hosts(inventory)
     if change.host is not None:
         Scope(host=change.host).check(inventory)
@@ -184,7 +184,7 @@ def _off(refs: Iterable[str], inventory: Inventory) -> Inventory:
 
 def unread_gpus(gpus: Iterable[PhysicalGpu]) -> tuple[str, ...]:
     unread = sum(gpu.vms is None and not gpu.passed_through for gpu in gpus)
-    return (f"who runs on {count_gpus(unread)} of them cannot be read",) if unread else ()
+    return (f"which VMs run on {count_gpus(unread)} of them cannot be read",) if unread else ()
 
 
 def count_gpus(number: int) -> str:

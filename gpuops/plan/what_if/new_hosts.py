@@ -20,7 +20,7 @@ from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.what_if.gpu_models import MODES, board_meant, board_of, lacks, with_offers
 
 _FIRST_BUS: Final = 0x10
-"""GPUs that nobody has built yet are at buses 10, 11, 12 ... (hexadecimal)."""
+"""GPUs that do not exist yet are at buses 10, 11, 12 ... (hexadecimal)."""
 
 
 def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Catalog) -> tuple[tuple[Host, ...], str]:
@@ -84,7 +84,7 @@ def _new(board: Board, change: AddHosts, like: Host) -> tuple[PhysicalGpu, ...]:
 
 
 def _like(like: Host, mode: GpuServing | None, catalog: Catalog) -> tuple[PhysicalGpu, ...]:
-    """The same GPUs, healthy and with nobody on them. Raises UsageError for a mode that one of them has not."""
+    """Return the same GPUs, healthy and empty. Raises UsageError for a mode that one of them lacks."""
     return tuple(_empty(gpu, mode, catalog) for gpu in like.gpus)
 
 

@@ -38,7 +38,7 @@ _BINDINGS: Final = ("gpu-pci-id", AFFINITY_KEY)
 def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> Changed:
     """The snapshot in which all vGPUs of these VMs are of another profile.
 
-    Who ran has to start anew; who was suspended is off. Raises UsageError where it means no VM, or no profile.
+    Running VMs have to start anew; suspended VMs are off. Raises UsageError if it selects no VM, or no profile.
     """
     profile = _profile(change.profile, inventory, catalog)
     selected_vms = [vm for vm in _vms(change.of, inventory, policy) if vm.vgpus and not vm.template]
@@ -98,7 +98,7 @@ class MoreVms:
 def with_more_vms(
     change: AddVms, number: int, inventory: Inventory, catalog: Catalog, policy: Policy | None, seed: int
 ) -> MoreVms:
-    """The snapshot in which as many of them run as find a place. Raises UsageError where there is none to make them as.
+    """Return the snapshot with as many more VMs as find a place. Raises UsageError if there is no VM to copy.
 
     `number`: which of the changes it is, for their names.
     """

@@ -48,7 +48,7 @@ class Leaving(StrEnum):
 
     VMOTION = "vMotion"
     DRS = "DRS"
-    """vCenter moves it when the host enters maintenance mode; nobody brings it back."""
+    """vCenter moves it when the host enters maintenance mode; gpuops does not bring it back."""
     SHUT_DOWN = "shut down"
     POWER_OFF = "shut down, or powered off"
 
@@ -85,7 +85,7 @@ class Staying:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """Hosts without their VMs: who went where, by host, in order; and every VM that cannot go."""
+    """Emptied hosts: by host the VMs that leave it, in order, and every VM that cannot leave."""
 
     away: dict[str, tuple[Away, ...]]
     stays: tuple[Staying, ...]
@@ -345,7 +345,7 @@ def returning(
 
 
 def doubtful(host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """Names of those who may find no GPU when they come back to a host that nobody else came to meanwhile."""
+    """Return the names of the VMs that may find no GPU on their return, even if no other VM came meanwhile."""
     vms = [departure.vm for departure in departures if departure.leaving is not Leaving.DRS and departure.vm.profiles]
     first, later_vms = _in_order(vms, host, inventory, catalog)
     for vm in vms:
@@ -360,8 +360,10 @@ def doubtful(host: Host, departures: Iterable[Away], inventory: Inventory, catal
 
 
 def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """(those that come one by one, the rest): who is pinned to a GPU before who may take any, and the others as they
-    would come back from a suspend on that host."""
+    """Return the VMs that come one by one, and the rest.
+
+    VMs that are pinned to a GPU come before VMs that may take any; the others come in the order of a resume.
+    """
     for vm in vms:
         if vm.power is PowerState.ON:
             inventory = project(PowerOffVm(vm.ref), inventory)

@@ -104,7 +104,7 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
 
 
 def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
-    """A mode is in force when the GPU is used so: vCenter tells of a device what is configured."""
+    """Yield the modes that are not in force: vCenter reports the configured mode of a device, the GPU the one in use."""
     active = {state.address: state.active for state in settings.passthrough or ()}
     for change in changes:
         gpu = host.gpu(change.address)

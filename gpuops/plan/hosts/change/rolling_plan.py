@@ -58,7 +58,7 @@ class Roll:
 
     @property
     def does(self) -> tuple[object, ...]:
-        """What is done, without the facts it was planned on: who agreed to one roll agreed to its like."""
+        """Return what is done, without the facts it was planned on: a confirmed roll may be replaced by an equal one."""
         return tuple(
             (
                 planned.step,
@@ -92,7 +92,7 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
 
 
 def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:
-    """Who may not find his GPU again, where the host chooses it for those before him; empty = nobody."""
+    """Return a warning with the VMs that may not find a GPU on their return; empty = none."""
     names = doubtful(planned.host, planned.away, inventory, catalog)
     return f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
 
@@ -158,16 +158,16 @@ def _of_vm(leaving: Leaving) -> frozenset[str]:
 
 
 def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
-    """What keeps a host from being rebooted, whatever is set on it."""
+    """Yield the reasons against rebooting a host, whatever is set on it."""
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
         return
     if host.in_maintenance is not False:
         rule = "whether it is in maintenance mode cannot be read"
-        rule = "is in maintenance mode already: somebody else is at it" if host.in_maintenance else rule
+        rule = "is in maintenance mode already" if host.in_maintenance else rule
         yield Rejection(host.name, rule, hint="take it out of maintenance mode, or leave it out")
     if host.booted is None:
-        yield Rejection(host.name, "when it last booted cannot be read: its return could not be told")
+        yield Rejection(host.name, "when it last booted cannot be read, so a reboot could not be confirmed")
     yield from kept_as_they_are(host, inventory)
     for vm in inventory.vms_on(host):
         if vm.power is None and not vm.template:
@@ -259,12 +259,12 @@ class PartProgress:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStatus:
-    """The change that has not ended. `verb` empty = there is none."""
+    """The change that has not ended; `verb` is empty if every change has."""
 
     verb: str = ""
     began: datetime | None = None
     holder: str = ""
-    """Who is at it now; empty = it was cut off, or it stopped."""
+    """The run that carries it out now; empty = it was cut off, or it stopped."""
     parts: tuple[PartProgress, ...] = ()
     noun: str = "host"
     """What a part is."""

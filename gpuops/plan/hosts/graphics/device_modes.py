@@ -1,6 +1,6 @@
 """Which modes a change of vGPU sizes or of DirectPath I/O comes to where vSphere 9.1 sets modes, and if it can.
 
-Before 9.1, and where vCenter reports no mode of a device, the calls of 8.x are used: `mode_changes` is None then.
+Before 9.1, and where vCenter reports no mode of a device, the calls of 8.x are used; `mode_changes` then returns None.
 
 A change of modes also affects slots that are reserved for others: each gets a warning (vSphere 9.0 and newer). A change
 needs an empty GPU, so no running VM loses its slot, but the owner of reserved slots may not find them later.
@@ -128,7 +128,7 @@ def _then(host: Host, step: HostStep) -> Host:
 
 
 def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:
-    """The modes that devices are changed to; those that already are for VMs whole, or are not, as asked, stay."""
+    """The modes that devices are changed to; GPUs that are already in the requested mode are left out."""
     if isinstance(step, ConfigureModes):
         return {change.address: change.after for change in step.devices}
     whole = {device.address: device.passed_through for device in host.devices}

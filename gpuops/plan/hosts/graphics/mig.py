@@ -121,7 +121,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
     elif state.current is None:
         yield Rejection(subject, _NO_MIG)
     elif gpu is None or gpu.vms is None:
-        yield Rejection(subject, "who runs on it cannot be read")
+        yield Rejection(subject, "which VMs run on it cannot be read")
     elif gpu.vms:
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
         yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
@@ -130,7 +130,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
 
 
 def _why(host: Host) -> str:
-    """Why the host's nvidia-smi did not answer; empty = nobody asked it."""
+    """Why the host's nvidia-smi did not answer; empty = it was not asked."""
     unread = (host.settings or HostSettings()).unread
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
 

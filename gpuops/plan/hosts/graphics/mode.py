@@ -1,6 +1,6 @@
 """Set graphics types, vGPU modes and the assignment policy of hosts, as one read-merge-write of HostGraphicsConfig.
 
-What speaks against a type or a mode on a host is told with its rule and its source.
+Every reason against a type or a mode names its rule and its source.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     rule = "a graphics type changes only while no VM is on the host's GPUs (NVIDIA AI Enterprise docs)"
     listed = [gpu for gpu in host.gpus if gpu.graphics_type is not None]
     if any(gpu.vms is None for gpu in listed):
-        yield Rejection(host.name, f"who runs on its GPUs cannot be read, and {rule}")
+        yield Rejection(host.name, f"which VMs run on its GPUs cannot be read, and {rule}")
     running = sorted({name for gpu in listed for name in _holders(gpu, inventory)})
     if running:
         yield Rejection(host.name, f"{rule}; there now: {', '.join(running)}")
@@ -223,7 +223,7 @@ def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, cata
         yield Rejection(subject, "vGPU modes need vSphere 8.0 Update 3", MIXED_SIZE_SINCE, inventory.api_version)
         return
     if gpu is None or gpu.vgpu_mode is None or gpu.vms is None:
-        yield Rejection(subject, "its vGPU mode, or who runs on it, cannot be read")
+        yield Rejection(subject, "its vGPU mode, or which VMs run on it, cannot be read")
         return
     if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE:
         hint = "MIG mode is switched on the host itself: nvidia-smi -i GPU -mig 0"

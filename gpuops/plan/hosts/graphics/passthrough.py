@@ -223,7 +223,7 @@ class SetPassthrough:
                     yield f"{vm.name} takes any {noun} like {host.name} {address}: there is one fewer for it"
                 elif any(device.label == label for device in taking):
                     noun = f"{_noun(gpu)}s"
-                    yield f"{vm.name} asks for {noun} labelled {label}: {host.name} {address} is none any more"
+                    yield f"{vm.name} asks for {noun} labelled {label}: {host.name} {address} loses that label"
 
 
 def _noun(device: PhysicalGpu | OtherDevice) -> str:
@@ -254,7 +254,7 @@ def _in_use(
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
     elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:
-        yield Rejection(subject, "who runs on it cannot be read")
+        yield Rejection(subject, "which VMs run on it cannot be read")
 
 
 def _not_whole(

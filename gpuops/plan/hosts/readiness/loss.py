@@ -3,7 +3,7 @@
 They start anew there, as HA restarts them: their pins and DirectPath devices come along, vMotion's rules do not count.
 Sources: VMware vSphere Availability (failover hosts and what admission control keeps free are there for this; VM-host
 rules that must hold and rules that keep VMs apart hold for restarts too; `das.respectVmVmAntiAffinityRules` is on by
-default). Which host HA chooses, and in which order, is its own affair: told is whether there is a way at all.
+default). HA chooses the host and the order itself; the answer is whether there is any way at all.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HostLoss:
     """What becomes of the VMs with GPUs of one host."""
 
     places: tuple[tuple[Vm, Host], ...] = ()
-    """Who starts where, in this order."""
+    """The VMs that find a place, each with its host, in this order."""
     stranded: tuple[Stranded, ...] = ()
     proven: bool = True
     """False: not every way was tried; there may be one with a place for all."""

@@ -29,7 +29,7 @@ class HostReadiness:
 
     host: Host
     away: tuple[Away, ...]
-    """Who leaves for where, in this order."""
+    """The VMs that leave, each with its target, in this order."""
     stays: tuple[Staying, ...]
     """The VMs that cannot leave it; not empty = it cannot be emptied."""
     unreachable: Rejection | None = None
@@ -39,7 +39,7 @@ class HostReadiness:
     stuns: Mapping[str, Stun] = field(default_factory=dict)
     """By ref of a VM that moves vCenter's estimate of its stun; without an entry it is unknown."""
     by_vcenter: tuple[str, ...] = ()
-    """Why entering maintenance mode waits for its VMs with vGPUs, unless somebody moves them; () = it does not."""
+    """Why entering maintenance mode waits for its VMs with vGPUs, unless an admin moves them; () = it does not wait."""
     notes: tuple[str, ...] = ()
     loss: HostLoss = field(default_factory=HostLoss)
 

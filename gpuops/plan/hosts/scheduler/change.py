@@ -132,7 +132,7 @@ def _of_host(
     catalog: Catalog,
     left_out: tuple[PhysicalGpu, ...],
 ) -> HostPart:
-    """What becomes of one host. `left_out`: GPUs that the policy does not apply to, and that nobody named."""
+    """Return the change of one host. `left_out`: GPUs that were not named and that have no scheduler."""
     host = host_scheduler.host
     gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
     if left_out:
@@ -169,7 +169,7 @@ def _change(
     gpus: tuple[PciAddress, ...],
     warnings: tuple[str, ...],
 ) -> HostPart:
-    """The change itself, or that there is none."""
+    """Return the change of the host, or a note that nothing changes."""
     host, options = host_scheduler.host, host_scheduler.settings.module_options or ""
     round_robin = branch.round_robin if branch else None
     before = {gpu.address: module_options.read(options, gpu.address, round_robin) for gpu in gpus_to_set}
@@ -198,8 +198,8 @@ def _in_mig_mode(host: Host) -> tuple[PhysicalGpu, ...]:
 def _others_can(host: Host, hosts: tuple[Host, ...]) -> bool:
     """Whether another of the hosts that are meant has a GPU with a scheduler.
 
-    Then somebody speaks of a cluster, and a host in it with other GPUs is left out of it. A host that stands alone was
-    meant itself, and is told what speaks against it.
+    If so, the request is about a cluster, and a host with other GPUs is left out. If not, the host itself was meant,
+    and the plan is refused with the reasons.
     """
     return any(unscheduled(gpu) is None for other_host in hosts if other_host is not host for gpu in other_host.gpus)
 
@@ -274,7 +274,7 @@ def for_gpu(scheduler: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
 
 
 def restoring_command(before: SchedulerBefore, host_name: str) -> str:
-    """What somebody types to set it back."""
+    """Return the command that restores the scheduler of before."""
     request = for_gpu(before.scheduler, str(before.gpu), host_name)
     options = (
         ("scheduler", request.scheduler),

@@ -89,7 +89,7 @@ def gpus_with_entry(options: str) -> tuple[PciAddress, ...]:
 def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
     """The string with this word for these GPUs; for none: for all of the host, those with an entry of their own too.
 
-    Needs a string of which `unfit` is None. A value already equal keeps its spelling.
+    `unfit` must be None for the string. A value already equal keeps its spelling.
     """
     if gpus:
         for gpu in gpus:

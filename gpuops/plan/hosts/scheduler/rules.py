@@ -29,7 +29,7 @@ SHOWN: Final = 4
 
 
 def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]:
-    """A line for each profile and cluster that may set module options of these hosts back, and one where nobody knows.
+    """Return a line for each profile and cluster that may set module options back, and one for unknown hosts.
 
     A rolling change looks at each host after its reboot, and stops at one that was set back.
     """
