@@ -15,9 +15,9 @@ from typing import Final
 
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.judging import components_right
-from gpuops.advise.diagnosis.learning import EACH_FAULT, EXAM_EACH, EXAM_SEED, START, examples, fitted, with_hidden
+from gpuops.advise.diagnosis.learning import EACH_FAULT, EXAM_EACH, EXAM_SEED, START, examples, fit_forest, with_hidden
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import Forest, written
+from gpuops.advise.diagnosis.model import Forest, to_document
 from gpuops.execute.measurements.diagnoses import SHIPPED_MODEL
 from gpuops.model.measurements.component import FAULTS
 
@@ -26,14 +26,14 @@ PATH: Final = Path(str(files("gpuops.execute.measurements"))) / SHIPPED_MODEL
 
 
 def make_model(each_fault: int = EACH_FAULT) -> Forest:
-    model = fitted(examples(with_hidden(list(made_cases(SEED, each_fault)))), START, SEED)
+    model = fit_forest(examples(with_hidden(list(made_cases(SEED, each_fault)))), START, SEED)
     exam = list(made_cases(EXAM_SEED, EXAM_EACH))
     right = components_right(scores([case.case for case in exam], model), [case.at_fault for case in exam])
     return replace(model, cases=each_fault * 2 * len(FAULTS), right=right)
 
 
 def pack(model: Forest) -> bytes:
-    text = json.dumps(written(model), separators=(",", ":"))
+    text = json.dumps(to_document(model), separators=(",", ":"))
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 

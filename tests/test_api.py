@@ -20,7 +20,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, Wave, refuse
-from gpuops.plan.core.step_checks import satisfied
+from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import PowerOffVm
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 
@@ -44,7 +44,7 @@ class Stop:
         step = PowerOffVm(self.vm)
         if inventory.vm(self.vm).power is PowerState.SUSPENDED:
             return refuse(Rejection(self.vm, "is suspended"))
-        if satisfied(step, inventory):
+        if is_satisfied(step, inventory):
             return Plan(because=("it is off already",))
         return Plan(waves=(Wave("stop", (step,)),), disruptive=True)
 

@@ -1,4 +1,4 @@
-"""How many more vGPUs of a profile does a GPU take, as it is now?
+"""Counts how many more vGPUs of a profile fit on a GPU as it is now.
 
 The rules, per mode of the GPU (NVIDIA AI Enterprise, vGPU for Compute; NVIDIA Multi-Instance GPU User Guide):
 
@@ -7,8 +7,8 @@ The rules, per mode of the GPU (NVIDIA AI Enterprise, vGPU for Compute; NVIDIA M
 * mixed size: every size has fixed starts, and a vGPU needs one that is free.
 * MIG: a vGPU needs a GPU instance that fits beside the others; only one instance owns the media engines.
 
-A GPU in MIG mode runs only MIG-backed profiles, any other only time-sliced ones. What vCenter does not tell makes the
-answer a range or unknown, never a wrong number.
+A GPU in MIG mode runs only MIG-backed profiles, any other only time-sliced ones. If vCenter does not report
+something, the answer is a range or unknown, never a wrong number.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Slots:
     """Room for more vGPUs of one profile on one GPU."""
 
     at_least: int
-    """However the running vGPUs lie."""
+    """In the worst case, wherever the running vGPUs lie."""
     at_most: int | None
-    """At the best; None = unknown."""
+    """In the best case; None = unknown."""
     because: str = ""
-    """Why there is none, or why it is not known for certain; empty when both figures are one and not zero."""
+    """Why there is no room, or why that is not certain; empty if both figures are equal and not zero."""
     contradictory: bool = field(default=False, compare=False)
-    """What is said to run there cannot all run there: unknown, because some of it must be elsewhere."""
+    """Whether the reported vGPUs cannot all run there; the room is then unknown, because some must be elsewhere."""
 
     @property
     def possible(self) -> bool:
@@ -47,14 +47,14 @@ class Slots:
     def exact(self) -> bool:
         return self.at_least == self.at_most
 
-    def capped(self, limit: int, because: str) -> Slots:
-        """The same with no more than `limit`; `because` where that takes something away."""
+    def limited_to(self, limit: int, because: str) -> Slots:
+        """Return the slots with at most `limit` of them; `because` is the reason if that is fewer."""
         if self.at_most is not None and self.at_most <= limit:
             return self
         return Slots(min(self.at_least, limit), limit, self.because if limit else because)
 
-    def doubted(self, because: str) -> Slots:
-        """The same, where it is not certain that any of it can be used."""
+    def as_doubtful(self, because: str) -> Slots:
+        """Return the slots for a place where it is not certain that any of them can be used."""
         return Slots(0, self.at_most, because) if self.possible else self
 
 
@@ -93,22 +93,22 @@ def free_slots(
     refused = _serves_no_vgpu(gpu)
     if refused is not None:
         return refused
-    wanted = catalog.profile(profile)
-    if wanted is None:
-        return _unknown(f"{profile} is not in the catalogue")
+    vgpu_profile = catalog.profile(profile)
+    if vgpu_profile is None:
+        return _unknown_slots(f"{profile} is not in the catalogue")
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None:
-        return _unknown(f"{gpu.name} is not in the catalogue")
-    if wanted.board != board.key:
+        return _unknown_slots(f"{gpu.name} is not in the catalogue")
+    if vgpu_profile.board != board.key:
         return _none(f"{profile} is not a profile of {board.name}")
     if holders is None:
-        return _unknown("which vGPUs run on it is not known")
+        return _unknown_slots("which vGPUs run on it is not known")
     running = [catalog.profile(holder) for holder in holders]
-    known = tuple(holder for holder in running if holder is not None)
-    if len(known) < len(running):
-        return _unknown("a vGPU runs on it whose profile is not in the catalogue")
-    lying = starts or (None,) * len(known)
-    return slots_in_mode(gpu.vgpu_mode, board, known, wanted, lying, instances=gpu.gpu_instances)
+    holder_profiles = tuple(holder for holder in running if holder is not None)
+    if len(holder_profiles) < len(running):
+        return _unknown_slots("a vGPU runs on it whose profile is not in the catalogue")
+    lying = starts or (None,) * len(holder_profiles)
+    return slots_in_mode(gpu.vgpu_mode, board, holder_profiles, vgpu_profile, lying, instances=gpu.gpu_instances)
 
 
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
@@ -117,7 +117,7 @@ def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
     if gpu.vgpu_obstacle:
         return _none(f"it {gpu.vgpu_obstacle}")
     if gpu.graphics_type is None:
-        return _unknown("its graphics type is not known")
+        return _unknown_slots("its graphics type is not known")
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
         return _none(f"its graphics type is {gpu.graphics_type}, vGPUs need {GraphicsType.SHARED_DIRECT}")
     return None
@@ -127,7 +127,7 @@ def slots_in_mode(
     mode: VgpuMode | None,
     board: Board,
     running: Sequence[VgpuProfile],
-    wanted: VgpuProfile,
+    vgpu_profile: VgpuProfile,
     starts: Sequence[int | None],
     *,
     instances: Sequence[str] | None = None,
@@ -139,78 +139,84 @@ def slots_in_mode(
     """
     match mode:
         case VgpuMode.SAME_SIZE:
-            return _time_sliced_only(running, wanted) or _same_size(running, wanted)
+            return _time_sliced_only(running, vgpu_profile) or _same_size(running, vgpu_profile)
         case VgpuMode.MIXED_SIZE:
-            return _time_sliced_only(running, wanted) or _mixed_size(board, running, wanted, starts)
+            return _time_sliced_only(running, vgpu_profile) or _mixed_size(board, running, vgpu_profile, starts)
         case VgpuMode.MULTI_INSTANCE:
-            return _mig_backed_only(running, wanted) or _multi_instance(board, running, wanted, starts, instances)
+            return _mig_backed_only(running, vgpu_profile) or _multi_instance(
+                board, running, vgpu_profile, starts, instances
+            )
         case VgpuMode.NONE:
-            return _unknown("it shows no vGPU mode")
+            return _unknown_slots("it shows no vGPU mode")
         case None:
-            return _in_unknown_mode(board, running, wanted, starts)
+            return _in_unknown_mode(board, running, vgpu_profile, starts)
         case _:
             assert_never(mode)
 
 
 def _in_unknown_mode(
-    board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
+    board: Board, running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
     """vCenter tells the mode from 8.0 Update 3 on, the first with mixed sizes: before, only MIG is in question."""
     if running or board.mig is None:
         multi_instance = any(holder.mig_backed for holder in running)
         mode = VgpuMode.MULTI_INSTANCE if multi_instance else VgpuMode.SAME_SIZE
-        return slots_in_mode(mode, board, running, wanted, starts)
-    return Slots(0, wanted.max_per_gpu, "whether it is in MIG mode is not known")
+        return slots_in_mode(mode, board, running, vgpu_profile, starts)
+    return Slots(0, vgpu_profile.max_per_gpu, "whether it is in MIG mode is not known")
 
 
-def _time_sliced_only(running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots | None:
+def _time_sliced_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
     if any(holder.mig_backed for holder in running):
         return _contradictory("a MIG-backed vGPU runs on it, but it is not in MIG mode")
-    return _none(f"{wanted.name} needs a GPU in MIG mode") if wanted.mig_backed else None
+    return _none(f"{vgpu_profile.name} needs a GPU in MIG mode") if vgpu_profile.mig_backed else None
 
 
-def _mig_backed_only(running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots | None:
+def _mig_backed_only(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots | None:
     if not all(holder.mig_backed for holder in running):
         return _contradictory("a time-sliced vGPU runs on it, but it is in MIG mode")
-    return None if wanted.mig_backed else _none(f"{wanted.name} is time-sliced, the GPU is in MIG mode")
+    return None if vgpu_profile.mig_backed else _none(f"{vgpu_profile.name} is time-sliced, the GPU is in MIG mode")
 
 
-def _same_size(running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots:
-    other = next((holder for holder in running if holder.framebuffer_mib != wanted.framebuffer_mib), None)
-    if other is not None:
-        size, locked = wanted.framebuffer_mib, other.framebuffer_mib
-        return _none(f"locked to vGPUs of {locked} MiB while {len(running)} run, {wanted.name} has {size} MiB")
-    limit = min(profile.max_per_gpu for profile in (wanted, *running))
+def _same_size(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slots:
+    holder_of_other_size = next(
+        (holder for holder in running if holder.framebuffer_mib != vgpu_profile.framebuffer_mib), None
+    )
+    if holder_of_other_size is not None:
+        size, locked = vgpu_profile.framebuffer_mib, holder_of_other_size.framebuffer_mib
+        return _none(f"locked to vGPUs of {locked} MiB while {len(running)} run, {vgpu_profile.name} has {size} MiB")
+    limit = min(profile.max_per_gpu for profile in (vgpu_profile, *running))
     return _exactly(limit - len(running), f"{len(running)} of {limit} vGPUs run")
 
 
 def _mixed_size(
-    board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
+    board: Board, running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
     used_mib = sum(holder.framebuffer_mib for holder in running)
     left_mib = max(0, board.framebuffer_mib - used_mib)
-    by_memory = left_mib // wanted.framebuffer_mib
-    limit = wanted.max_per_gpu_mixed
+    by_memory = left_mib // vgpu_profile.framebuffer_mib
+    limit = vgpu_profile.max_per_gpu_mixed
     if limit is None:
-        return Slots(0, by_memory, f"how many {wanted.name} fit in mixed-size mode is not known")
+        return Slots(0, by_memory, f"how many {vgpu_profile.name} fit in mixed-size mode is not known")
     # Each running one of this size has one of its starts.
-    alike = sum(holder.framebuffer_mib == wanted.framebuffer_mib for holder in running)
-    if not wanted.placement_ids_mixed and alike == len(running):
+    alike = sum(holder.framebuffer_mib == vgpu_profile.framebuffer_mib for holder in running)
+    if not vgpu_profile.placement_ids_mixed and alike == len(running):
         # Its starts are not published, the count of vGPUs of one size is.
-        return _exactly(limit - alike, _no_start(board, used_mib, wanted))
+        return _exactly(limit - alike, _no_start(board, used_mib, vgpu_profile))
     shapes = [_lying(starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
-    known = wanted.placement_ids_mixed and all(shape.starts for shape in shapes)
-    found = spread(starts_gb(wanted), tuple(shapes)) if known else None
-    if found is None:
+    are_starts_known = vgpu_profile.placement_ids_mixed and all(shape.starts for shape in shapes)
+    free_spread = spread(starts_gb(vgpu_profile), tuple(shapes)) if are_starts_known else None
+    if free_spread is None:
         most = min(max(0, limit - alike), by_memory)
         return (
-            Slots(0, most, "where its vGPUs start is not known") if most else _none(_no_start(board, used_mib, wanted))
+            Slots(0, most, "where its vGPUs start is not known")
+            if most
+            else _none(_no_start(board, used_mib, vgpu_profile))
         )
-    return _range(found, _no_start(board, used_mib, wanted))
+    return _range(free_spread, _no_start(board, used_mib, vgpu_profile))
 
 
-def _no_start(board: Board, used_mib: int, wanted: VgpuProfile) -> str:
-    return f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {wanted.name}"
+def _no_start(board: Board, used_mib: int, vgpu_profile: VgpuProfile) -> str:
+    return f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {vgpu_profile.name}"
 
 
 def starts_gb(profile: VgpuProfile) -> Shape:
@@ -226,7 +232,7 @@ def _lying(shape: Shape, start: int | None) -> Shape:
 def _multi_instance(
     board: Board,
     running: Sequence[VgpuProfile],
-    wanted: VgpuProfile,
+    vgpu_profile: VgpuProfile,
     starts: Sequence[int | None],
     existing: Sequence[str] | None,
 ) -> Slots:
@@ -236,30 +242,38 @@ def _multi_instance(
     instances. Example: 17 vGPUs of 1g that start in turn, 8 to an instance, are in three; the first, the ninth and the
     last of them alone may still be in three, or in one. A 2g instance fits beside them only in the latter case.
     """
-    own = instance_of(board, wanted)
+    instance_profile = instance_of(board, vgpu_profile)
     kinds = {holder: instance_of(board, holder) for holder in dict.fromkeys(running)}
-    unknown = next((holder.name for holder, kind in kinds.items() if kind is None), wanted.name if own is None else "")
-    if own is None or unknown:
-        return _unknown(f"the GPU instance of {unknown} is not known")
+    unknown = next(
+        (holder.name for holder, kind in kinds.items() if kind is None),
+        vgpu_profile.name if instance_profile is None else "",
+    )
+    if instance_profile is None or unknown:
+        return _unknown_slots(f"the GPU instance of {unknown} is not known")
     media_taken = any(kind is not None and kind.variant.owns_media for kind in kinds.values())
-    limit = int(not media_taken) if own.variant.owns_media else own.max_count
+    limit = int(not media_taken) if instance_profile.variant.owns_media else instance_profile.max_count
     rooms: list[Spread] = []
     fewest_instances = len(running)
     unsure = any(start is None and _per_instance(holder) > 1 for holder, start in zip(running, starts, strict=True))
     for by_size in (True, False) if unsure else (True,):
         sharers = _sharers(board, running, starts, by_size=by_size)
         for instances in _instances_in_use(sharers, board.mig.memory_slices if board.mig else 0):
-            free = _free_instances(own, instances, existing)
+            free = _free_instances(instance_profile, instances, existing)
             if free is not None:
-                fewest_instances = min(fewest_instances, sum(len(each.shapes) for each in instances))
-                rooms.append(_with_started(free, limit, wanted, instances))
+                fewest_instances = min(fewest_instances, sum(len(in_use.shapes) for in_use in instances))
+                rooms.append(_with_started(free, limit, vgpu_profile, instances))
     if not rooms:
         return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
-    room = Spread(min(each.fewest for each in rooms), max(each.most for each in rooms))
+    room = Spread(min(candidate.fewest for candidate in rooms), max(candidate.most for candidate in rooms))
     if existing is not None:
-        count = existing.count(own.name)
-        return _range(room, f"its {count} x {own.name} are in use" if count else f"its layout has no {own.name}")
-    return _range(room, f"no GPU instance {own.name} fits beside the {fewest_instances} there")
+        count = existing.count(instance_profile.name)
+        return _range(
+            room,
+            f"its {count} x {instance_profile.name} are in use"
+            if count
+            else f"its layout has no {instance_profile.name}",
+        )
+    return _range(room, f"no GPU instance {instance_profile.name} fits beside the {fewest_instances} there")
 
 
 def _free_instances(
@@ -270,10 +284,10 @@ def _free_instances(
     `existing`: the instances that the GPU has and no others.
     """
     if existing is None:
-        return spread(slices(kind), tuple(shape for each in in_use for shape in each.shapes))
+        return spread(slices(kind), tuple(shape for group in in_use for shape in group.shapes))
     free = Counter(existing)
-    for each in in_use:
-        free[each.sharers.kind.name] -= len(each.shapes)
+    for group in in_use:
+        free[group.sharers.kind.name] -= len(group.shapes)
     return None if any(count < 0 for count in free.values()) else Spread(free[kind.name], free[kind.name])
 
 
@@ -329,10 +343,10 @@ class _InstancesInUse:
         return len(self.shapes) * self.sharers.per_instance - count
 
 
-def _with_started(free: Spread, limit: int, wanted: VgpuProfile, instances: Sequence[_InstancesInUse]) -> Spread:
+def _with_started(free: Spread, limit: int, vgpu_profile: VgpuProfile, instances: Sequence[_InstancesInUse]) -> Spread:
     """The vGPUs that fit into new instances, and into those that run already."""
-    started = sum(each.spare for each in instances if each.sharers.may_include(wanted))
-    new = _per_instance(wanted)
+    started = sum(group.spare for group in instances if group.sharers.may_include(vgpu_profile))
+    new = _per_instance(vgpu_profile)
     return Spread(min(free.fewest, limit) * new + started, min(free.most, limit) * new + started)
 
 
@@ -346,10 +360,12 @@ def _sharers(
         groups.setdefault(key, []).append((holder, start))
     sharers = []
     for group in groups.values():
-        holder, known = group[0][0], Counter(start for _, start in group if start is not None)
+        holder, start_counts = group[0][0], Counter(start for _, start in group if start is not None)
         kind = instance_of(board, holder)
         assert kind is not None, "asked before"
-        sharers.append(_Sharers(holder, by_size, kind, _per_instance(holder), known, len(group) - known.total()))
+        sharers.append(
+            _Sharers(holder, by_size, kind, _per_instance(holder), start_counts, len(group) - start_counts.total())
+        )
     return sharers
 
 
@@ -363,19 +379,19 @@ def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterat
     if not sharers:
         yield ()
         return
-    first, known = sharers[0], sharers[0].known_shapes()
+    first, known_shapes = sharers[0], sharers[0].known_shapes()
     for further in first.further_instances():
-        shapes = (*known, *[slices(first.kind)] * further)
+        shapes = (*known_shapes, *[slices(first.kind)] * further)
         remaining = memory_slices - sum(shape.size for shape in shapes)
         if remaining < 0:
             return
-        for others in _instances_in_use(sharers[1:], remaining):
-            yield (_InstancesInUse(first, shapes), *others)
+        for further_groups in _instances_in_use(sharers[1:], remaining):
+            yield (_InstancesInUse(first, shapes), *further_groups)
 
 
-def share_an_instance(one: VgpuProfile, other: VgpuProfile) -> bool:
+def share_an_instance(profile: VgpuProfile, other_profile: VgpuProfile) -> bool:
     """Whether vGPUs of both may run in one GPU instance: it is shared by vGPUs of one size, of whatever series."""
-    return one.mig_profile == other.mig_profile and one.framebuffer_mib == other.framebuffer_mib
+    return profile.mig_profile == other_profile.mig_profile and profile.framebuffer_mib == other_profile.framebuffer_mib
 
 
 def slices(kind: InstanceProfile) -> Shape:
@@ -402,7 +418,7 @@ def _none(because: str) -> Slots:
     return Slots(0, 0, because)
 
 
-def _unknown(because: str) -> Slots:
+def _unknown_slots(because: str) -> Slots:
     return Slots(0, None, because)
 
 

@@ -1,4 +1,4 @@
-"""Says what sessions users have on each VM, as a connection broker lists them."""
+"""Counts the sessions of users on each VM, as a connection broker lists them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class SessionsRead:
     match: MachineMatch
     by_machine: Mapping[str, Sequence[DesktopSession]]
     asked: datetime
-    """As of when ages are told."""
+    """The moment for which ages are computed."""
     without_machine: int
     """Sessions on no machine of the broker's list."""
     may_be_anywhere: str
-    """A machine with a session of which no VM is found, so that any VM which is no machine may be it; empty = none."""
+    """A machine that has a session but no known VM, so that any VM without a machine may be it; empty = none."""
 
     def of(self, vm: str) -> SessionCount | None:
-        """The sessions of a VM (ref); None = it is no machine of the broker.
+        """Return the sessions of a VM (ref); None = it is not a machine of the broker.
 
         A session on a machine that may be this VM counts as one: the desktop of a connected user is never suspended
         because a name did not fit.
@@ -44,17 +44,17 @@ class SessionsRead:
         if machine is not None:
             return _count(self.by_machine.get(machine.id, ()), machine.session, self.asked)
         possible = self.match.possible.get(vm, ())
-        for other in possible:
-            if other.session is not None or self.by_machine.get(other.id):
-                why = f"machine {other.name} of the broker has a session, and may be this VM"
-                return SessionCount(None, True, self.asked, because=f"{why}: {self.match.not_found[other.id]}")
+        for candidate in possible:
+            if candidate.session is not None or self.by_machine.get(candidate.id):
+                why = f"machine {candidate.name} of the broker has a session, and may be this VM"
+                return SessionCount(None, True, self.asked, because=f"{why}: {self.match.not_found[candidate.id]}")
         if self.may_be_anywhere:
             why = f"the broker has a session on {self.may_be_anywhere}, whose VM is not found: it may be this one"
             return SessionCount(None, True, self.asked, because=why)
         return SessionCount(None, None, self.asked, because=self.match.doubt(vm)) if possible else None
 
 
-def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], asked: datetime) -> SessionsRead:
+def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], as_of: datetime) -> SessionsRead:
     """Return the sessions by machine; ages are as of `asked`."""
     by_machine: dict[str, list[DesktopSession]] = defaultdict(list)
     without_machine, unlisted = 0, False
@@ -70,25 +70,34 @@ def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], asked
         if machine.managed and (machine.session is not None or machine.id in by_machine)
     ]
     may_be_anywhere = f"machine {min(in_use)}" if in_use else _NEW_MACHINE if unlisted else ""
-    return SessionsRead(match, by_machine, asked, without_machine, may_be_anywhere)
+    return SessionsRead(match, by_machine, as_of, without_machine, may_be_anywhere)
 
 
-def _count(sessions: Sequence[DesktopSession], named: str | None, asked: datetime) -> SessionCount:
-    """A session that is disconnected counts as well: its user finds it when they come back. How long all of them are
-    is told where the broker tells it of each. A list that lacks the session which the machine's own record names
-    (`named`) is old or not whole, and what it tells of this machine is not believed."""
-    if named is not None and all(each.id != named for each in sessions):
-        return SessionCount(None, None, asked, because=NOT_IN_LIST)
+def _count(sessions: Sequence[DesktopSession], named: str | None, as_of: datetime) -> SessionCount:
+    """Return the number of sessions, with their ages.
+
+    A disconnected session counts: its user comes back to it. The time since all were disconnected is known only if the
+    broker reports it for each of them. If the list lacks the session in the machine's own record (`named`), the list is
+    old or incomplete, and the number is unknown.
+    """
+    if named is not None and all(session.id != named for session in sessions):
+        return SessionCount(None, None, as_of, because=NOT_IN_LIST)
     ages_s = [
-        max(0, int((asked - each.started_at).total_seconds())) for each in sessions if each.started_at is not None
+        max(0, int((as_of - session.started_at).total_seconds()))
+        for session in sessions
+        if session.started_at is not None
     ]
-    gone = [each.disconnected_at if each.state is SessionState.DISCONNECTED else None for each in sessions]
-    since = [moment for moment in gone if moment is not None]
+    disconnect_moments = [
+        session.disconnected_at if session.state is SessionState.DISCONNECTED else None for session in sessions
+    ]
+    since = [moment for moment in disconnect_moments if moment is not None]
     return SessionCount(
         len(sessions),
         bool(sessions),
-        asked,
+        as_of,
         oldest_s=max(ages_s, default=None),
         youngest_s=min(ages_s, default=None),
-        disconnected_s=max(0, int((asked - max(since)).total_seconds())) if since and len(since) == len(gone) else None,
+        disconnected_s=max(0, int((as_of - max(since)).total_seconds()))
+        if since and len(since) == len(disconnect_moments)
+        else None,
     )

@@ -1,4 +1,4 @@
-"""What each source says of the use of a VM: idle, busy or unknown, with its number. Pure; `idle.py` decides on them.
+"""Reads from each source whether a VM is idle, busy or unknown, with the number. Pure; `idle.py` decides on them.
 
 Sources: vSphere API, VirtualMachineRuntimeInfo.numMksConnections (consoles only) and .question;
 VirtualMachine.recentTask; VirtualMachineQuickStats.overallCpuUsage; PerformanceManager (real-time samples). NVIDIA vGPU
@@ -34,16 +34,16 @@ NEWEST: Final = timedelta(seconds=60)
 
 UNASKED: Final = {
     Source.SESSIONS: "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)",
-    Source.BROKER: "no broker tells of its sessions",
-    Source.COMMAND: "no command tells of its sessions (idle_command of the target)",
+    Source.BROKER: "no broker lists its sessions",
+    Source.COMMAND: "no command counts its sessions (idle_command of the target)",
 }
-"""Why nothing is known of a source that was not asked."""
+"""The reason why a source that was not asked is unknown."""
 
 _TOLD_BY: Final = {Source.SESSIONS: "its guest", Source.BROKER: "the broker", Source.COMMAND: "the command"}
 
 
 class Use(StrEnum):
-    """Whether somebody works with a VM."""
+    """Whether a VM is in use."""
 
     IDLE = "idle"
     BUSY = "busy"
@@ -53,7 +53,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceReading:
-    """What one source says of a VM, and by which number."""
+    """The reading of one source for a VM, with its number."""
 
     source: Source
     says: Use
@@ -64,7 +64,7 @@ class SourceReading:
     metric: str = ""
     """Which performance counter it is; empty = there is but one number of the source."""
     value: int | None = None
-    """None = it cannot be read, or is no number."""
+    """None = it cannot be read, or is not a number."""
     unit: str = ""
     below: int | None = None
     """Idle is below this."""
@@ -73,7 +73,7 @@ class SourceReading:
     known_s: float | None = None
     """How long before the look it is known to be idle; None = at the look alone."""
     disconnected_s: int | None = None
-    """How long all of its sessions are disconnected; None = one is connected, there is none, or it is not told."""
+    """How long all sessions have been disconnected; None = one is connected, there are no sessions, or unknown."""
 
     @property
     def vetoes(self) -> bool:
@@ -81,23 +81,24 @@ class SourceReading:
 
 
 def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
-    """What every source says of the VM, in the order in which they decide; by no rule nothing says when it is idle.
+    """Return the reading of every source for the VM, in the order in which they decide.
 
-    A VM that does not run, or is not connected, shows numbers of an earlier time: of such a one nothing else is told.
+    Without a rule, no source can show that it is idle. A VM that does not run or is not connected shows numbers of an
+    earlier time, so its state is the only reading.
     """
     state = _state(vm)
     if vm.power is not PowerState.ON or vm.connected is not True:
         return (state,)
     required = rule.needed if rule is not None else BY_DEFAULT
-    found = [state, _console(vm, Source.CONSOLE in required), _cpu(vm, rule, Source.CPU in required)]
+    source_readings = [state, _console(vm, Source.CONSOLE in required), _cpu(vm, rule, Source.CPU in required)]
     if rule is not None:
-        found += [_counter(vm, rule, name, below) for name, below in rule.limits.items()]
+        source_readings += [_counter(vm, rule, name, below) for name, below in rule.limits.items()]
     if rule is not None and rule.vgpu_below_percent is not None:
-        found.append(_vgpu(vm.vgpu_use, rule.vgpu_below_percent, required=Source.NVIDIA_SMI in required))
-    asked = [source for source in SESSION_SOURCES if source in required or source in (vm.sessions or {})]
+        source_readings.append(_vgpu(vm.vgpu_use, rule.vgpu_below_percent, required=Source.NVIDIA_SMI in required))
+    session_sources = [source for source in SESSION_SOURCES if source in required or source in (vm.sessions or {})]
     timeout_s = rule.disconnected_timeout_s if rule is not None else None
-    found += [_sessions(vm, source, timeout_s, required=source in required) for source in asked]
-    return tuple(found)
+    source_readings += [_sessions(vm, source, timeout_s, required=source in required) for source in session_sources]
+    return tuple(source_readings)
 
 
 def _state(vm: Vm) -> SourceReading:
@@ -139,13 +140,13 @@ def _cpu(vm: Vm, rule: IdleRule | None, required: bool) -> SourceReading:
 
 
 def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:
-    """One sample at or above the limit is enough to be busy, whatever others are missing."""
+    """Return the reading of a counter: one sample at or above the limit means busy, even if others are missing."""
     required, unit = Source.COUNTERS in rule.needed, "MHz" if name == CPU_MHZ else ""
     window = (vm.counters or {}).get(name)
     if window is None:
         reason = f"vCenter has no samples of its {name}"
         return SourceReading(Source.COUNTERS, Use.UNKNOWN, reason, required, name, unit=unit, below=below)
-    says, reason = _of_samples(window, rule.for_s, name, below)
+    says, reason = _judge_samples(window, rule.for_s, name, below)
     return SourceReading(
         Source.COUNTERS,
         says,
@@ -160,7 +161,7 @@ def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:
     )
 
 
-def _of_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tuple[Use, str]:
+def _judge_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tuple[Use, str]:
     if window.highest >= below:
         used = f"used {window.highest} MHz" if name == CPU_MHZ else f"{name} was {window.highest}"
         return Use.BUSY, f"{used} within the last {format_limit(for_s)}, idle is below {below}"
@@ -173,24 +174,24 @@ def _of_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tup
     return Use.IDLE, f"{name} was {window.highest} at most for {format_limit(for_s)}, idle is below {below}"
 
 
-def _vgpu(found: VgpuUse | None, below: int, *, required: bool) -> SourceReading:
-    """By one reading: nvidia-smi tells of a moment, and not of a while."""
+def _vgpu(vgpu_use: VgpuUse | None, below: int, *, required: bool) -> SourceReading:
+    """Return the reading of nvidia-smi, which is about one moment and not a period."""
     says, age_s = Use.UNKNOWN, None
-    if found is None or found.percent is None:
-        value = None
-        reason = f"the use of its vGPU is not known: {found.because if found else 'its host is not asked'}"
+    if vgpu_use is None or vgpu_use.percent is None:
+        percent = None
+        reason = f"the use of its vGPU is not known: {vgpu_use.because if vgpu_use else 'its host is not asked'}"
     else:
-        value, age_s = found.percent, found.age_s
-        if found.age_s > VGPU_USE_FRESH_S:
-            reason = f"what nvidia-smi told of its vGPU is {format_limit(found.age_s // 60 * 60)} old"
+        percent, age_s = vgpu_use.percent, vgpu_use.age_s
+        if vgpu_use.age_s > VGPU_USE_FRESH_S:
+            reason = f"what nvidia-smi told of its vGPU is {format_limit(vgpu_use.age_s // 60 * 60)} old"
         else:
-            says = Use.IDLE if value < below else Use.BUSY
-            reason = f"its vGPU is used {value} %, idle is below {below}"
-    return SourceReading(Source.NVIDIA_SMI, says, reason, required, value=value, unit="%", below=below, age_s=age_s)
+            says = Use.IDLE if percent < below else Use.BUSY
+            reason = f"its vGPU is used {percent} %, idle is below {below}"
+    return SourceReading(Source.NVIDIA_SMI, says, reason, required, value=percent, unit="%", below=below, age_s=age_s)
 
 
 def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
-    """The newest that a stored series tells of a vGPU then; None = nothing. A step counts from its begin on."""
+    """Return the newest use of a vGPU in a stored series at that moment; None = none. A step counts from its start."""
     steps = min(len(series.steps), (moment - series.begin) // series.step + 1)
     for number in range(steps - 1, -1, -1):
         step = series.steps[number]
@@ -202,35 +203,35 @@ def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
 
 
 def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) -> SourceReading:
-    found = (vm.sessions or {}).get(source)
-    if found is None:
+    session_count = (vm.sessions or {}).get(source)
+    if session_count is None:
         return SourceReading(source, Use.UNKNOWN, UNASKED[source], required, unit="sessions", below=1)
-    says, reason = _of_sessions(found, source, timeout_s)
+    says, reason = _judge_sessions(session_count, source, timeout_s)
     return SourceReading(
         source,
         says,
         reason,
-        required or (found.used is None and found.because in MAY_HAVE_SESSION),
-        value=found.count,
+        required or (session_count.used is None and session_count.because in MAY_HAVE_SESSION),
+        value=session_count.count,
         unit="sessions",
-        below=None if found.used and says is Use.IDLE else 1,
-        age_s=found.age_s if found.used is not None else None,
-        disconnected_s=found.disconnected_s,
+        below=None if session_count.used and says is Use.IDLE else 1,
+        age_s=session_count.age_s if session_count.used is not None else None,
+        disconnected_s=session_count.disconnected_s,
     )
 
 
-def _of_sessions(found: SessionCount, source: Source, timeout_s: int | None) -> tuple[Use, str]:
+def _judge_sessions(session_count: SessionCount, source: Source, timeout_s: int | None) -> tuple[Use, str]:
     told_by = _TOLD_BY[source]
-    if found.used is None:
-        return Use.UNKNOWN, f"its sessions are not known: {found.because or f'{told_by} does not tell'}"
-    if found.used:
-        if found.because:
-            return Use.BUSY, found.because
-        reason = f"{found.count} session(s)" if found.count else "it is used"
-        if timeout_s is not None and found.disconnected_s is not None:
-            gone_s = found.disconnected_s // 60 * 60
+    if session_count.used is None:
+        return Use.UNKNOWN, f"its sessions are not known: {session_count.because or f'{told_by} does not tell'}"
+    if session_count.used:
+        if session_count.because:
+            return Use.BUSY, session_count.because
+        reason = f"{session_count.count} session(s)" if session_count.count else "it is used"
+        if timeout_s is not None and session_count.disconnected_s is not None:
+            gone_s = session_count.disconnected_s // 60 * 60
             reason += f" disconnected for {format_limit(gone_s)}, idle is from {format_limit(timeout_s)} on"
-        return Use.BUSY if found.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} tells"
-    if found.age_s > SESSIONS_FRESH_S:
-        return Use.UNKNOWN, f"what {told_by} tells of its sessions is {format_limit(found.age_s)} old"
+        return Use.BUSY if session_count.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} tells"
+    if session_count.age_s > SESSIONS_FRESH_S:
+        return Use.UNKNOWN, f"what {told_by} tells of its sessions is {format_limit(session_count.age_s)} old"
     return Use.IDLE, f"no sessions, as {told_by} tells"

@@ -37,19 +37,21 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
     mode has no starts."""
     if state.gpu.vgpus is None or state.unclear or any(tenant.start is None for tenant in state.tenants):
         return None
-    gpu, wanted = state.gpu, catalog.profile(profile)
+    gpu, vgpu_profile = state.gpu, catalog.profile(profile)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-    held = [catalog.profile(tenant.profile) for tenant in state.tenants]
-    if wanted is None or board is None or any(facts is None for facts in held):
+    holder_profiles = [catalog.profile(tenant.profile) for tenant in state.tenants]
+    if vgpu_profile is None or board is None or any(facts is None for facts in holder_profiles):
         return None
     if not free_slots(gpu, state.holders, profile, catalog, state.starts).possible:
         return None
-    running = [(facts, tenant.start or 0) for facts, tenant in zip(held, state.tenants, strict=True) if facts]
+    running = [
+        (facts, tenant.start or 0) for facts, tenant in zip(holder_profiles, state.tenants, strict=True) if facts
+    ]
     match gpu.vgpu_mode:
         case VgpuMode.MIXED_SIZE:
             shapes = _mixed_shapes(board)
         case VgpuMode.MULTI_INSTANCE:
-            shared = _instance_with_room(running, wanted)
+            shared = _instance_with_room(running, vgpu_profile)
             if shared is not None:
                 return shared
             shapes = _instance_shapes(board) if board.generation in _KEEP_LARGE_POSSIBLE else frozenset()
@@ -58,15 +60,15 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
     held_shapes = [(_shape(board, facts, gpu.vgpu_mode), start) for facts, start in running]
     if any(shape is not None and start not in shape.starts for shape, start in held_shapes):
         return None  # the host counts in other units than the catalogue
-    own = _shape(board, wanted, gpu.vgpu_mode)
-    taken = {(start, start + shape.size) for shape, start in held_shapes if shape is not None}
-    return None if own is None else _least_fragmenting(own, tuple(sorted(taken)), shapes)
+    new_shape = _shape(board, vgpu_profile, gpu.vgpu_mode)
+    occupied = {(start, start + shape.size) for shape, start in held_shapes if shape is not None}
+    return None if new_shape is None else _least_fragmenting(new_shape, tuple(sorted(occupied)), shapes)
 
 
-def _instance_with_room(running: Sequence[tuple[VgpuProfile, int]], wanted: VgpuProfile) -> int | None:
+def _instance_with_room(running: Sequence[tuple[VgpuProfile, int]], vgpu_profile: VgpuProfile) -> int | None:
     """The start of the first GPU instance that vGPUs share (RTX PRO Blackwell) and that has room for one more."""
-    starts = sorted(start for facts, start in running if share_an_instance(facts, wanted))
-    limit = wanted.max_per_gpu_instance or 1
+    starts = sorted(start for facts, start in running if share_an_instance(facts, vgpu_profile))
+    limit = vgpu_profile.max_per_gpu_instance or 1
     return next((start for start in starts if starts.count(start) < limit), None)
 
 
@@ -88,16 +90,16 @@ def _instance_shapes(board: Board) -> frozenset[Shape]:
 
 
 @lru_cache(maxsize=4096)
-def _least_fragmenting(own: Shape, taken: tuple[tuple[int, int], ...], shapes: frozenset[Shape]) -> int | None:
+def _least_fragmenting(new_shape: Shape, occupied: tuple[tuple[int, int], ...], shapes: frozenset[Shape]) -> int | None:
     """The free start after which the most starts of all shapes are free; the lowest of several."""
 
     def free_after(start: int) -> int:
-        after = (*taken, (start, start + own.size))
-        return sum(_is_free(each, shape.size, after) for shape in shapes for each in shape.starts)
+        after = (*occupied, (start, start + new_shape.size))
+        return sum(_is_free(other_start, shape.size, after) for shape in shapes for other_start in shape.starts)
 
-    free = [start for start in own.starts if _is_free(start, own.size, taken)]
+    free = [start for start in new_shape.starts if _is_free(start, new_shape.size, occupied)]
     return max(free, key=lambda start: (free_after(start), -start), default=None)
 
 
-def _is_free(start: int, size: int, taken: Iterable[tuple[int, int]]) -> bool:
-    return all(start + size <= begin or end <= start for begin, end in taken)
+def _is_free(start: int, size: int, occupied: Iterable[tuple[int, int]]) -> bool:
+    return all(start + size <= begin or end <= start for begin, end in occupied)

@@ -1,8 +1,8 @@
-"""How much each team had of late, and in which order those who wait are served. Pure.
+"""Counts the recent use of each team, and orders the waiting VMs by it. Pure.
 
 Use: GPU-hours of `PastVm` and `HeldPeriod`, as `gpuops history` and `gpuops report` count them, each hour less the
-longer ago it was: half after one half-life, a quarter after two. A run whose end nobody saw counts until it was seen to
-have ended, and one that goes on until now.
+longer ago it was: half after one half-life, a quarter after two. A run whose end was not seen counts until it was found
+to have ended, and a running one counts until now.
 
 Order: the team with the least use for its weight is next (Kueue, admission fair sharing; Slurm's Fair Tree sorts by
 shares / usage, which is the same), with its first VM. What that VM may use tonight is then counted as if it were used,
@@ -53,8 +53,8 @@ def use_by_team(
     used: dict[str, TeamUse] = {}
     for night in nights:
         for vm in night.ml:
-            for whose, period in (part for held in vm.held for part in vm.parts(held.until(now))):
-                team = team_of(owner_of(whose))
+            for past_vm, period in (part for held_period in vm.held for part in vm.parts(held_period.until(now))):
+                team = team_of(owner_of(past_vm))
                 used[team] = used.get(team, NO_USE) + use_of_period(period, vm.gpus, now, half_life)
     return used
 

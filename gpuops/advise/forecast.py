@@ -1,8 +1,8 @@
-"""How many desktops of a pool will be in use in the next hours, by how many were at that time of earlier weeks. Pure.
+"""Forecasts how many desktops of a pool are in use in the next hours, from the same hours of earlier weeks. Pure.
 
-What is known of the past is a number for each quarter of an hour; no desktop and no person is in it. The forecast of a
-slot is the mean of the same slot of up to four earlier weeks, rounded up; where no such week is known, what was at that
-time of the day before. Where neither is known there is none: nothing is invented.
+The history is one number for each quarter of an hour, without names of desktops or people. The forecast of a slot is
+the mean of the same slot in up to four earlier weeks, rounded up. If no such week is known, it is the number at that
+time on the day before. If neither is known, there is no forecast.
 
 How good it is, is measured on the same history: each slot that is known is forecast from what was known before it, and
 so it is by the week before alone (seasonal-naive), beside which every forecast must show that it is worth its lines.
@@ -12,7 +12,7 @@ little better. Figures of made-up weeks: `python -m tests.bench forecast`.
 
 *Tried and left out*: the most of the earlier weeks (no better than the week before alone), means smoothed over
 neighbouring slots (as good as without), what forecasts were short by at that hour alone or in proportion to the root of
-what is expected (a few more desktops in time, for as many more that run for nobody).
+what is expected (a few more desktops in time, and as many more that run unused).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 
 SLOT: Final = timedelta(minutes=15)
 WEEKS: Final = 4
-"""So many earlier weeks count at the most: offices change."""
+"""The number of earlier weeks that count at most: offices change."""
 _WEEK_DAYS: Final = 7
 _SHARE: Final = (9, 10)
 """`Error.short`: in so many of so many slots no more were missing."""
@@ -45,7 +45,7 @@ class UseHistory:
     begin: datetime
     """When the first slot begins; a whole quarter of an hour by UTC."""
     in_use: tuple[int | None, ...]
-    """None = not known: nobody looked, or too little was seen."""
+    """None = not known: `gpuops observe` did not run, or there are too few samples."""
 
     def at(self, moment: datetime) -> int | None:
         """The number of the slot that this moment is in."""
@@ -99,7 +99,7 @@ class Forecast:
     def up(self, begin: datetime, until: datetime) -> int | None:
         """How many are to run: what is expected, and the most that nine of ten forecasts were short by.
 
-        0 where nobody is expected; None = nothing is known.
+        0 if no use is expected; None = nothing is known.
         """
         most = self.most(begin, until)
         return most + self.error.short if most and self.error is not None else most
@@ -119,21 +119,21 @@ def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo
     """
     first = history.begin + (begin - history.begin) // SLOT * SLOT
     count = max(0, -((first - until) // SLOT))
-    slots = tuple(_expected(history, first + at * SLOT, zone) for at in range(count))
+    slots = tuple(_expect_slot(history, first + at * SLOT, zone) for at in range(count))
     tested = [(actual, at) for at, actual in history.slots]
-    ours = ((actual, _expected(history, at, zone)) for actual, at in tested)
-    naive = ((actual, _expected(history, at, zone, weeks=1)) for actual, at in tested)
+    ours = ((actual, _expect_slot(history, at, zone)) for actual, at in tested)
+    naive = ((actual, _expect_slot(history, at, zone, weeks=1)) for actual, at in tested)
     return Forecast(first, slots, _error(ours), _error(naive))
 
 
-def _expected(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
-    known = [
+def _expect_slot(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
+    counts = [
         count
         for week in range(1, weeks + 1)
         if (count := history.at(_earlier(slot, week * _WEEK_DAYS, zone))) is not None
     ]
-    if known:
-        return Expected(slot, -(-sum(known) // len(known)), Basis.EARLIER_WEEKS, len(known))
+    if counts:
+        return Expected(slot, -(-sum(counts) // len(counts)), Basis.EARLIER_WEEKS, len(counts))
     before = history.at(_earlier(slot, 1, zone))
     return Expected(slot, before, Basis.DAY_BEFORE, 0) if before is not None else None
 
@@ -144,7 +144,7 @@ def _earlier(moment: datetime, days: int, zone: tzinfo) -> datetime:
 
 
 def _error(pairs: Iterable[tuple[int, Expected | None]]) -> Error | None:
-    off = [actual - told.in_use for actual, told in pairs if told is not None and (actual or told.in_use)]
+    off = [actual - slot.in_use for actual, slot in pairs if slot is not None and (actual or slot.in_use)]
     if not off:
         return None
     part, of = _SHARE

@@ -209,7 +209,7 @@ def _spell_name(name: str) -> str:
 
 
 def _mode_for(vgpus: Sequence[VgpuProfile]) -> VgpuMode | None:
-    """The mode in which a GPU may run all of these; None = there is none."""
+    """The mode in which a GPU may run all of these; None = no mode can."""
     if len({vgpu.mig_backed for vgpu in vgpus}) > 1:
         return None
     if any(vgpu.mig_backed for vgpu in vgpus):

@@ -77,7 +77,9 @@ def _mixed_sizes(board: Board, time_sliced: tuple[VgpuProfile, ...]) -> tuple[Mi
             memory_mib=size.framebuffer_mib,
             most=size.max_per_gpu_mixed or 0,
             starts_gib=size.placement_ids_mixed,
-            next_to_one=tuple(slots_in_mode(VgpuMode.MIXED_SIZE, board, (size,), other, (None,)) for other in sizes),
+            next_to_one=tuple(
+                slots_in_mode(VgpuMode.MIXED_SIZE, board, (size,), second_size, (None,)) for second_size in sizes
+            ),
         )
         for size in sizes
     )

@@ -41,8 +41,8 @@ class Idleness:
     @property
     def idle_for_s(self) -> float | None:
         """How long it is known to be idle: the least that performance counters tell. None = at the look alone."""
-        known = [each.known_s for each in self.readings if each.known_s is not None]
-        return min(known) if known and self.use is Use.IDLE else None
+        durations_s = [reading.known_s for reading in self.readings if reading.known_s is not None]
+        return min(durations_s) if durations_s and self.use is Use.IDLE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class JudgedVm:
 
 @dataclass(frozen=True, slots=True)
 class UncertainVerdicts:
-    """The idle verdicts that require no source of sessions: counters alone cannot tell a reader from nobody."""
+    """The idle verdicts that require no source of sessions: counters cannot tell a user who reads from an idle VM."""
 
     count: int
     are_all_long: bool
@@ -76,44 +76,52 @@ def _requires_sessions(verdict: Idleness) -> bool:
     return any(reading.required and reading.source in SESSION_SOURCES for reading in verdict.readings)
 
 
-def judged(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
+def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
     """The verdict on each of these VMs by its pool, in the order of pools and names."""
     order = {pool.name: number for number, pool in enumerate(policy.pools)} if policy is not None else {}
-    found = []
+    judged_vms = []
     for vm in vms:
         pool = policy.pool_of(vm) if policy is not None else None
         rule = pool.idle if pool is not None else None
-        kept = kept_by_marks(policy, pool, vm) if policy is not None and pool is not None else None
-        found.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule), kept))
-    return tuple(sorted(found, key=lambda each: (order.get(each.pool or "", len(order)), each.vm.name, each.vm.ref)))
+        mark_reason = kept_by_marks(policy, pool, vm) if policy is not None and pool is not None else None
+        judged_vms.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule), mark_reason))
+    return tuple(
+        sorted(
+            judged_vms,
+            key=lambda judged_vm: (order.get(judged_vm.pool or "", len(order)), judged_vm.vm.name, judged_vm.vm.ref),
+        )
+    )
 
 
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
     """The verdict on a VM, by the rule of its pool; `rule` None = nothing says when it is idle, so it never is.
 
-    Busy is what any source says to be used; unknown, where none does and one that is required does not tell. CPU counts
-    because a remote-desktop session shows as nothing else in vCenter; under a rule with `for_s` it must have been below
-    its limit in every sample of that time: a user who reads, or has gone for a coffee, uses none at the moment of a
-    look.
+    The VM is busy if any source shows use. It is unknown if none does and a required source has no reading. CPU counts
+    because vCenter shows a remote-desktop session in no other way. Under a rule with `for_s`, CPU use must have been
+    below its limit in every sample of that time: a user who reads or is away for a coffee uses none at one moment.
     """
-    found = readings(vm, rule)
-    busy = next((each for each in found if each.vetoes), None)
+    source_readings = readings(vm, rule)
+    busy = next((reading for reading in source_readings if reading.vetoes), None)
     if busy is not None:
-        return Idleness(Use.BUSY, busy.reason, busy.source, found)
-    untold = next((each for each in found if each.required and each.says is Use.UNKNOWN), None)
+        return Idleness(Use.BUSY, busy.reason, busy.source, source_readings)
+    untold = next((reading for reading in source_readings if reading.required and reading.says is Use.UNKNOWN), None)
     if untold is not None or rule is None:
         assert untold is not None, "without a rule nothing says when a VM is idle"
-        return Idleness(Use.UNKNOWN, untold.reason, untold.source, found)
-    return Idleness(Use.IDLE, _why_idle(found, rule), None, found)
+        return Idleness(Use.UNKNOWN, untold.reason, untold.source, source_readings)
+    return Idleness(Use.IDLE, _why_idle(source_readings, rule), None, source_readings)
 
 
-def _why_idle(found: Sequence[SourceReading], rule: IdleRule) -> str:
+def _why_idle(source_readings: Sequence[SourceReading], rule: IdleRule) -> str:
     """`uses 12 MHz, idle is below 500 for 15 min; no console, question or task`."""
-    idle = {each.source: each for each in found if each.says is Use.IDLE}
+    idle = {reading.source: reading for reading in source_readings if reading.says is Use.IDLE}
     parts = []
     if Source.CPU in idle:
-        known = all(each.says is Use.IDLE for each in found if each.source is Source.COUNTERS)
-        parts.append(idle[Source.CPU].reason + (f" for {format_limit(rule.for_s)}" if rule.for_s and known else ""))
+        is_window_idle = all(
+            reading.says is Use.IDLE for reading in source_readings if reading.source is Source.COUNTERS
+        )
+        parts.append(
+            idle[Source.CPU].reason + (f" for {format_limit(rule.for_s)}" if rule.for_s and is_window_idle else "")
+        )
     parts += [idle[source].reason for source in (Source.NVIDIA_SMI, *SESSION_SOURCES) if source in idle]
     parts.append("no console, question or task" if Source.CONSOLE in idle else "no question or task")
     return "; ".join(parts)

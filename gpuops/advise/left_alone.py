@@ -1,4 +1,4 @@
-"""Which desktops no night may take, idle or not: by what they carry, and by what the policy says of them. Pure.
+"""Finds the desktops that `rotate night` must not take, idle or not: by their marks and by the policy. Pure.
 
 Nights ask it of the VMs of a snapshot, and so do replays of past nights, of the marks that desktops carry today.
 """
@@ -12,11 +12,13 @@ from gpuops.model.vcenter.vm import Vm
 
 
 def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
-    """Why no night may take this desktop of the pool, whoever uses it; None = nothing that is said of it speaks against
-    that. What cannot be read counts as a no."""
-    kept = left_to_manager(vm) or lends(vm)
-    if kept is not None:
-        return kept
+    """Return why `rotate night` must not take this desktop of the pool, idle or not; None = no mark is against it.
+
+    A mark that cannot be read counts as a refusal.
+    """
+    manager_reason = left_to_manager(vm) or lends(vm)
+    if manager_reason is not None:
+        return manager_reason
     opted_out = policy.opt_out.on(vm)
     if opted_out is not False:
         return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"

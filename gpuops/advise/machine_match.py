@@ -110,10 +110,16 @@ class _Places:
     """In which vCenter machines are, as far as the broker tells."""
 
     def __init__(self, vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]) -> None:
-        self._uuid_of = {each.id: each.instance_uuid.strip().lower() for each in vcenters if each.instance_uuid}
-        self._names = {each.id: each.name for each in vcenters}
+        self._uuid_of = {
+            broker_vcenter.id: broker_vcenter.instance_uuid.strip().lower()
+            for broker_vcenter in vcenters
+            if broker_vcenter.instance_uuid
+        }
+        self._names = {broker_vcenter.id: broker_vcenter.name for broker_vcenter in vcenters}
         self._here = [identity for identity, uuid in self._uuid_of.items() if uuid == vcenter.strip().lower()]
-        ids = {each.id for each in vcenters} | {machine.vcenter for machine in machines if machine.vcenter}
+        ids = {broker_vcenter.id for broker_vcenter in vcenters} | {
+            machine.vcenter for machine in machines if machine.vcenter
+        }
         self._alone = len(ids) <= 1 and not set(self._uuid_of) - set(self._here)
         """Whether nothing shows that the broker works with any vCenter but this one."""
 

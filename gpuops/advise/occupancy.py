@@ -1,7 +1,7 @@
 """Which vGPUs run on each GPU of a host, as far as vCenter tells.
 
-vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). What cannot be told
-is counted wherever it may be: a GPU may be thought fuller than it is, never emptier.
+vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). If the place of a
+vGPU is not known, it counts on every GPU that it may be on: a GPU may seem fuller than it is, never emptier.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tenant:
     certain: bool = True
     """False: it may as well be on another GPU of the host."""
     start: int | None = None
-    """Where it lies on the GPU (`VgpuPlacement.start`); None = nobody told, or the mode has no starts."""
+    """Where it lies on the GPU (`VgpuPlacement.start`); None = not known, or the mode has no starts."""
     awaited: Awaited | None = None
     """Why a plan counts it although it does not run; None = it runs."""
 
@@ -41,11 +41,11 @@ class GpuState:
     gpu: PhysicalGpu
     tenants: tuple[Tenant, ...] = ()
     unclear: str = ""
-    """Why nobody can say what runs on it; empty = `tenants` is all there can be."""
+    """Why it is not known what runs on it; empty = `tenants` lists everything that may run there."""
 
     @property
     def holders(self) -> tuple[str, ...] | None:
-        """Profile of each vGPU on it, at the most; None = not known."""
+        """Return the profiles of the vGPUs that may be on it; None = not known."""
         return None if self.unclear else tuple(tenant.profile for tenant in self.tenants)
 
     @property
@@ -55,16 +55,16 @@ class GpuState:
 
     @property
     def fewest(self) -> tuple[tuple[str, ...], ...]:
-        """Profiles of the vGPUs that are on it at the least, sorted: one of these sets, and maybe more.
+        """Return the profiles of the vGPUs that are certainly on it, sorted: one of these sets, and maybe more.
 
-        A VM that the GPU lists has at least one vGPU on it, though nobody can say which when they are of several kinds.
+        A VM that the GPU lists has at least one vGPU on it; which one is not known if the VM has several profiles.
         """
         sets = {tuple(sorted(tenant.profile for tenant in self.tenants if tenant.certain))}
         settled = {tenant.vm for tenant in self.tenants if tenant.certain}
         listed = {tenant.vm for tenant in self.tenants if tenant.vm in (self.gpu.vms or ())}
         for vm in sorted(listed - settled):
             one_of = {tenant.profile for tenant in self.tenants if tenant.vm == vm}
-            sets = {tuple(sorted((*there, profile))) for there in sets for profile in one_of}
+            sets = {tuple(sorted((*profile_set, profile))) for profile_set in sets for profile in one_of}
         return tuple(sorted(sets))
 
     @property
@@ -72,9 +72,9 @@ class GpuState:
         """Names of the VMs on it, each once, sorted."""
         return tuple(sorted({tenant.name for tenant in self.tenants}))
 
-    def alike(self, own: str) -> object:
+    def alike(self, vm: str) -> object:
         """Equal for GPUs that differ in address and in who is on them alone; `own` is the VM that asks."""
-        return (self._alike, tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == own]))
+        return (self._alike, tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == vm]))
 
     @cached_property
     def _alike(self) -> object:
@@ -90,8 +90,8 @@ class GpuState:
         return GpuState(self.gpu, (*self.tenants, *tenants), self.unclear)
 
     def without(self, vm: str) -> GpuState:
-        others = tuple(tenant for tenant in self.tenants if tenant.vm != vm)
-        return self if len(others) == len(self.tenants) else replace(self, tenants=others)
+        remaining_tenants = tuple(tenant for tenant in self.tenants if tenant.vm != vm)
+        return self if len(remaining_tenants) == len(self.tenants) else replace(self, tenants=remaining_tenants)
 
 
 @cache
@@ -111,20 +111,22 @@ def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuS
     """The GPUs of a host with the vGPUs that run on each, by PCI address."""
     vms = inventory.vms_on(host)
     answers = inventory.worked_out.setdefault(gpu_states, {})
-    assert isinstance(answers, dict), "nobody else has this key"
+    assert isinstance(answers, dict), "only this function uses this key"
     # A plan asks each host several times: its last answer is remembered.
-    known = answers.get(host.ref)
-    if isinstance(known, _Known) and known.host is host and known.vms is vms and known.catalog is catalog:
-        return known.states
-    states = _read(host, inventory, catalog)
-    own = {vm.ref for vm in vms}
-    if all(own.issuperset(gpu.vms or ()) for gpu in host.gpus):  # a VM of elsewhere may change without the host
-        answers[host.ref] = _Known(host, vms, catalog, states)
+    cached = answers.get(host.ref)
+    if isinstance(cached, _CachedStates) and cached.host is host and cached.vms is vms and cached.catalog is catalog:
+        return cached.states
+    states = _place_tenants(host, inventory, catalog)
+    refs_on_host = {vm.ref for vm in vms}
+    if all(
+        refs_on_host.issuperset(gpu.vms or ()) for gpu in host.gpus
+    ):  # a VM of elsewhere may change without the host
+        answers[host.ref] = _CachedStates(host, vms, catalog, states)
     return states
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedStates:
     """An answer, and for what."""
 
     host: Host
@@ -133,27 +135,28 @@ class _Known:
     states: tuple[GpuState, ...]
 
 
-def _read(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
+def _place_tenants(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
     gpus = sorted(host.gpus, key=lambda gpu: gpu.address)
     tenants: list[list[Tenant]] = [[] for _ in gpus]
     listed: dict[str, list[int]] = {}
     for index, gpu in enumerate(gpus):
         for ref in gpu.vms or ():
             listed.setdefault(ref, []).append(index)
-    told = _told_by_host(gpus)
+    placements = _placements_by_vm(gpus)
     for vm in inventory.vms_on(host):
         profiles = vm.profiles if vm.may_run else ()
         if profiles:
             where = listed.get(vm.ref, ())
             seats = (
-                _told_seats(vm, profiles, told)
+                _placed_seats(vm, profiles, placements)
                 or _pinned_seats(vm, where, gpus)
                 or _seats(vm, profiles, where, gpus, catalog)
             )
             for index, tenant in seats:
                 tenants[index].append(tenant)
     return tuple(
-        GpuState(gpu, tuple(there), _unclear(gpu, inventory.vms)) for gpu, there in zip(gpus, tenants, strict=True)
+        GpuState(gpu, tuple(gpu_tenants), _unclear(gpu, inventory.vms))
+        for gpu, gpu_tenants in zip(gpus, tenants, strict=True)
     )
 
 
@@ -169,27 +172,30 @@ def _unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
     return ""
 
 
-def _told_by_host(gpus: Sequence[PhysicalGpu]) -> dict[str, list[tuple[int, VgpuPlacement]]]:
-    """By VM each vGPU that the host's nvidia-smi told, with the index of its GPU.
+def _placements_by_vm(gpus: Sequence[PhysicalGpu]) -> dict[str, list[tuple[int, VgpuPlacement]]]:
+    """Return by VM each vGPU that the host's nvidia-smi lists, with the index of its GPU.
 
-    A GPU on which other VMs were told than vCenter lists now was read too early or too late: nothing is taken from it.
+    If nvidia-smi lists other VMs on a GPU than vCenter does now, it was read too early or too late, and is ignored.
     """
-    told: dict[str, list[tuple[int, VgpuPlacement]]] = {}
+    placements: dict[str, list[tuple[int, VgpuPlacement]]] = {}
     for index, gpu in enumerate(gpus):
-        if gpu.vgpus is not None and {each.vm for each in gpu.vgpus} == set(gpu.vms or ()):
-            for each in gpu.vgpus:
-                told.setdefault(each.vm, []).append((index, each))
-    return told
+        if gpu.vgpus is not None and {placement.vm for placement in gpu.vgpus} == set(gpu.vms or ()):
+            for placement in gpu.vgpus:
+                placements.setdefault(placement.vm, []).append((index, placement))
+    return placements
 
 
-def _told_seats(
-    vm: Vm, profiles: Sequence[str], told: Mapping[str, Sequence[tuple[int, VgpuPlacement]]]
+def _placed_seats(
+    vm: Vm, profiles: Sequence[str], placements: Mapping[str, Sequence[tuple[int, VgpuPlacement]]]
 ) -> list[tuple[int, Tenant]]:
-    """Where the host told the VM's vGPUs to be; nothing where it told others than the VM has."""
-    seats = told.get(vm.ref, ())
-    if sorted(each.profile for _, each in seats) != sorted(profiles):
+    """Return where nvidia-smi shows the VM's vGPUs; empty if it shows other profiles than the VM has."""
+    seats = placements.get(vm.ref, ())
+    if sorted(placement.profile for _, placement in seats) != sorted(profiles):
         return []
-    return [(index, Tenant(vm.ref, vm.name, each.profile, True, each.start, vm.awaited)) for index, each in seats]
+    return [
+        (index, Tenant(vm.ref, vm.name, placement.profile, True, placement.start, vm.awaited))
+        for index, placement in seats
+    ]
 
 
 def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
@@ -218,11 +224,11 @@ def _seats(
     """Each (GPU, vGPU) there may be of a running VM: on the GPUs that list it, or on all of its model if none does."""
     listed = bool(where)
     for index in where or range(len(gpus)):
-        here = [profile for profile in profiles if may_run(gpus[index], profile, catalog) is not False]
-        alike = len(set(here)) == 1
+        possible_profiles = [profile for profile in profiles if may_run(gpus[index], profile, catalog) is not False]
+        alike = len(set(possible_profiles)) == 1
         if listed and alike:
             # Every GPU that lists the VM has at least one, so this one has no more than the others leave.
-            here = here[: max(1, len(profiles) - len(where) + 1)]
-        for number, profile in enumerate(here):
+            possible_profiles = possible_profiles[: max(1, len(profiles) - len(where) + 1)]
+        for number, profile in enumerate(possible_profiles):
             certain = listed and (len(where) == 1 or (alike and number == 0))
             yield index, Tenant(vm.ref, vm.name, profile, certain, awaited=vm.awaited)

@@ -1,4 +1,4 @@
-"""Replays nights on stored measurements: what a pool would have had taken, and whether use came back. Pure.
+"""Replays nights on stored measurements: which desktops would have been taken, and whether use came back. Pure.
 
 Each desktop is judged by `idleness`, the function that plans and guards ask, at the end of each step of five minutes of
 the hours in which a night takes desktops. What of this is inferred, or cannot be replayed:
@@ -55,13 +55,13 @@ class Untold(StrEnum):
     """Why it is unknown whether a desktop was used."""
 
     NOT_OBSERVED = "not-observed"
-    """Nobody looked."""
+    """`gpuops observe` did not run."""
     NO_SAMPLES = "no-samples"
     """It has none: it was off, or its host was away."""
     COUNTER_MISSING = "counter-missing"
     """It has samples, and none of a counter that its pool goes by."""
     AVERAGES_ALONE = "averages-alone"
-    """It is known by vCenter's own averages, which tell of no highest."""
+    """Only vCenter's own averages are known, which have no highest value."""
     SAMPLES_MISSING = "samples-missing"
     """Some samples of a step are missing."""
     NVIDIA_SMI_MISSING = "nvidia-smi-missing"
@@ -99,38 +99,38 @@ class PoolNight:
 
     @property
     def taken(self) -> int:
-        return sum(each.use is Use.IDLE for each in self.desktops)
+        return sum(desktop.use is Use.IDLE for desktop in self.desktops)
 
     @property
     def busy(self) -> int:
-        return sum(each.use is Use.BUSY for each in self.desktops)
+        return sum(desktop.use is Use.BUSY for desktop in self.desktops)
 
     @property
     def unknown(self) -> Mapping[Untold, int]:
         """How many, by the reason, in the order of reasons."""
-        found = Counter(each.because for each in self.desktops)
-        return {why: found[why] for why in Untold if found[why]}
+        counts = Counter(desktop.because for desktop in self.desktops)
+        return {why: counts[why] for why in Untold if counts[why]}
 
     @property
     def harvested(self) -> timedelta:
-        return sum((each.harvested for each in self.desktops), _NOTHING)
+        return sum((desktop.harvested for desktop in self.desktops), _NOTHING)
 
     @property
     def unseen(self) -> timedelta:
-        return sum((each.unseen for each in self.desktops), _NOTHING)
+        return sum((desktop.unseen for desktop in self.desktops), _NOTHING)
 
     @property
     def false_idle(self) -> tuple[timedelta, ...]:
         """Within which time use came back, the soonest first."""
-        return tuple(sorted(each.false_idle for each in self.desktops if each.false_idle is not None))
+        return tuple(sorted(desktop.false_idle for desktop in self.desktops if desktop.false_idle is not None))
 
     @property
     def unwatched(self) -> int:
-        return sum(each.unwatched for each in self.desktops)
+        return sum(desktop.unwatched for desktop in self.desktops)
 
     @property
     def used_later(self) -> int:
-        return sum(each.used_later for each in self.desktops)
+        return sum(desktop.used_later for desktop in self.desktops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,9 @@ class Replay:
     nights: tuple[Night, ...]
     pools: tuple[PoolReplay, ...]
     gaps: tuple[Span, ...]
-    """When nobody looked, of the hours that the nights go by."""
+    """The hours needed for the nights in which `gpuops observe` did not run."""
     gone: int
-    """VMs and hosts that were measured then, and are in vCenter no more: of which pool a VM was is not known."""
+    """The number of measured VMs and hosts that are no longer in vCenter: the pool of such a VM is not known."""
 
 
 def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Night, ...]:
@@ -210,22 +210,22 @@ def hours_of(night: Night, rule: IdleRule) -> Span:
     return Span(begin, night.back_by + SOON_STEPS * STEP)
 
 
-def gaps(observed: Sequence[Span], asked: Iterable[Span]) -> tuple[Span, ...]:
+def gaps(observed: Sequence[Span], periods: Iterable[Span]) -> tuple[Span, ...]:
     """The parts of what is asked for that were not observed. Both are in order."""
-    found = []
-    told: datetime | None = None
-    for each in asked:
-        begin = each.begin if told is None else max(each.begin, told)
-        told = each.until
+    unobserved = []
+    covered_until: datetime | None = None
+    for period in periods:
+        begin = period.begin if covered_until is None else max(period.begin, covered_until)
+        covered_until = period.until
         for span in observed:
-            if span.until <= begin or span.begin >= each.until:
+            if span.until <= begin or span.begin >= period.until:
                 continue
             if span.begin > begin:
-                found.append(Span(begin, span.begin))
+                unobserved.append(Span(begin, span.begin))
             begin = max(begin, span.until)
-        if begin < each.until:
-            found.append(Span(begin, each.until))
-    return tuple(found)
+        if begin < period.until:
+            unobserved.append(Span(begin, period.until))
+    return tuple(unobserved)
 
 
 def desktop_night(
@@ -242,8 +242,8 @@ def desktop_night(
     """
     counters_alone = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
     record = _Record(vm, counters_alone, replace(counters_alone, for_s=int(STEP.total_seconds())), series)
-    known = {Source.COUNTERS, Source.NVIDIA_SMI, *(SESSION_SOURCES if sessions is not None else ())}
-    narrowed = replace(rule, required=(rule.needed & known) | {Source.COUNTERS})
+    known_sources = {Source.COUNTERS, Source.NVIDIA_SMI, *(SESSION_SOURCES if sessions is not None else ())}
+    narrowed = replace(rule, required=(rule.needed & known_sources) | {Source.COUNTERS})
     reasons: Counter[Untold] = Counter()
     for last in range(_steps_of(rule) - 1, record.steps):
         moment = record.end_of(last)
@@ -331,13 +331,15 @@ class _Record:
         """The verdict at the end of this step."""
         count, at = _steps_of(rule), self.end_of(last)
         ran = any(self.series[name].steps[last] is not None for name in rule.limits)
-        found = {name: _window(self.series[name].steps[last - count + 1 : last + 1], at) for name in rule.limits}
-        windows = {name: window for name, window in found.items() if window is not None}
+        window_by_counter = {
+            name: _window(self.series[name].steps[last - count + 1 : last + 1], at) for name in rule.limits
+        }
+        windows = {name: window for name, window in window_by_counter.items() if window is not None}
         power = PowerState.ON if ran else None
         connected = True if ran else None
         smi = self.series.get(VGPU_USE) if rule.vgpu_below_percent is not None else None
         use = vgpu_use_at(at, replace(smi, steps=smi.steps[: last + 1])) if smi is not None else None
-        seen = Vm(
+        past_vm = Vm(
             self.vm.ref,
             self.vm.name,
             power=power,
@@ -346,37 +348,37 @@ class _Record:
             sessions=sessions,
             vgpu_use=use,
         )
-        return idleness(seen, rule).use
+        return idleness(past_vm, rule).use
 
     def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> Untold:
         """The newest thing that is missing for a verdict by this rule at the end of this step."""
         for step in range(last, last - _steps_of(self.rule), -1):
-            told = [self.series[name].steps[step] for name in self.rule.limits]
-            if all(each is None for each in told):
+            measurements = [self.series[name].steps[step] for name in self.rule.limits]
+            if all(measurement is None for measurement in measurements):
                 end = self.end_of(step)
                 looked = any(span.begin < end and span.until > end - STEP for span in observed)
                 return Untold.NO_SAMPLES if looked else Untold.NOT_OBSERVED
-            if any(each is None for each in told):
+            if any(measurement is None for measurement in measurements):
                 return Untold.COUNTER_MISSING
-            if any(each is not None and each.highest is None for each in told):
+            if any(measurement is not None and measurement.highest is None for measurement in measurements):
                 return Untold.AVERAGES_ALONE
-            if not all(_is_whole(each) for each in told):
+            if not all(_is_whole(measurement) for measurement in measurements):
                 return Untold.SAMPLES_MISSING
         if Source.NVIDIA_SMI in rule.needed:
             return Untold.NVIDIA_SMI_MISSING
         raise AssertionError("a verdict is unknown although nothing is missing")
 
 
-def _window(steps: Sequence[Measured | None], asked: datetime) -> CounterWindow | None:
+def _window(steps: Sequence[Measured | None], as_of: datetime) -> CounterWindow | None:
     """The newest of these steps as what a look at their end would have read; None = there is nothing."""
     # an average at the limit or above is one of a highest that is, too
-    highest = [each.average if each.highest is None else each.highest for each in steps if each is not None]
+    highest = [step.average if step.highest is None else step.highest for step in steps if step is not None]
     if not highest:
         return None
     whole = 0
     while whole < len(steps) and _is_whole(steps[-1 - whole]):
         whole += 1
-    return CounterWindow(max(highest), asked - whole * STEP, asked, asked)
+    return CounterWindow(max(highest), as_of - whole * STEP, as_of, as_of)
 
 
 def _is_whole(step: Measured | None) -> bool:

@@ -39,36 +39,36 @@ class Rooms:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._known: dict[_Alike, Mapping[str, Slots]] = {}
+        self._rooms_by_kind: dict[_Alike, Mapping[str, Slots]] = {}
 
     def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """Room for each of these profiles that the GPU's model may run, or may if its model is not known."""
-        held = sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str)
-        holders = None if state.holders is None else tuple(holder for holder, _ in held)
-        starts = tuple(start for _, start in held)
+        vgpus = sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str)
+        holders = None if state.holders is None else tuple(holder for holder, _ in vgpus)
+        starts = tuple(start for _, start in vgpus)
         fewest = state.fewest
         alike = (*state.gpu.admission_traits, holders, starts, fewest, profiles)
-        found = self._known.get(alike)
-        if found is None:
-            found = {
+        rooms = self._rooms_by_kind.get(alike)
+        if rooms is None:
+            rooms = {
                 profile: _between(state.gpu, holders, starts, fewest, profile, self._catalog)
                 for profile in profiles
                 if may_run(state.gpu, profile, self._catalog) is not False
             }
-            self._known[alike] = found
-        return found
+            self._rooms_by_kind[alike] = rooms
+        return rooms
 
     def thought_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """`room_for` each of these profiles that the GPU's model may run, or may if its model is not known."""
         alike = ("thought full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
-        found = self._known.get(alike)
-        if found is None:
-            found = self._known[alike] = {
+        rooms = self._rooms_by_kind.get(alike)
+        if rooms is None:
+            rooms = self._rooms_by_kind[alike] = {
                 profile: room_for(state, profile, self._catalog)
                 for profile in profiles
                 if may_run(state.gpu, profile, self._catalog) is not False
             }
-        return found
+        return rooms
 
 
 def _between(
@@ -82,7 +82,7 @@ def _between(
     fullest = free_slots(gpu, holders, profile, catalog, starts)
     if holders is None or fewest == (tuple(sorted(holders)),):
         return fullest
-    every = (free_slots(gpu, there, profile, catalog) for there in fewest)
+    every = (free_slots(gpu, holder_set, profile, catalog) for holder_set in fewest)
     emptiest = [slots for slots in every if not slots.contradictory]
     if not emptiest:
         return fullest

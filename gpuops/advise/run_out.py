@@ -1,8 +1,8 @@
-"""When the slots of a vGPU profile run out, by how many ran at the most on each day of the past. Pure.
+"""Forecasts when the slots of a vGPU profile run out, from the daily peaks of the past. Pure.
 
-The most of a day is expected to be the median of the same weekday of the last four weeks, plus what use grows by from
-week to week. The growth is the median of what same weekdays of the last eight weeks differ by, in days: one day on
-which everybody trained a model does not move it, and neither does a weekday that is always busy.
+The forecast for a day is the median of that weekday over the last four weeks, plus the growth since then. The growth is
+the median difference between same weekdays of the last eight weeks, per day: one day on which every team trains a model
+does not change it, and neither does a weekday that is always busy.
 
 How good that is, is measured on the same history: each day that is known is forecast from what was known two weeks
 before it, and so it is by the same weekday of then alone (seasonal-naive), which knows of no growth.
@@ -69,28 +69,30 @@ class RunOut:
 
 def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> RunOut:
     """What is expected of a profile of which so many run and so many more fit today."""
-    known = {day: most for day, most in peaks.items() if day <= today}
-    of_week = [most for day, most in known.items() if day > today - _WEEK]
-    told = RunOut(profile, running, fit, len(known), max(of_week, default=None))
-    if len(known) < FEWEST_DAYS:
-        return told
-    growth = _growth(known, today)
-    tested = _tested(known)
+    past_peaks = {day: most for day, most in peaks.items() if day <= today}
+    of_week = [most for day, most in past_peaks.items() if day > today - _WEEK]
+    without_growth = RunOut(profile, running, fit, len(past_peaks), max(of_week, default=None))
+    if len(past_peaks) < FEWEST_DAYS:
+        return without_growth
+    growth = _growth(past_peaks, today)
+    tested = _forecast_errors(past_peaks)
     error = fmean(abs(off) for off, _ in tested) if tested else None
 
-    def expected(day: date) -> float | None:
-        return _expected(known, today, day, growth)
+    def use_on(day: date) -> float | None:
+        return _expect_use(past_peaks, today, day, growth)
 
-    def first_full(more: float) -> date | None:
+    def first_full(margin: float) -> date | None:
         days = (today + timedelta(days=ahead) for ahead in range(1, HORIZON.days + 1))
-        return next((day for day in days if (use := expected(day)) is not None and use + more >= told.slots), None)
+        return next(
+            (day for day in days if (use := use_on(day)) is not None and use + margin >= without_growth.slots), None
+        )
 
     return RunOut(
         profile,
         running,
         fit,
-        len(known),
-        told.most_of_week,
+        len(past_peaks),
+        without_growth.most_of_week,
         growth * _WEEK.days,
         first_full(0),
         first_full(error) if error is not None else None,
@@ -115,24 +117,24 @@ def _growth(peaks: Peaks, until: date) -> float:
     return median(slopes) if slopes else 0.0
 
 
-def _expected(peaks: Peaks, today: date, day: date, growth: float) -> float | None:
+def _expect_use(peaks: Peaks, today: date, day: date, growth: float) -> float | None:
     """By the same weekdays of the four weeks up to today, each grown until the day; None = none of them is known."""
     last = today - timedelta(days=(today - day).days % _WEEK.days)  # the newest day up to today of the same weekday
     same = (last - week * _WEEK for week in range(_LEVEL_WEEKS))
-    grown = [peaks[each] + growth * (day - each).days for each in same if each in peaks]
+    grown = [peaks[earlier_day] + growth * (day - earlier_day).days for earlier_day in same if earlier_day in peaks]
     return median(grown) if grown else None
 
 
-def _tested(peaks: Peaks) -> list[tuple[float, float]]:
+def _forecast_errors(peaks: Peaks) -> list[tuple[float, float]]:
     """By how much our forecast and seasonal-naive were off, for each day that both could foresee."""
-    found = []
+    errors = []
     first = min(peaks)
     for day in sorted(peaks):
         seen_from = day - TESTED_AHEAD
         if (seen_from - first).days + 1 < FEWEST_DAYS or seen_from not in peaks:
             continue
-        before = {each: most for each, most in peaks.items() if each <= seen_from}
-        ours = _expected(before, seen_from, day, _growth(before, seen_from))
+        before = {known_day: most for known_day, most in peaks.items() if known_day <= seen_from}
+        ours = _expect_use(before, seen_from, day, _growth(before, seen_from))
         if ours is not None:
-            found.append((peaks[day] - ours, float(peaks[day] - peaks[seen_from])))
-    return found
+            errors.append((peaks[day] - ours, float(peaks[day] - peaks[seen_from])))
+    return errors

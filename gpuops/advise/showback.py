@@ -1,8 +1,7 @@
-"""Whose ML VMs had the GPU-hours of past nights: a share for each owner, and the shares add up to 100.00 %.
+"""Shares the GPU-hours of past nights among the owners of the ML VMs; the shares add up to 100.00 %.
 
-Hours are those of `PastVm.hours`: of a VM that stopped by itself at some moment that nobody saw, and of one whose
-profile the catalogue does not know, they are not certain. Such VMs count with what they had in any case, and the row
-says so.
+Hours are those of `PastVm.hours`. They are not certain for a VM that stopped by itself at an unknown moment, or whose
+profile is not in the catalogue. Such VMs count with the hours that they had in any case, and the row is marked.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class OwnerShare:
     vms: int
     hours: GpuHours
     hundredths: int | None
-    """Of a percent of all hours that are certain; None = nobody had any."""
+    """Of a percent of all hours that are certain; None = no owner had any."""
 
     @property
     def percent(self) -> float | None:
@@ -55,26 +54,26 @@ class Showback:
 
     @property
     def hours(self) -> GpuHours:
-        return total(each.hours for each in self.owners)
+        return total(owner_share.hours for owner_share in self.owners)
 
 
 def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> Showback:
     """What the ML VMs of each owner had in these nights."""
     runs = tuple(
-        OwnedRun(night, vm, held, owner)
+        OwnedRun(night, vm, owned_period, owner)
         for night in nights
         for vm in night.ml
         for period in vm.held
-        for owner, held in _by_owner(vm, period, owner_of)
+        for owner, owned_period in _by_owner(vm, period, owner_of)
     )
     by_owner: dict[str, list[OwnedRun]] = {}
     for run in runs:
         by_owner.setdefault(run.owner, []).append(run)
-    sums = [(owner, total(each.held.hours(each.vm.gpus) for each in those)) for owner, those in by_owner.items()]
-    sums.sort(key=lambda each: (-each[1].at_least, each[0]))
+    sums = [(owner, total(run.held.hours(run.vm.gpus) for run in owner_runs)) for owner, owner_runs in by_owner.items()]
+    sums.sort(key=lambda pair: (-pair[1].at_least, pair[0]))
     parts = largest_remainder([hours.at_least for _, hours in sums])
     owners = (
-        OwnerShare(owner, len({each.vm.uuid or each.vm.ref for each in by_owner[owner]}), hours, part)
+        OwnerShare(owner, len({run.vm.uuid or run.vm.ref for run in by_owner[owner]}), hours, part)
         for (owner, hours), part in zip(sums, parts, strict=True)
     )
     return Showback(tuple(owners), runs)
@@ -82,7 +81,7 @@ def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> 
 
 def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str]) -> Iterator[tuple[str, HeldPeriod]]:
     """The parts of the period; those of one owner that follow each other are one."""
-    parts = ((owner_of(whose), part) for whose, part in vm.parts(period))
+    parts = ((owner_of(owned_vm), part) for owned_vm, part in vm.parts(period))
     for owner, group in groupby(parts, key=lambda part: part[0]):
         whole = [part for _, part in group]
         yield owner, replace(whole[0], ends=whole[-1].ends)
@@ -97,10 +96,10 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
     >>> largest_remainder([1.0, 1.0, 1.0])
     [3334, 3333, 3333]
     """
-    amount = sum(amounts)
-    if amount <= 0:
+    total_amount = sum(amounts)
+    if total_amount <= 0:
         return [None for _ in amounts]
-    quotas = [whole * each / amount for each in amounts]
+    quotas = [whole * amount / total_amount for amount in amounts]
     parts = [int(quota) for quota in quotas]
     by_remainder = sorted(range(len(amounts)), key=lambda index: parts[index] - quotas[index])
     for index in by_remainder[: whole - sum(parts)]:
@@ -109,8 +108,11 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
 
 
 def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
-    """The owner of a VM of a past night: as the journal has noted it by the same key, so that a VM that is gone since,
-    or was tagged anew, is still whose it was; else as vCenter shows the VM now."""
+    """Return a function that finds the owner of a VM of a past night.
+
+    The owner is the one in the journal under the same key, so that a VM that was removed or tagged anew keeps its owner
+    of then; otherwise it is the owner that vCenter shows now.
+    """
 
     def owner_of(past: PastVm) -> str:
         if past.owner is not None and past.owner.by == str(key):
@@ -122,9 +124,11 @@ def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
 
 
 def vm_now(past: PastVm, inventory: Inventory) -> Vm | None:
-    """A VM of a past night as vCenter shows it now: by its instance uuid, which a managed object id is not once the VM
-    was registered anew; None = there is none, or there are several."""
+    """Return a VM of a past night as vCenter shows it now; None = no VM has its instance uuid, or several have.
+
+    The managed object id changes when a VM is registered again, the instance uuid does not.
+    """
     if past.uuid is None:
         return inventory.vms.get(past.ref)
-    known = inventory.vms_with_uuid(past.uuid)
-    return known[0] if len(known) == 1 else None
+    matching_vms = inventory.vms_with_uuid(past.uuid)
+    return matching_vms[0] if len(matching_vms) == 1 else None

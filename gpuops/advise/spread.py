@@ -35,15 +35,15 @@ class Spread:
 
 
 @lru_cache(maxsize=4096)
-def spread(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
+def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
     """How many starts of `wanted` stay free of the taken shapes, in the worst and in the best case.
 
     Starts of one shape never overlap each other (they do not on any GPU of the catalogue), so free starts can all be
     used at once. None = the taken shapes cannot all lie there, or there are too many ways to look at.
     """
-    if all(len(shape.starts) == 1 for shape in taken):
-        return _where_they_lie(wanted, taken)
-    counts = Counter(taken)
+    if all(len(shape.starts) == 1 for shape in occupied):
+        return _where_they_lie(target, occupied)
+    counts = Counter(occupied)
     shapes = sorted(counts)
     places = sorted((start, index) for index, shape in enumerate(shapes) for start in shape.starts)
     begins = [start for start, _ in places]
@@ -51,50 +51,54 @@ def spread(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
         return None
 
     @cache
-    def hits(at: int, left: tuple[int, ...], last_hit: int) -> Spread | None:
+    def hits(at: int, remaining: tuple[int, ...], last_hit: int) -> Spread | None:
         """Fewest and most starts of `wanted` covered by placing what is left at `places[at:]`, beyond `last_hit`."""
-        if not any(left):
+        if not any(remaining):
             return Spread(0, 0)
         if at == len(places):
             return None
         start, index = places[at]
-        skipped = hits(at + 1, left, last_hit)
-        if not left[index]:
+        skipped = hits(at + 1, remaining, last_hit)
+        if not remaining[index]:
             return skipped
         end = start + shapes[index].size
-        covered = _covered(wanted, start, end)
+        covered = _covered_starts(target, start, end)
         then = hits(
             bisect_left(begins, end),
-            (*left[:index], left[index] - 1, *left[index + 1 :]),
+            (*remaining[:index], remaining[index] - 1, *remaining[index + 1 :]),
             # A start that ends before this place ends cannot be covered again: forgetting it halves the states.
-            covered[-1] if covered and wanted.starts[covered[-1]] + wanted.size > end else -1,
+            covered[-1] if covered and target.starts[covered[-1]] + target.size > end else -1,
         )
         fresh = len(covered) - (last_hit in covered)
         placed = None if then is None else Spread(then.fewest + fresh, then.most + fresh)
-        return _either(skipped, placed)
+        return _widest(skipped, placed)
 
     covered = hits(0, tuple(counts[shape] for shape in shapes), -1)
     if covered is None:
         return None
-    total = len(wanted.starts)
+    total = len(target.starts)
     return Spread(total - covered.most, total - covered.fewest)
 
 
-def _where_they_lie(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
+def _where_they_lie(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
     """The same where each of the taken shapes lies at a known start: however many they are, there is one way."""
-    lying = sorted((shape.starts[0], shape.starts[0] + shape.size) for shape in taken)
+    lying = sorted((shape.starts[0], shape.starts[0] + shape.size) for shape in occupied)
     if any(begins < ended for (_, ended), (begins, _) in pairwise(lying)):
         return None
-    free = len(wanted.starts) - len({number for lies in lying for number in _covered(wanted, *lies)})
+    free = len(target.starts) - len({number for lies in lying for number in _covered_starts(target, *lies)})
     return Spread(free, free)
 
 
-def _covered(wanted: Shape, start: int, end: int) -> list[int]:
+def _covered_starts(target: Shape, start: int, end: int) -> list[int]:
     """Which starts of `wanted`, by number, something from `start` to `end` makes unusable."""
-    return [number for number, own in enumerate(wanted.starts) if own < end and start < own + wanted.size]
+    return [
+        number
+        for number, target_start in enumerate(target.starts)
+        if target_start < end and start < target_start + target.size
+    ]
 
 
-def _either(one: Spread | None, other: Spread | None) -> Spread | None:
-    if one is None or other is None:
-        return one or other
-    return Spread(min(one.fewest, other.fewest), max(one.most, other.most))
+def _widest(first: Spread | None, second: Spread | None) -> Spread | None:
+    if first is None or second is None:
+        return first or second
+    return Spread(min(first.fewest, second.fewest), max(first.most, second.most))

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnosed, scores
+from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
 from gpuops.advise.diagnosis.corrections import LocalCorrections
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.errors import UsageError
@@ -18,7 +18,7 @@ from gpuops.execute.site import Site, catalog_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gpuops.advise.diagnosis.learning import Trained
+    from gpuops.advise.diagnosis.learning import TrainingOutcome
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.model.measurements.case import LabelledCase
     from gpuops.model.measurements.component import Component
@@ -48,8 +48,8 @@ def diagnose(
     model = diagnoses.model()
     with_case = [machine for machine in vms if machine.ref in cases]
     corrections = LocalCorrections.of(diagnoses.settled_diagnoses(inventory.vcenter), inventory.vms)
-    by_model = diagnosed([cases[machine.ref] for machine in with_case], model)
-    answers = [corrections.applied(answer, machine) for machine, answer in zip(with_case, by_model, strict=True)]
+    by_model = diagnose_cases([cases[machine.ref] for machine in with_case], model)
+    answers = [corrections.apply_to(answer, machine) for machine, answer in zip(with_case, by_model, strict=True)]
     machines = []
     for machine, answer in zip(with_case, answers, strict=True):
         case = cases[machine.ref]
@@ -74,7 +74,7 @@ def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:
     model = Diagnoses(state_dir).model()
     plain = [labelled.case for labelled in cases]
     right = components_right(scores(plain, model), [labelled.at_fault for labelled in cases])
-    return JudgedCases(tuple(zip(cases, diagnosed(plain, model), strict=True)), right, model)
+    return JudgedCases(tuple(zip(cases, diagnose_cases(plain, model), strict=True)), right, model)
 
 
 def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Component, ...]:
@@ -82,7 +82,7 @@ def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Com
     return Diagnoses(state_dir).settle(name, component)
 
 
-def train(state_dir: Path) -> Trained:
+def train(state_dir: Path) -> TrainingOutcome:
     """Train the next model by generated and confirmed cases, and use it unless the current one is better.
 
     Raises UsageError if the extra is not installed; StateDamaged.
@@ -93,10 +93,10 @@ def train(state_dir: Path) -> Trained:
 
     if find_spec("sklearn") is None:
         raise UsageError("models are made by scikit-learn, which is not installed", hint=install_extra("diagnose"))
-    from gpuops.advise.diagnosis.learning import trained
+    from gpuops.advise.diagnosis.learning import train
 
     diagnoses = Diagnoses(state_dir)
-    training = trained(diagnoses.confirmed_cases(), diagnoses.model())
+    training = train(diagnoses.confirmed_cases(), diagnoses.model())
     if training.replaced:
         diagnoses.set_model(training.model)
     return training

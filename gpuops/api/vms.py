@@ -68,7 +68,7 @@ def idle(
     Returns the verdicts, and the inventory with their evidence. Raises UsageError for an unknown pool, VmNotFound,
     VmAmbiguous.
     """
-    from gpuops.advise.idle import judged
+    from gpuops.advise.idle import judge_vms
 
     _refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
@@ -89,7 +89,7 @@ def idle(
     refs = [machine.ref for machine in judged_vms]
     if policy is not None:
         inventory = site.read_for_policy(inventory, policy, refs)
-    return inventory, judged([inventory.vms[ref] for ref in refs], policy)
+    return inventory, judge_vms([inventory.vms[ref] for ref in refs], policy)
 
 
 def idle_replay(
@@ -246,4 +246,4 @@ def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
 
     Raises UsageError for an unknown host or cluster, ProfileUnknown, and Refused for a profile that no host offers.
     """
-    return request.planned(inventory, catalog_of(inventory))
+    return request.find_moves(inventory, catalog_of(inventory))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from typer.testing import Result
 
-from gpuops.advise.diagnosis.learning import Trained
+from gpuops.advise.diagnosis.learning import TrainingOutcome
 from gpuops.advise.diagnosis.model import ForestSettings
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
@@ -56,7 +56,7 @@ def test_a_command_prints_it(
         RunnerAskedDocument("prod", "nightly", Half.NIGHT, asked=True),
         run_document("train", LaunchPlan(None), None, 3),
         ClusterBenchDocument.made_of(BenchResult("train", AllReduceProgram.MPI4PY, (), simulated=True)),
-        DiagnoseTrainDocument.made_of(Trained(MODEL, True, ((ForestSettings(), 0.9),), None, 0.9)),
+        DiagnoseTrainDocument.made_of(TrainingOutcome(MODEL, True, ((ForestSettings(), 0.9),), None, 0.9)),
     ],
     ids=kind_of,
 )

@@ -19,7 +19,7 @@ from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.plan import Report, Verdict
-from gpuops.plan.core.privileges import needed
+from gpuops.plan.core.privileges import needed_privileges
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -132,8 +132,8 @@ def test_without_a_file_of_known_guests_none_is_entered(enter: Callable[[Answer]
 @pytest.mark.long
 def test_it_needs_no_privilege_in_vcenter() -> None:
     over_ssh, by_tools = RunInGuest("vm-9", "/opt/keep", ssh=SshDoor("keeper")), RunInGuest("vm-9", "/opt/keep")
-    assert needed([over_ssh])["vm-9"] == frozenset()
-    assert needed([by_tools])["vm-9"]
+    assert needed_privileges([over_ssh])["vm-9"] == frozenset()
+    assert needed_privileges([by_tools])["vm-9"]
 
 
 def policy(guest: ShellHost) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import GpuopsError
-from gpuops.plan.core.step_checks import satisfied
+from gpuops.plan.core.step_checks import is_satisfied
 from tests.plan.case import Case, carried_out, cases, planned, said, snapshot, told
 
 ALL = [case for folder in ("attach", "detach", "placement") for case in cases(folder)]
@@ -43,7 +43,7 @@ def test_a_finished_plan_has_nothing_left_to_do(case: Case) -> None:
     inventory = snapshot(case)
     plan = planned(case.request, inventory)
     after = carried_out(plan, inventory)
-    assert all(satisfied(step, after) for wave in plan.waves[-1:] for step in wave.steps)
+    assert all(is_satisfied(step, after) for wave in plan.waves[-1:] for step in wave.steps)
     again = planned(case.request, after)
     assert again.rejections == ()
     assert again.steps == ()

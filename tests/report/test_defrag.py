@@ -18,7 +18,7 @@ EMPTIEST_FIRST = replace(world([[24], []], [[], [24]], policy=AssignmentPolicy.P
 
 
 def test_a_pinned_move_is_told_with_what_it_costs() -> None:
-    found = Defrag(powered_off=True).planned(EMPTIEST_FIRST, catalog())
+    found = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
     lines = plain(defrag_text(found)).splitlines()
     (move,) = [line.split() for line in lines if "powered off, pinned" in line]
     assert move == ["1", "vm-1-1-1", "esx-01", "esx-02", "0000:11:00.0", "powered", "off,", "pinned", "3"]
@@ -28,7 +28,7 @@ def test_a_pinned_move_is_told_with_what_it_costs() -> None:
 
 
 def test_a_move_that_needs_no_pin_has_none() -> None:
-    found = Defrag(powered_off=True).planned(replace(world([[8]], [[8, 8]]), hot_migrate_enabled=False), catalog())
+    found = Defrag(powered_off=True).find_moves(replace(world([[8]], [[8, 8]]), hot_migrate_enabled=False), catalog())
     assert "pinned" not in plain(defrag_text(found))
     assert [move.pinned for move in DefragDocument.made_of(found).moves] == [False]
 
@@ -42,5 +42,5 @@ def test_a_move_that_needs_no_pin_has_none() -> None:
     ],
 )
 def test_proven_is_said_of_what_was_proven(proven: bool, unpinned: bool, said: str) -> None:
-    found = Defrag(powered_off=True).planned(EMPTIEST_FIRST, catalog())
+    found = Defrag(powered_off=True).find_moves(EMPTIEST_FIRST, catalog())
     assert said in plain(defrag_text(replace(found, proven=proven, proven_unpinned=unpinned)))

@@ -149,7 +149,7 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     return rows
 
 
-def diagnosed(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
+def diagnose_cases(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of each case; without a model by the rules alone."""
     diagnoses = []
     for original, row in zip(cases, scores(cases, model), strict=True):
@@ -180,10 +180,10 @@ def _evidence(case: DiagnosisCase, component: Component) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _format(channel: str, value: float) -> str:
+def _format(channel: str, sample: float) -> str:
     if channel in _LOGARITHMS:
         unit = {"disk latency": " ms", "disk": " kB/s", "network": " kB/s"}.get(channel, "")
-        return f"{np.expm1(value):.0f}{unit}"
+        return f"{np.expm1(sample):.0f}{unit}"
     if channel == "temperature":
-        return f"{value:.0f} °C"
-    return f"{value:.1f}" if channel == "CPU to GPU" else f"{value:.0%}"
+        return f"{sample:.0f} °C"
+    return f"{sample:.1f}" if channel == "CPU to GPU" else f"{sample:.0%}"

@@ -75,10 +75,10 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     kb = 1024
     use = _first_known(of("vm:gpu.utilization.average", _WHOLE), of("vm:smi.vgpu.utilization.latest", _WHOLE))
     total = _first_known(of("gpu:gpu.utilization.average", _WHOLE), of("gpu:smi.gpu.utilization.latest", _WHOLE))
-    others = of("neighbours:gpu.utilization.average", _WHOLE)
-    use, others = (
-        _first_known(use, np.maximum(total - others, 0)),  # without a counter of its own: what the others leave
-        _first_known(others, np.maximum(total - use, 0)),
+    neighbour_use = of("neighbours:gpu.utilization.average", _WHOLE)
+    use, neighbour_use = (
+        _first_known(use, np.maximum(total - neighbour_use, 0)),  # without a counter of its own: what the others leave
+        _first_known(neighbour_use, np.maximum(total - use, 0)),
     )
     cpu = of("vm:cpu.usagemhz.average", _times(facts.vcpus, facts.cpu_mhz))
     latency, disk = np.log1p(counter("vm:disk.maxTotalLatency.latest")), np.log1p(counter("vm:disk.usage.average"))
@@ -87,8 +87,8 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     clock = of("gpu:smi.gpu.clock.latest", facts.clock_mhz)
     series = (
         use,
-        use / np.maximum(1 - others, 0.02),
-        others,
+        use / np.maximum(1 - neighbour_use, 0.02),
+        neighbour_use,
         total,
         use * (facts.most_per_gpu or np.nan),
         use * (facts.sharers or np.nan),
@@ -124,25 +124,25 @@ def states(case: DiagnosisCase) -> Mapping[str, Floats]:
     heat, power, errors, width, licensed = (case.series.get(name, unknown) for name in _STATES)
     lanes = case.facts.pcie_width
     link = width / lanes if lanes else unknown
-    return dict(zip(STATES, (heat, power, np.log1p(_new(errors)), link, licensed), strict=True))
+    return dict(zip(STATES, (heat, power, np.log1p(_new_errors(errors)), link, licensed), strict=True))
 
 
 def _steps(case: DiagnosisCase) -> int:
-    return max((len(values) for values in case.series.values()), default=0)
+    return max((len(samples) for samples in case.series.values()), default=0)
 
 
-def _times(one: int | None, other: int | None) -> float | None:
-    return None if one is None or other is None else float(one * other)
+def _times(count: int | None, unit: int | None) -> float | None:
+    return None if count is None or unit is None else float(count * unit)
 
 
-def _first_known(one: Floats, other: Floats) -> Floats:
-    return np.where(np.isnan(one), other, one)
+def _first_known(preferred: Floats, fallback: Floats) -> Floats:
+    return np.where(np.isnan(preferred), fallback, preferred)
 
 
-def _new(counted: Floats) -> Floats:
+def _new_errors(counted: Floats) -> Floats:
     """Return what was added since the last known count; a count that starts again, as at a boot, adds nothing."""
-    known = np.flatnonzero(~np.isnan(counted))
+    known_steps = np.flatnonzero(~np.isnan(counted))
     added = np.full(len(counted), np.nan)
-    if len(known) > 1:
-        added[known[1:]] = np.maximum(np.diff(counted[known]), 0)
+    if len(known_steps) > 1:
+        added[known_steps[1:]] = np.maximum(np.diff(counted[known_steps]), 0)
     return added

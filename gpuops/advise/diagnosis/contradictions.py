@@ -26,7 +26,7 @@ def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[st
     together use more than there is, what its neighbours use is unknown.
     """
     series = dict(case.series)
-    vm, gpu, others = (series.get(name) for name in (_VM, _GPU, _OTHERS))
+    vm, gpu, neighbours = (series.get(name) for name in (_VM, _GPU, _OTHERS))
     notes = []
     if vm is not None and gpu is not None and _contradict(vm, gpu):
         notes.append(
@@ -34,16 +34,18 @@ def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[st
         )
         for name in (_VM, _GPU, _OTHERS):
             series.pop(name, None)
-    elif vm is not None and others is not None and _contradict(vm + others, np.full(len(vm), float(_WHOLE))):
-        notes.append(f"the VMs on its GPU together use {_mean(vm + others)} of it: what its neighbours use is unknown")
+    elif vm is not None and neighbours is not None and _contradict(vm + neighbours, np.full(len(vm), float(_WHOLE))):
+        notes.append(
+            f"the VMs on its GPU together use {_mean(vm + neighbours)} of it: what its neighbours use is unknown"
+        )
         del series[_OTHERS]
     return (replace(case, series=series), tuple(notes)) if notes else (case, ())
 
 
 def _contradict(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
-    known = ~(np.isnan(part) | np.isnan(whole))
-    return bool(known.any() and (part[known] > whole[known] + TOLERANCE).mean() > MOST_STEPS)
+    comparable = ~(np.isnan(part) | np.isnan(whole))
+    return bool(comparable.any() and (part[comparable] > whole[comparable] + TOLERANCE).mean() > MOST_STEPS)
 
 
-def _mean(values: NDArray[np.float64]) -> str:
-    return f"{np.nanmean(values) / _WHOLE:.0%}"
+def _mean(samples: NDArray[np.float64]) -> str:
+    return f"{np.nanmean(samples) / _WHOLE:.0%}"

@@ -42,7 +42,7 @@ class LocalCorrections:
 
     @classmethod
     def of(cls, settled: Iterable[SettledDiagnosis], vms: Mapping[str, Vm]) -> LocalCorrections:
-        """Sorts them by the groups that their VMs are in now; VMs that are not there any more teach nothing."""
+        """Sort the diagnoses by the groups that their VMs are in now; those of removed VMs are left out."""
         by_group: dict[tuple[str, ...], list[SettledDiagnosis]] = {}
         for finding in settled:
             if finding.vm in vms:
@@ -50,8 +50,8 @@ class LocalCorrections:
                     by_group.setdefault(group, []).append(finding)
         return cls({group: tuple(findings) for group, findings in by_group.items()})
 
-    def applied(self, diagnosis: Diagnosis, vm: Vm) -> Diagnosis:
-        """The diagnosis with what people found in place of what is named first, unless a rule is certain of that.
+    def apply_to(self, diagnosis: Diagnosis, vm: Vm) -> Diagnosis:
+        """Return the diagnosis with people's finding in place of the first suspect, unless a rule is certain of that.
 
         The VM's own corrections go before those of its image, and these before those of its owner.
         """
@@ -63,12 +63,14 @@ class LocalCorrections:
             agreement = _agreement(findings, LEAST_OF_OTHERS if group[0] != "VM" else 1)
             if agreement is not None:
                 component, agreeing = agreement
-                return _renamed(diagnosis, component, f"{agreeing} of {len(findings)} people's findings", group[0])
+                return _replace_first_suspect(
+                    diagnosis, component, f"{agreeing} of {len(findings)} people's findings", group[0]
+                )
         return diagnosis
 
 
 def _groups(vm: Vm) -> tuple[tuple[str, ...], ...]:
-    """The VM itself, the VMs made alike, and those of its owner.
+    """Return the groups of a VM: the VM itself, the VMs made alike, and those of its owner.
 
     vCenter keeps no image: VMs are made alike where folder, vGPU profiles and their names up to the number agree.
     """
@@ -86,11 +88,11 @@ def _agreement(findings: Collection[SettledDiagnosis], least: int) -> tuple[Comp
     return None
 
 
-def _renamed(diagnosis: Diagnosis, component: Component, why: str, group: str) -> Diagnosis:
+def _replace_first_suspect(diagnosis: Diagnosis, component: Component, why: str, group: str) -> Diagnosis:
     first = diagnosis.suspects[0]
     if component is first.component:
         return diagnosis
-    others = [suspect for suspect in diagnosis.suspects[1:] if suspect.component is not component]
-    doubted = [replace(suspect, probability=min(suspect.probability, 1 - CORRECTED)) for suspect in others]
+    further_suspects = [suspect for suspect in diagnosis.suspects[1:] if suspect.component is not component]
+    doubted = [replace(suspect, probability=min(suspect.probability, 1 - CORRECTED)) for suspect in further_suspects]
     corrected = Suspect(component, CORRECTED, (f"{why} on this {group}, not {first.component.value}",), by_rule=False)
     return replace(diagnosis, suspects=(corrected, *(suspect for suspect in doubted if suspect.probability >= LEAST)))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
 from gpuops.advise.diagnosis.symptoms import NAMES as SYMPTOMS
-from gpuops.advise.diagnosis.symptoms import UNKNOWN, symptoms, together
+from gpuops.advise.diagnosis.symptoms import UNKNOWN, correlation, symptoms
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.case import DiagnosisCase
 from gpuops.model.measurements.component import Component
@@ -45,7 +45,7 @@ PAIRS: Final = (
 FACTS: Final = ("shares equally", "has a fixed share", "best effort", "remote memory", "guest driver is newer", "alone")
 NAMES: Final = (
     *(f"{channel}: {statistic}" for channel in SHARES for statistic in STATISTICS),
-    *(f"{one} with {other}" for one, other in PAIRS),
+    *(f"{first_channel} with {second_channel}" for first_channel, second_channel in PAIRS),
     *SYMPTOMS,
     *FACTS,
 )
@@ -93,14 +93,14 @@ def columns(component: Component) -> list[int]:
     A pair counts if both of its channels bear on the component, or the second one where the first is the GPU's use.
     """
     channels_of_it = BEARS_ON[component]
-    found = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in channels_of_it]
+    places = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in channels_of_it]
     first = NAMES.index(f"{PAIRS[0][0]} with {PAIRS[0][1]}")
-    found += [
+    places += [
         first + at
-        for at, (one, other) in enumerate(PAIRS)
-        if other in channels_of_it and (one in channels_of_it or one == "gpu use")
+        for at, (first_channel, second_channel) in enumerate(PAIRS)
+        if second_channel in channels_of_it and (first_channel in channels_of_it or first_channel == "gpu use")
     ]
-    return sorted(found)
+    return sorted(places)
 
 
 def features(cases: Iterable[DiagnosisCase]) -> Floats:
@@ -111,42 +111,42 @@ def features(cases: Iterable[DiagnosisCase]) -> Floats:
 def _row(case: DiagnosisCase) -> list[float]:
     of = channels(case)
     row = _statistics(np.array([of[channel] for channel in SHARES])).ravel().tolist()
-    row += [together(of[one], of[other]) for one, other in PAIRS]
+    row += [correlation(of[first_channel], of[second_channel]) for first_channel, second_channel in PAIRS]
     watts = case.series.get("gpu:gpu.power.used.latest", np.full(len(of["power"]), np.nan))
     return row + symptoms(of, watts) + _facts(case)
 
 
-def _statistics(values: Floats) -> Floats:
+def _statistics(channel_rows: Floats) -> Floats:
     """Return a row of STATISTICS for each channel; `values`: a row for each channel, a column for each step."""
-    missing = np.isnan(values)
+    missing = np.isnan(channel_rows)
     count = (~missing).sum(axis=1)
-    found = np.full((len(values), len(STATISTICS)), UNKNOWN)
-    there = count > 0
-    if not there.any():
-        return found
-    missing, count = missing[there], count[there]
-    known = np.take_along_axis(values[there], np.argsort(missing, axis=1, kind="stable"), axis=1)
-    ranks = np.sort(known, axis=1)  # what is missing comes last in both
-    last, third, each = count - 1, np.maximum(1, count // 3), np.arange(len(count))
-    at, filled = np.arange(known.shape[1]), np.nan_to_num(known)
-    mean, top = filled.sum(axis=1) / count, ranks[each, last]
+    statistics = np.full((len(channel_rows), len(STATISTICS)), UNKNOWN)
+    has_samples = count > 0
+    if not has_samples.any():
+        return statistics
+    missing, count = missing[has_samples], count[has_samples]
+    samples = np.take_along_axis(channel_rows[has_samples], np.argsort(missing, axis=1, kind="stable"), axis=1)
+    ranks = np.sort(samples, axis=1)  # what is missing comes last in both
+    last, third, row_numbers = count - 1, np.maximum(1, count // 3), np.arange(len(count))
+    at, filled = np.arange(samples.shape[1]), np.nan_to_num(samples)
+    mean, top = filled.sum(axis=1) / count, ranks[row_numbers, last]
     apart = np.where(at < count[:, None], filled - mean[:, None], 0.0)
     begins, ends = at < third[:, None], (at >= (count - third)[:, None]) & (at < count[:, None])
     near = (ranks >= 0.95 * top[:, None]).sum(axis=1) / count
-    found[there] = np.column_stack(
+    statistics[has_samples] = np.column_stack(
         (
             mean,
             ranks[:, 0],
-            ranks[each, np.round(0.1 * last).astype(int)],
-            ranks[each, last // 2],
-            ranks[each, np.round(0.9 * last).astype(int)],
+            ranks[row_numbers, np.round(0.1 * last).astype(int)],
+            ranks[row_numbers, last // 2],
+            ranks[row_numbers, np.round(0.9 * last).astype(int)],
             top,
             np.sqrt((apart**2).sum(axis=1) / count),
             ((filled * ends).sum(axis=1) - (filled * begins).sum(axis=1)) / third,
             np.where(top > 0, near, 0.0),
         )
     )
-    return found
+    return statistics
 
 
 def _facts(case: DiagnosisCase) -> list[float]:

@@ -1,4 +1,4 @@
-"""Decision trees as plain data, which tell how probable each component is; no library of machine learning is needed."""
+"""Decision trees as plain data, which give the probability of each component without a machine-learning library."""
 
 from __future__ import annotations
 
@@ -44,20 +44,21 @@ class DecisionTrees:
     def leaves(self, rows: Floats) -> Ints:
         """Return the leaf that each case reaches: a row for each case, a column for each tree."""
         inner = self.feature >= 0
-        here = np.arange(len(self.feature))
+        node_numbers = np.arange(len(self.feature))
         feature, low, high = (
-            np.where(inner, each, rest) for each, rest in ((self.feature, 0), (self.low, here), (self.high, here))
+            np.where(inner, links, at_leaf)
+            for links, at_leaf in ((self.feature, 0), (self.low, node_numbers), (self.high, node_numbers))
         )
         node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        each = np.arange(len(rows))[:, None]
+        rows_at = np.arange(len(rows))[:, None]
         for _ in range(_MOST_DEPTH):
-            further = np.where(rows[each, feature[node]] <= self.threshold[node], low[node], high[node])
+            further = np.where(rows[rows_at, feature[node]] <= self.threshold[node], low[node], high[node])
             if (further == node).all():
                 break
             node = further
         return node
 
-    def summed(self, rows: Floats) -> Floats:
+    def sum_shares(self, rows: Floats) -> Floats:
         """Return the shares at these leaves, summed over all trees."""
         leaves = self.leaves(rows)
         parts = [self.shares[leaves[at : at + _AT_ONCE]].sum(axis=1) for at in range(0, len(leaves), _AT_ONCE)]
@@ -104,12 +105,12 @@ class Forest:
 
         They are means of both kinds of trees. Two faults can both be probable, so that a row adds up to 1 or more.
         """
-        of_each = self.of_each.summed(rows) / self.settings.trees_of_each
+        of_each = self.of_each.sum_shares(rows) / self.settings.trees_of_each
         of_each[:, _NONE] = np.prod(1 - np.delete(of_each, _NONE, axis=1), axis=1)
-        return (self.trees.summed(rows) / len(self.trees.roots) + of_each) / 2
+        return (self.trees.sum_shares(rows) / len(self.trees.roots) + of_each) / 2
 
 
-def written(forest: Forest) -> dict[str, Any]:
+def to_document(forest: Forest) -> dict[str, Any]:
     """Return the forest as a JSON document."""
     return {
         "format": FORMAT,
@@ -119,16 +120,16 @@ def written(forest: Forest) -> dict[str, Any]:
         "cases": forest.cases,
         "corrections": list(forest.corrections),
         "right": forest.right,
-        "trees": _written_trees(forest.trees),
-        "trees_of_each": _written_trees(forest.of_each),
+        "trees": _trees_document(forest.trees),
+        "trees_of_each": _trees_document(forest.of_each),
     }
 
 
-def _written_trees(trees: DecisionTrees) -> dict[str, Any]:
+def _trees_document(trees: DecisionTrees) -> dict[str, Any]:
     node, component = np.nonzero(np.where(trees.feature[:, None] < 0, trees.shares, 0) >= _LEAST_SHARE)
     return {
         "feature": trees.feature.tolist(),
-        "threshold": [float(f"{value:.6g}") for value in trees.threshold],
+        "threshold": [float(f"{threshold:.6g}") for threshold in trees.threshold],
         "low": trees.low.tolist(),
         "high": trees.high.tolist(),
         "roots": trees.roots.tolist(),
@@ -138,37 +139,41 @@ def _written_trees(trees: DecisionTrees) -> dict[str, Any]:
     }
 
 
-def read(told: Mapping[str, Any]) -> Forest:
-    """Return the forest of a document that `written` made. Raises ValueError for any other, also for other features."""
+def from_document(document: Mapping[str, Any]) -> Forest:
+    """Return the forest of a document of `to_document`. Raises ValueError for any other, also for other features."""
     try:
-        if told["format"] != FORMAT or told["features"] != list(NAMES) or told["components"] != list(COMPONENTS):
-            raise ValueError("it is of another version of gpuops")
-        settings = from_stored(ForestSettings, told["settings"])
-        trees, of_each = _trees(told["trees"]), _trees(told["trees_of_each"])
+        if (
+            document["format"] != FORMAT
+            or document["features"] != list(NAMES)
+            or document["components"] != list(COMPONENTS)
+        ):
+            raise ValueError("another version of gpuops wrote it")
+        settings = from_stored(ForestSettings, document["settings"])
+        trees, of_each = _trees(document["trees"]), _trees(document["trees_of_each"])
         if len(of_each.roots) != settings.trees_of_each * len(FAULTS):
-            raise ValueError("it has not as many trees of each component as it says")
-        corrections = tuple(map(str, told["corrections"]))
-        return Forest(trees, of_each, settings, int(told["cases"]), corrections, float(told["right"]))
+            raise ValueError("it lacks trees of some component")
+        corrections = tuple(map(str, document["corrections"]))
+        return Forest(trees, of_each, settings, int(document["cases"]), corrections, float(document["right"]))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"it is no model: {error}") from error
+        raise ValueError(f"it is not a model: {error}") from error
 
 
-def _trees(told: Mapping[str, Sequence[Any]]) -> DecisionTrees:
+def _trees(document: Mapping[str, Sequence[Any]]) -> DecisionTrees:
     feature, low, high, roots, leaf, component = (
-        np.array(told[name], np.int64) for name in ("feature", "low", "high", "roots", "leaf", "component")
+        np.array(document[name], np.int64) for name in ("feature", "low", "high", "roots", "leaf", "component")
     )
-    threshold, share = np.array(told["threshold"], float), np.array(told["share"], float)
+    threshold, share = np.array(document["threshold"], float), np.array(document["share"], float)
     nodes = len(feature)
     if not len(roots):
         raise ValueError("it has no tree")
     if {len(low), len(high), len(threshold)} != {nodes} or {len(leaf), len(component)} != {len(share)}:
         raise ValueError("a tree has parts of unlike lengths")
     if feature.max() >= len(NAMES) or not np.isfinite(share).all() or not np.isfinite(threshold).all():
-        raise ValueError("a tree goes by what is not there")
-    if any(len(each) and not 0 <= each.min() <= each.max() < nodes for each in (low, high, roots, leaf)):
-        raise ValueError("a tree goes to a node that is not there")
+        raise ValueError("a tree uses a feature that does not exist")
+    if any(len(indices) and not 0 <= indices.min() <= indices.max() < nodes for indices in (low, high, roots, leaf)):
+        raise ValueError("a tree leads to a node that does not exist")
     if len(component) and not 0 <= component.min() <= component.max() < len(COMPONENTS):
-        raise ValueError("a tree tells a component that is not there")
+        raise ValueError("a tree names a component that does not exist")
     shares = np.zeros((nodes, len(COMPONENTS)))
     shares[leaf, component] = share
     return DecisionTrees(feature, threshold, low, high, shares, roots)

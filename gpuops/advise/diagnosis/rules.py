@@ -16,58 +16,61 @@ from gpuops.model.measurements.component import Component
 REMOTE: Final = 0.2
 """From this share of its memory at another NUMA node than its GPU on, remote memory is a cause."""
 SLOWED: Final = 0.1
-"""In so large a share of the looks a GPU is slowed before that is a cause: one that touches its limit is not."""
+"""The share of the looks in which a GPU must be slowed: one that only touches its limit is not at fault."""
 LEAST_SLOWED: Final = 3
-"""And in so many looks: of the six of two hours one alone is a tenth."""
+"""The least number of such looks: two hours have six, so that a single one would be more than a tenth."""
 
 
 def certain(case: DiagnosisCase) -> Mapping[Component, str]:
     """Return each component that is certainly at fault, with the number that proves it; unknown ones prove nothing."""
     of, facts = states(case), case.facts
-    found: dict[Component, str] = {}
-    licensed, width = _known(of["licensed"]), _known(case.series.get("gpu:smi.gpu.pcieWidth.latest", np.zeros(0)))
-    errors = _known(of["new ECC errors"])
+    causes: dict[Component, str] = {}
+    licensed, width = (
+        _without_gaps(of["licensed"]),
+        _without_gaps(case.series.get("gpu:smi.gpu.pcieWidth.latest", np.zeros(0))),
+    )
+    errors = _without_gaps(of["new ECC errors"])
     if len(licensed) and (licensed == 0).any():
-        found[Component.LICENCE] = f"without a licence in {(licensed == 0).mean():.0%} of the looks"
+        causes[Component.LICENCE] = f"without a licence in {(licensed == 0).mean():.0%} of the looks"
     if facts.pcie_width and len(width) and width.min() < facts.pcie_width:
-        found[Component.PCIE_LINK] = f"{width.min():.0f} lanes, it should have {facts.pcie_width}"
+        causes[Component.PCIE_LINK] = f"{width.min():.0f} lanes, it should have {facts.pcie_width}"
     if len(errors) and errors.max() > 0:
-        found[Component.ECC] = f"{np.expm1(errors).sum():.0f} new errors that were not corrected"
+        causes[Component.ECC] = f"{np.expm1(errors).sum():.0f} new errors that were not corrected"
     if facts.host_driver and facts.guest_driver and facts.guest_driver > facts.host_driver:
-        found[Component.DRIVER] = (
+        causes[Component.DRIVER] = (
             f"guest R{facts.guest_driver}, host R{facts.host_driver}: no newer one than the host's"
         )
     if facts.remote_memory is not None and facts.remote_memory >= REMOTE:
-        found[Component.REMOTE_NUMA] = f"{facts.remote_memory:.0%} of its memory is at another NUMA node than its GPU"
-    slowed = {word: _known(of[f"slowed by {word}"]) for word in ("heat", "power")}
+        causes[Component.REMOTE_NUMA] = f"{facts.remote_memory:.0%} of its memory is at another NUMA node than its GPU"
+    slowed = {word: _without_gaps(of[f"slowed by {word}"]) for word in ("heat", "power")}
     for word, looks in slowed.items():
         if looks.sum() >= LEAST_SLOWED and looks.mean() >= SLOWED:
-            found[Component.THROTTLING] = f"slowed by {word} in {looks.mean():.0%} of the looks"
-    return found
+            causes[Component.THROTTLING] = f"slowed by {word} in {looks.mean():.0%} of the looks"
+    return causes
 
 
 def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
     """Return the components that are certainly not at fault: every look shows the intended state."""
     of, facts = states(case), case.facts
-    found = set()
+    excluded = set()
     looks = (
-        (Component.LICENCE, _known(of["licensed"]), 1.0),
-        (Component.PCIE_LINK, _known(of["link"]), 1.0),
-        (Component.ECC, -_known(of["new ECC errors"]), 0.0),
+        (Component.LICENCE, _without_gaps(of["licensed"]), 1.0),
+        (Component.PCIE_LINK, _without_gaps(of["link"]), 1.0),
+        (Component.ECC, -_without_gaps(of["new ECC errors"]), 0.0),
     )
-    found |= {component for component, values, least in looks if len(values) > 2 and values.min() >= least}
+    excluded |= {component for component, samples, least in looks if len(samples) > 2 and samples.min() >= least}
     if facts.host_driver and facts.guest_driver and facts.guest_driver <= facts.host_driver:
-        found.add(Component.DRIVER)
+        excluded.add(Component.DRIVER)
     if facts.remote_memory is not None and facts.remote_memory < REMOTE:
-        found.add(Component.REMOTE_NUMA)
+        excluded.add(Component.REMOTE_NUMA)
     # best effort limits no VM, and the other policies give each VM its share (NVIDIA vGPU docs, scheduling policies)
     is_best_effort = facts.scheduler is SchedulerPolicy.BEST_EFFORT
     if is_best_effort:
-        found.add(Component.SCHEDULER)
+        excluded.add(Component.SCHEDULER)
     if facts.sharers == 1 or (facts.scheduler is not None and not is_best_effort):
-        found.add(Component.NOISY_NEIGHBOUR)
-    return frozenset(found)
+        excluded.add(Component.NOISY_NEIGHBOUR)
+    return frozenset(excluded)
 
 
-def _known(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values[~np.isnan(values)]
+def _without_gaps(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    return samples[~np.isnan(samples)]

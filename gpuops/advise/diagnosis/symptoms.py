@@ -1,4 +1,4 @@
-"""What an experienced admin looks for in the counters of a case: how long each is beyond a customary limit.
+"""Computes what an experienced admin looks for in the counters of a case: how long each is beyond a usual limit.
 
 A share of the steps and the longest spell beyond a limit tell a backup from a slow datastore, and compare over windows
 of any length, where means and extremes do not. All numbers are shares or ratios, so that hardware of any size compares.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 UNKNOWN: Final = -1.0
-"""Of what no counter tells; what is known is not negative but for logarithms, which end above it."""
+"""Stands for an unknown number: known ones are not negative, except logarithms, which stay above it."""
 
 _LATENCIES_MS: Final = (18, 25, 50)
 """VMware calls 20 ms of a disk slow; a datastore at fault is well above for long."""
@@ -57,9 +57,9 @@ _TOPS: Final = ("temperature", "power")
 
 NAMES: Final = (
     *(f"{channel}: {spell} beyond {limit:.3g}" for channel, limit in LIMITS for spell in _SPELLS),
-    *(f"{channel}: {what}" for channel in _HELD for what in ("held at 1", "held at 1 with room beside it")),
-    *(f"{channel}: {what}" for channel in _RECLAIMED for what in ("most", "range", "range of the most", "rises")),
-    *(f"{channel}: {what}" for channel in _TOPS for what in ("near its top", "median to its top")),
+    *(f"{channel}: {sign}" for channel in _HELD for sign in ("held at 1", "held at 1 with room beside it")),
+    *(f"{channel}: {sign}" for channel in _RECLAIMED for sign in ("most", "range", "range of the most", "rises")),
+    *(f"{channel}: {sign}" for channel in _TOPS for sign in ("near its top", "median to its top")),
     "neighbours' use: while the GPU is full",
     "use of an equal part: while the GPU is full",
     "GPU total: spread while the GPU is full",
@@ -69,8 +69,8 @@ NAMES: Final = (
     "power: with GPU total",
     "swapped: with disk latency",
     *(
-        f"frame buffer: {what} while it is full"
-        for what in (
+        f"frame buffer: {sign} while it is full"
+        for sign in (
             "falls",
             "spread",
             "use with CPU",
@@ -84,87 +84,91 @@ NAMES: Final = (
 
 
 def symptoms(of: Mapping[str, Floats], watts: Floats) -> list[float]:
-    """A number for each of NAMES, none of them NaN; `of`: the channels of a case, `watts`: the power of its GPU."""
+    """Return a number for each of NAMES, none of them NaN; `of`: the channels of a case, `watts`: its GPU's power."""
     use = of["gpu use"]
     total = np.where(np.isnan(of["GPU total"]), use + of["neighbours' use"], of["GPU total"])
     looked_at = np.array([total if channel == "GPU total" else of[channel] for channel, _ in LIMITS])
-    row: list[float] = _beyond(looked_at, use).ravel().tolist()
+    row: list[float] = _spells_beyond_limits(looked_at, use).ravel().tolist()
     for channel in _HELD:
-        row += _held(of[channel], total)
+        row += _shares_at_one(of[channel], total)
     for channel in _RECLAIMED:
-        row += _reclaimed(_known(of[channel]))
-    row += _at_top(_known(of["temperature"]), near=4.0) + _at_top(_known(watts), near_share=0.04)
+        row += _reclaim_signs(_without_gaps(of[channel]))
+    row += _at_top(_without_gaps(of["temperature"]), near=4.0) + _at_top(_without_gaps(watts), near_share=0.04)
     return [
         *row,
-        *_sharing(of, use, total),
-        together(of["temperature"], total),
-        together(watts, total),
-        together(of["swapped"], of["disk latency"]),
-        *_crowded(of),
+        *_sharing_signs(of, use, total),
+        correlation(of["temperature"], total),
+        correlation(watts, total),
+        correlation(of["swapped"], of["disk latency"]),
+        *_full_buffer_signs(of),
     ]
 
 
-def _known(values: Floats) -> Floats:
-    return values[~np.isnan(values)]
+def _without_gaps(samples: Floats) -> Floats:
+    return samples[~np.isnan(samples)]
 
 
-def _beyond(values: Floats, use: Floats) -> Floats:
-    """For each of LIMITS: in which share of the steps, for how long at most, and what is used of the GPU then to what
-    is used else; `values`: a row for each of LIMITS, a column for each step.
+def _spells_beyond_limits(samples: Floats, use: Floats) -> Floats:
+    """Return for each of LIMITS the share of steps beyond it, the longest spell, and the GPU use then to the use else.
+
+    `samples`: a row for each of LIMITS, a column for each step.
     """
-    known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    beyond, within = values > _LIMITS, values <= _LIMITS
-    first_known = np.take_along_axis(beyond, np.argsort(~known, axis=1, kind="stable"), axis=1)
-    at = np.arange(values.shape[1])
+    has_sample = ~np.isnan(samples)
+    count = has_sample.sum(axis=1)
+    beyond, within = samples > _LIMITS, samples <= _LIMITS
+    first_known = np.take_along_axis(beyond, np.argsort(~has_sample, axis=1, kind="stable"), axis=1)
+    at = np.arange(samples.shape[1])
     before = np.maximum.accumulate(np.where(first_known, -1, at), axis=1)  # the last step that was not beyond
     longest = (at - before).max(axis=1, initial=0)
-    used, there = np.nan_to_num(use), (~np.isnan(use)).astype(float)
-    then, else_ = beyond @ there, within @ there
+    used, use_is_known = np.nan_to_num(use), (~np.isnan(use)).astype(float)
+    then, else_ = beyond @ use_is_known, within @ use_is_known
     ratio = (beyond @ used) / np.maximum(then, 1) / np.maximum(0.01, (within @ used) / np.maximum(else_, 1))
-    spells = np.column_stack((beyond.sum(axis=1), longest, np.zeros(len(values))))
-    found: Floats = spells / np.maximum(count, 1)[:, None]
-    found[count == 0] = UNKNOWN
-    found[:, 2] = np.where(np.minimum(then, else_) < _LEAST_STEPS, 1.0, np.minimum(3.0, ratio))
-    return found
+    spells = np.column_stack((beyond.sum(axis=1), longest, np.zeros(len(samples))))
+    spell_rows: Floats = spells / np.maximum(count, 1)[:, None]
+    spell_rows[count == 0] = UNKNOWN
+    spell_rows[:, 2] = np.where(np.minimum(then, else_) < _LEAST_STEPS, 1.0, np.minimum(3.0, ratio))
+    return spell_rows
 
 
-def _held(values: Floats, total: Floats) -> list[float]:
-    known = ~np.isnan(values)
-    if not known.any():
+def _shares_at_one(samples: Floats, total: Floats) -> list[float]:
+    has_sample = ~np.isnan(samples)
+    if not has_sample.any():
         return [UNKNOWN, UNKNOWN]
-    held = np.abs(values - 1) < 0.05
-    return [float(held.sum() / known.sum()), float((held & (total < 0.94)).sum() / known.sum())]
+    is_at_one = np.abs(samples - 1) < 0.05
+    return [float(is_at_one.sum() / has_sample.sum()), float((is_at_one & (total < 0.94)).sum() / has_sample.sum())]
 
 
-def _reclaimed(known: Floats) -> list[float]:
-    """What was swapped once and rests is no cause; what changes is."""
-    if not len(known):
+def _reclaim_signs(samples: Floats) -> list[float]:
+    """Return the most, the range and how often it rises: memory swapped once and not touched again is no cause."""
+    if not len(samples):
         return [UNKNOWN] * 4
-    most, span = float(known.max()), float(known.max() - known.min())
-    rises = float((np.diff(known) > 1e-6).mean()) if len(known) > 1 else 0.0
+    most, span = float(samples.max()), float(samples.max() - samples.min())
+    rises = float((np.diff(samples) > 1e-6).mean()) if len(samples) > 1 else 0.0
     return [most, span, span / max(most, 1e-4), rises]
 
 
-def _at_top(known: Floats, near: float = 0.0, near_share: float = 0.0) -> list[float]:
-    if not len(known) or known.max() <= 0:
+def _at_top(samples: Floats, near: float = 0.0, near_share: float = 0.0) -> list[float]:
+    if not len(samples) or samples.max() <= 0:
         return [UNKNOWN, UNKNOWN]
-    top = float(known.max())
-    return [float((known >= top - near - near_share * top).mean()), float(np.median(known)) / top]
+    top = float(samples.max())
+    return [float((samples >= top - near - near_share * top).mean()), float(np.median(samples)) / top]
 
 
-def together(one: Floats, other: Floats) -> float:
-    """Their correlation over the steps in which both are known; 0 = none, or too few steps."""
-    both = ~(np.isnan(one) | np.isnan(other))
-    if both.sum() < 8:
+def correlation(series: Floats, other_series: Floats) -> float:
+    """Return the correlation of two series over the steps where both are known; 0 = none, or too few steps."""
+    both_known = ~(np.isnan(series) | np.isnan(other_series))
+    if both_known.sum() < 8:
         return 0.0
-    first, second = one[both] - one[both].mean(), other[both] - other[both].mean()
+    first, second = (
+        series[both_known] - series[both_known].mean(),
+        other_series[both_known] - other_series[both_known].mean(),
+    )
     size = float(np.sqrt((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / size if size > 1e-9 else 0.0
 
 
-def _crowded(of: Mapping[str, Floats]) -> list[float]:
-    """What tells a frame buffer that is too small from one that its framework filled at its start.
+def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
+    """Return the numbers that tell a frame buffer that is too small from one that its framework filled at its start.
 
     Too small: its guest pages, so that CPU and active memory rise while the GPU waits, or applications end, and it
     falls. 0.98, 0.97, 0.3, 0.98: one fall in three steps after a full one.
@@ -173,25 +177,27 @@ def _crowded(of: Mapping[str, Floats]) -> list[float]:
     full = memory > _FULL
     if full.sum() < _LEAST_STEPS:
         return [UNKNOWN] * 2 + [0.0] * 3 + [1.0]
-    known = _known(memory)
-    after = known[1:][known[:-1] > _FULL]
+    memory_samples = _without_gaps(memory)
+    after = memory_samples[1:][memory_samples[:-1] > _FULL]
     falls = float((after < _FALL).mean()) if len(after) else 0.0
     cpu, active = (np.where(full, of[channel], np.nan) for channel in ("CPU", "active"))
-    else_ = _known(of["CPU to GPU"][memory <= _FULL])
-    then = _known(of["CPU to GPU"][full])
+    else_ = _without_gaps(of["CPU to GPU"][memory <= _FULL])
+    then = _without_gaps(of["CPU to GPU"][full])
     ratio = float(np.median(then) / max(0.01, np.median(else_))) if min(len(then), len(else_)) > 2 else 1.0
-    pairs = [together(cpu, use), together(active, use), together(active, cpu)]
-    return [falls, float(known[known > _FULL].std()), *pairs, min(5.0, ratio)]
+    pairs = [correlation(cpu, use), correlation(active, use), correlation(active, cpu)]
+    return [falls, float(memory_samples[memory_samples > _FULL].std()), *pairs, min(5.0, ratio)]
 
 
-def _sharing(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:
+def _sharing_signs(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:
     full = total > 0.96
-    others, equal, totals = (_known(each[full]) for each in (of["neighbours' use"], of["use of an equal part"], total))
-    used = _known(use)
+    neighbour_use, equal, totals = (
+        _without_gaps(channel[full]) for channel in (of["neighbours' use"], of["use of an equal part"], total)
+    )
+    used = _without_gaps(use)
     low, high = used[used <= 0.27], used[used > 0.27]
-    idle = _known(of["CPU"][use < 0.004])
+    idle = _without_gaps(of["CPU"][use < 0.004])
     return [
-        float(others.mean()) if len(others) else UNKNOWN,
+        float(neighbour_use.mean()) if len(neighbour_use) else UNKNOWN,
         float(equal.mean()) if len(equal) else UNKNOWN,
         float(totals.std()) if len(totals) > 2 else UNKNOWN,
         float(low.mean() / high.mean()) if min(len(low), len(high)) > 1 else 1.0,

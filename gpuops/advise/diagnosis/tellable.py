@@ -1,4 +1,4 @@
-"""Which counters make each component tellable, and which components cannot be told of a case.
+"""Lists the counters that each component needs, and the components that a case allows no verdict about.
 
 Where a component has no counter of its own, the model would go by habits of the cases that it learned from: "less use
 of the GPU" is a sign of nearly everything. The answer then names what is needed in place of a verdict.
@@ -19,7 +19,7 @@ from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, MEMORY_BA
 
 
 class CounterSource(StrEnum):
-    """What can be asked."""
+    """A source of counters."""
 
     VCENTER = "vcenter"
     NVIDIA_SMI = "nvidia-smi"
@@ -40,10 +40,10 @@ class CounterNeed:
     beside: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
 
-    def is_met(self, known: frozenset[str], facts: CaseFacts) -> bool:
+    def is_met(self, measured_series: frozenset[str], facts: CaseFacts) -> bool:
         return (
-            (not self.series or not known.isdisjoint(self.series))
-            and (not self.beside or not known.isdisjoint(self.beside))
+            (not self.series or not measured_series.isdisjoint(self.series))
+            and (not self.beside or not measured_series.isdisjoint(self.beside))
             and (not self.facts or any(getattr(facts, name) is not None for name in self.facts))
         )
 
@@ -87,13 +87,13 @@ NEEDS: Final[Mapping[Component, CounterNeed]] = {
 
 
 def untellable(case: DiagnosisCase) -> frozenset[Component]:
-    """The components that cannot be told of this case, because their own counters or facts are missing."""
-    known = frozenset(name for name, values in case.series.items() if not np.isnan(values).all())
-    if known >= _GPU_WITHOUT_VM:
-        known |= {f"vm:{GPU_USE}"}  # `channels` subtracts
-    return frozenset(component for component in FAULTS if not NEEDS[component].is_met(known, case.facts))
+    """Return the components that this case allows no verdict about: their own counters or facts are missing."""
+    measured_series = frozenset(name for name, samples in case.series.items() if not np.isnan(samples).all())
+    if measured_series >= _GPU_WITHOUT_VM:
+        measured_series |= {f"vm:{GPU_USE}"}  # `channels` subtracts
+    return frozenset(component for component in FAULTS if not NEEDS[component].is_met(measured_series, case.facts))
 
 
 def tellable_by(*sources: CounterSource) -> frozenset[Component]:
-    """The components that the table makes tellable where these sources are asked."""
+    """Return the components that at least one of these sources has the counters for."""
     return frozenset(component for component, need in NEEDS.items() if not set(sources).isdisjoint(need.sources))

@@ -2,9 +2,9 @@
 
 What a pool's VMs suffer with n on a GPU is asked of groups of n that are drawn from it: each VM beside others as they
 were at the same time, so that VMs that are busy at the same hours meet. A VM's slowdown is weighted by how much it used
-the GPU then: idle nights make nothing look good. Of what all VMs had, in all groups, on all days, a tenth is below the
-range that is told, and a tenth above. What is allowed must hold up to its upper end, and for each VM in the mean of its
-days.
+the GPU then: idle nights make nothing look good. Of the slowdowns of all VMs, in all groups, on all days, a tenth is
+below the printed range, and a tenth above. The allowed slowdown must hold up to the upper end of the range, and for the
+mean of the days of each VM.
 
 Which VMs should not share: of giving none, the busiest, the two busiest, ... a GPU of their own, the one by which the
 fewest GPUs are needed. Groups are drawn from a seed, so that the same history has the same answer.
@@ -21,7 +21,7 @@ import numpy as np
 
 from gpuops.advise.sizing.pairs import corrections
 from gpuops.advise.sizing.question import BusyShares, SharingLimits
-from gpuops.advise.sizing.sharing import MOST_SHARERS, slowdowns, staggered
+from gpuops.advise.sizing.sharing import MOST_SHARERS, slowdowns, staggered_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class GpuShare:
     """Work done of all of them together; what each does alone = 1."""
 
     @property
-    def judged(self) -> float:
+    def highest_slowdown(self) -> float:
         """What is held against the slowdown that is allowed."""
         return max(self.worst, self.high or 1.0)
 
@@ -102,14 +102,16 @@ class Sizing:
     limits: SharingLimits = field(default_factory=SharingLimits)
 
 
-def sized_numbers(busy: float, sharers: int | None, limits: SharingLimits, overlap: float = 1.0) -> Sizing:
+def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, overlap: float = 1.0) -> Sizing:
     """The same for VMs that are all alike: a number that was given, not measured.
 
     `overlap`: which share of its work each has beside the next, of VMs that begin one after another.
     """
 
     def row(count: int) -> SharersRow:
-        return SharersRow(count, {policy: _alike(policy, busy, count, limits, overlap) for policy in SchedulerPolicy})
+        return SharersRow(
+            count, {policy: _share_of_alike_vms(policy, busy, count, limits, overlap) for policy in SchedulerPolicy}
+        )
 
     counts = _counts(limits, sharers, sharers)
     rows = {count: row(count) for count in counts}
@@ -118,8 +120,8 @@ def sized_numbers(busy: float, sharers: int | None, limits: SharingLimits, overl
         best: SharersAdvice | None = None
         for policy in limits.policies:
             for count in range(1, limits.most + 1):
-                share = _alike(policy, busy, count, limits, overlap)
-                if share.judged > limits.at_most + _ROUNDED:
+                share = _share_of_alike_vms(policy, busy, count, limits, overlap)
+                if share.highest_slowdown > limits.at_most + _ROUNDED:
                     break
                 best = _better(best, SharersAdvice(count, policy, share, 1))
         advice = best
@@ -128,37 +130,45 @@ def sized_numbers(busy: float, sharers: int | None, limits: SharingLimits, overl
     return Sizing(tuple(rows[count] for count in sorted(rows)), advice=advice, limits=limits)
 
 
-def _alike(policy: SchedulerPolicy, busy: float, count: int, limits: SharingLimits, overlap: float) -> GpuShare:
-    found = staggered(policy, busy, count, limits.slots or count, overlap)
-    low, high = float(found.min()), float(found.max())
+def _share_of_alike_vms(
+    policy: SchedulerPolicy, busy: float, count: int, limits: SharingLimits, overlap: float
+) -> GpuShare:
+    vm_slowdowns = staggered_slowdowns(policy, busy, count, limits.slots or count, overlap)
+    low, high = float(vm_slowdowns.min()), float(vm_slowdowns.max())
     same = high - low < _ROUNDED
     return GpuShare(
-        float(found.mean()), None if same else low, None if same else high, high, float((1.0 / found).sum())
+        float(vm_slowdowns.mean()),
+        None if same else low,
+        None if same else high,
+        high,
+        float((1.0 / vm_slowdowns).sum()),
     )
 
 
-def sized(shares: BusyShares, sharers: int | None, limits: SharingLimits) -> Sizing:
+def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) -> Sizing:
     """How the VMs of a pool share GPUs: a table of counts, what each VM suffers, and what is recommended.
 
     `sharers`: of this count alone; None = of several. There is at least one VM.
     """
-    asked = shares.always_running() if limits.guaranteed else shares
-    everybody = range(len(asked.names))
-    advice, members = _advised(asked, limits) if limits.at_most is not None else (None, list(everybody))
-    shown = _counts(limits, sharers, advice.sharers if advice is not None else None)
+    pool_shares = shares.always_running() if limits.guaranteed else shares
+    everybody = range(len(pool_shares.names))
+    advice, members = _advise(pool_shares, limits) if limits.at_most is not None else (None, list(everybody))
+    sharer_counts = _counts(limits, sharers, advice.sharers if advice is not None else None)
     rows = []
-    for count in shown:
-        told = {policy: _suffered(asked, members, policy, count, limits)[0] for policy in SchedulerPolicy}
-        rows.append(SharersRow(count, told))
+    for count in sharer_counts:
+        share_by_policy = {
+            policy: _group_slowdowns(pool_shares, members, policy, count, limits)[0] for policy in SchedulerPolicy
+        }
+        rows.append(SharersRow(count, share_by_policy))
     vms_at = sharers or (advice.sharers if advice is not None else min(2, limits.most))
-    by_policy = {policy: _each(asked, members, policy, vms_at, limits) for policy in SchedulerPolicy}
-    sharing, mean = set(members), asked.mean
+    by_policy = {policy: _slowdowns_of_each(pool_shares, members, policy, vms_at, limits) for policy in SchedulerPolicy}
+    sharing, mean = set(members), pool_shares.mean
     vms = tuple(
         SizedVm(
-            asked.names[at],
+            pool_shares.names[at],
             float(mean[at]),
             at in sharing,
-            {policy: float(each[at]) for policy, each in by_policy.items()},
+            {policy: float(vm_slowdowns[at]) for policy, vm_slowdowns in by_policy.items()},
         )
         for at in everybody
     )
@@ -172,7 +182,7 @@ def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> lis
     return sorted({count for count in SHOWN if count <= most} | {also or 1, limits.slots or 1})
 
 
-def _advised(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
+def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
     """What is recommended, and the VMs (columns) that may share."""
     everybody = list(range(len(shares.names)))
     first = _most(shares, everybody, limits.policies, limits)
@@ -180,11 +190,11 @@ def _advised(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice |
         return None, everybody
     best, best_members = first, everybody
     busiest = sorted(everybody, key=lambda at: (-shares.mean[at], shares.names[at]))
-    for kept in _left_out(len(everybody)):
-        members = sorted(busiest[kept:])
-        found = _most(shares, members, limits.policies, limits)
-        if found is not None and found.gpus + kept < best.gpus:
-            best = SharersAdvice(found.sharers, found.policy, found.share, found.gpus + kept)
+    for excluded_count in _left_out(len(everybody)):
+        members = sorted(busiest[excluded_count:])
+        candidate = _most(shares, members, limits.policies, limits)
+        if candidate is not None and candidate.gpus + excluded_count < best.gpus:
+            best = SharersAdvice(candidate.sharers, candidate.policy, candidate.share, candidate.gpus + excluded_count)
             best_members = members
     return best, best_members
 
@@ -207,9 +217,9 @@ def _most(
         low, high, share = 0, min(limits.most, MOST_SHARERS), None
         while low < high:  # more sharers are never faster
             count = (low + high + 1) // 2
-            found = _suffered(shares, members, policy, count, limits)[0]
-            if found.judged <= (limits.at_most or 1.0) + _ROUNDED:
-                low, share = count, found
+            group_share = _group_slowdowns(shares, members, policy, count, limits)[0]
+            if group_share.highest_slowdown <= (limits.at_most or 1.0) + _ROUNDED:
+                low, share = count, group_share
             else:
                 high = count - 1
         if share is not None:
@@ -217,23 +227,23 @@ def _most(
     return best
 
 
-def _better(best: SharersAdvice | None, other: SharersAdvice) -> SharersAdvice:
+def _better(best: SharersAdvice | None, candidate: SharersAdvice) -> SharersAdvice:
     """That with more sharers; of as many, that with less to suffer."""
     if best is None:
-        return other
-    return max(best, other, key=lambda each: (each.sharers, -each.share.slowdown))
+        return candidate
+    return max(best, candidate, key=lambda advice: (advice.sharers, -advice.share.slowdown))
 
 
-def _each(
+def _slowdowns_of_each(
     shares: BusyShares, members: Sequence[int], policy: SchedulerPolicy, count: int, limits: SharingLimits
 ) -> Floats:
-    """What each VM (column) suffers: those that may share beside each other, any other beside whoever there is."""
-    found = _suffered(shares, range(len(shares.names)), policy, count, limits, every=True)[1]
-    found[list(members)] = _suffered(shares, members, policy, count, limits, every=True)[1][list(members)]
-    return found
+    """Return the slowdown of each VM (column): the sharing VMs next to each other, any other next to all VMs."""
+    vm_slowdowns = _group_slowdowns(shares, range(len(shares.names)), policy, count, limits, every=True)[1]
+    vm_slowdowns[list(members)] = _group_slowdowns(shares, members, policy, count, limits, every=True)[1][list(members)]
+    return vm_slowdowns
 
 
-def _suffered(
+def _group_slowdowns(
     shares: BusyShares,
     members: Sequence[int],
     policy: SchedulerPolicy,
@@ -248,7 +258,7 @@ def _suffered(
     """
     used, took = np.zeros(len(shares.names)), np.zeros(len(shares.names))
     works, working = shares.at_work, shares.working
-    by_day, done = [], []
+    by_day, throughputs = [], []
     first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
     for group in _groups(members, count, every=every):
         busy = shares.busy[:, group]
@@ -260,24 +270,26 @@ def _suffered(
         time = work * np.nan_to_num(longer)
         np.add.at(used, group, work.sum(axis=0))
         np.add.at(took, group, time.sum(axis=0))
-        done.append(float((1.0 / _ratio(time.sum(axis=0), work.sum(axis=0))).sum()))
-        of_days = [np.add.reduceat(each, first_of_day, axis=0) for each in (time, work)]
+        throughputs.append(float((1.0 / _ratio(time.sum(axis=0), work.sum(axis=0))).sum()))
+        of_days = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
         by_day.append(_ratio(*of_days)[of_days[1] > 0])
     of_vm = _ratio(took, used)
-    known = of_vm[used > 0]
+    slowdowns_at_work = of_vm[used > 0]
     cells = np.concatenate(by_day)
-    slowdown = float(known.mean()) if len(known) else 1.0
-    low, high = (float(each) for each in np.percentile(cells, (_TENTH, 100 - _TENTH))) if len(cells) else (1.0, 1.0)
+    slowdown = float(slowdowns_at_work.mean()) if len(slowdowns_at_work) else 1.0
+    low, high = (float(bound) for bound in np.percentile(cells, (_TENTH, 100 - _TENTH))) if len(cells) else (1.0, 1.0)
     differs = high - low > _ROUNDED
-    worst = float(known.max(initial=1.0))
-    share = GpuShare(slowdown, low if differs else None, high if differs else None, worst, sum(done) / len(done))
+    worst = float(slowdowns_at_work.max(initial=1.0))
+    share = GpuShare(
+        slowdown, low if differs else None, high if differs else None, worst, sum(throughputs) / len(throughputs)
+    )
     return share, of_vm
 
 
 def _ratio(time: Floats, work: Floats) -> Floats:
     """How many times as long the work took; 1 where there was none."""
-    found: Floats = np.divide(time, work, out=np.ones_like(time), where=work > 0)
-    return found
+    ratio: Floats = np.divide(time, work, out=np.ones_like(time), where=work > 0)
+    return ratio
 
 
 def _groups(members: Sequence[int], count: int, *, every: bool) -> list[NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 The busy share is the one number of `sharing` that is not known: of all from 0 to 1 in steps of a thousandth the one
 with the least squared errors of the logarithms, over all counts and schedulers together. Each time is divided by that
-of one VM under the same scheduler, as the model's is; so fixed share, under which nobody notices others, tells nothing.
+of one VM under the same scheduler, as the model's is; so fixed share, under which no VM notices others, says nothing.
 
     best effort, 2 VMs took 1.33 times as long: a busy share of 0.5, by which 2 take 1.333 times as long
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuops.advise.sizing.sharing import staggered
+from gpuops.advise.sizing.sharing import staggered_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice
 
@@ -47,9 +47,18 @@ class MeasuredCurve:
 
 def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) -> MeasuredCurve:
     """The curve of these counts. `slots`: how many vGPUs of the profile a GPU holds."""
-    shared = [each for each in counts if each.device is MeasuredDevice.SHARE]
-    alone = {each.scheduler: float(np.mean(each.times_s)) for each in shared if each.sharers == 1 and each.times_s}
-    rows = tuple(_normalised(each, alone) for each in sorted(shared, key=lambda each: (each.scheduler, each.sharers)))
+    shared = [measured_count for measured_count in counts if measured_count.device is MeasuredDevice.SHARE]
+    alone = {
+        measured_count.scheduler: float(np.mean(measured_count.times_s))
+        for measured_count in shared
+        if measured_count.sharers == 1 and measured_count.times_s
+    }
+    rows = tuple(
+        _normalise(measured_count, alone)
+        for measured_count in sorted(
+            shared, key=lambda measured_count: (measured_count.scheduler, measured_count.sharers)
+        )
+    )
     telling = [
         row
         for row in rows
@@ -58,8 +67,8 @@ def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) 
     if not telling:
         return MeasuredCurve(rows, None)
     shares = np.linspace(0.0, 1.0, _STEPS + 1)
-    wanted = np.log([row.mean or 1.0 for row in telling])
-    errors = [float(((np.log(_models(telling, share, slots, overlap)) - wanted) ** 2).sum()) for share in shares]
+    measured_logs = np.log([row.mean or 1.0 for row in telling])
+    errors = [float(((np.log(_models(telling, share, slots, overlap)) - measured_logs) ** 2).sum()) for share in shares]
     busy = float(shares[int(np.argmin(errors))])
     foreseen = {
         (row.count.scheduler, row.count.sharers): _model(row.count, busy, slots, overlap) for row in rows if row.mean
@@ -72,23 +81,37 @@ def overheads(counts: Sequence[MeasuredCount]) -> Mapping[str, float]:
     """How many times as long one VM alone took as one with a whole GPU by DirectPath I/O, by what it had.
 
     The vGPU that is a whole GPU, and the share of each scheduler. Empty = DirectPath I/O was not measured. What is
-    more than 1 is what virtualisation and the scheduler take, with nobody else on the GPU.
+    more than 1 is what virtualisation and the scheduler take, with no other VM on the GPU.
     """
-    times = {each.device: float(np.mean(each.times_s)) for each in counts if each.times_s}
+    times = {
+        measured_count.device: float(np.mean(measured_count.times_s))
+        for measured_count in counts
+        if measured_count.times_s
+    }
     direct_s = times.get(MeasuredDevice.DIRECT_PATH)
     if direct_s is None:
         return {}
-    found = {each.scheduler.value: each for each in counts if each.sharers == 1 and each.device is MeasuredDevice.SHARE}
-    whole = next((each for each in counts if each.device is MeasuredDevice.WHOLE_VGPU), None)
-    measured = ({WHOLE: whole} if whole is not None else {}) | found
-    return {name: float(np.mean(each.times_s)) / direct_s for name, each in measured.items() if each.times_s}
+    by_scheduler = {
+        measured_count.scheduler.value: measured_count
+        for measured_count in counts
+        if measured_count.sharers == 1 and measured_count.device is MeasuredDevice.SHARE
+    }
+    whole = next(
+        (measured_count for measured_count in counts if measured_count.device is MeasuredDevice.WHOLE_VGPU), None
+    )
+    measured = ({WHOLE: whole} if whole is not None else {}) | by_scheduler
+    return {
+        name: float(np.mean(measured_count.times_s)) / direct_s
+        for name, measured_count in measured.items()
+        if measured_count.times_s
+    }
 
 
-def _normalised(count: MeasuredCount, alone: Mapping[SchedulerPolicy, float]) -> NormalisedCount:
+def _normalise(count: MeasuredCount, alone: Mapping[SchedulerPolicy, float]) -> NormalisedCount:
     base = alone.get(count.scheduler)
     if not base or not count.times_s:
         return NormalisedCount(count, None)
-    times = [each / base for each in count.times_s]
+    times = [time_s / base for time_s in count.times_s]
     return NormalisedCount(count, float(np.mean(times)), min(times), max(times))
 
 
@@ -103,5 +126,5 @@ def _models(rows: Sequence[NormalisedCount], busy: float, slots: int, overlap: f
 
 def _model(count: MeasuredCount, busy: float, slots: int, overlap: float) -> float:
     """Times as long as one VM alone under the same scheduler, in the mean of so many."""
-    together = staggered(count.scheduler, busy, count.sharers, slots, overlap).mean()
-    return float(together / staggered(count.scheduler, busy, 1, slots, overlap).mean())
+    together = staggered_slowdowns(count.scheduler, busy, count.sharers, slots, overlap).mean()
+    return float(together / staggered_slowdowns(count.scheduler, busy, 1, slots, overlap).mean())

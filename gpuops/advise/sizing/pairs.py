@@ -1,4 +1,4 @@
-"""What pairs of workloads that shared a GPU tell of others: two numbers for each workload. Pure.
+"""Predicts the slowdown of other pairs from pairs of workloads that shared a GPU: two numbers for each. Pure.
 
 The speed of i beside j, 1 = as fast as alone, is taken as keeps_i * leaves_j: what i keeps of its speed beside
 anybody, and what j leaves anybody of theirs. They are fitted by least absolute errors, by reweighted least squares in
@@ -44,31 +44,31 @@ class PairModel:
         """1 = as fast as alone; None = one of the two was in no pair."""
         if of not in self.names or beside not in self.names:
             return None
-        found = self.keeps[self.names.index(of)] * self.leaves[self.names.index(beside)]
-        return min(1.0, max(SLOWEST, found))
+        product = self.keeps[self.names.index(of)] * self.leaves[self.names.index(beside)]
+        return min(1.0, max(SLOWEST, product))
 
     def slowdowns(self, kinds: Sequence[str]) -> Floats:
         """Of each of these workloads (rows) beside each other of them; NaN = one of the two was in no pair."""
-        known = {name: at for at, name in enumerate(self.names)}
-        places = np.array([known.get(kind, -1) for kind in kinds])
+        positions = {name: at for at, name in enumerate(self.names)}
+        places = np.array([positions.get(kind, -1) for kind in kinds])
         speeds = np.outer(np.array([*self.keeps, np.nan])[places], np.array([*self.leaves, np.nan])[places])
-        found: Floats = 1.0 / np.clip(speeds, SLOWEST, 1.0)
-        return found
+        factors: Floats = 1.0 / np.clip(speeds, SLOWEST, 1.0)
+        return factors
 
     @property
     def sensitivity(self) -> Mapping[str, float]:
         """By workload: which share of its speed it loses beside an average one."""
-        left = mean(self.leaves)
-        return {name: 1.0 - keeps * left for name, keeps in zip(self.names, self.keeps, strict=True)}
+        mean_leaves = mean(self.leaves)
+        return {name: 1.0 - keeps * mean_leaves for name, keeps in zip(self.names, self.keeps, strict=True)}
 
     @property
     def pressure(self) -> Mapping[str, float]:
         """By workload: which share of its speed an average one loses beside it."""
-        kept = mean(self.keeps)
-        return {name: 1.0 - leaves * kept for name, leaves in zip(self.names, self.leaves, strict=True)}
+        mean_keeps = mean(self.keeps)
+        return {name: 1.0 - leaves * mean_keeps for name, leaves in zip(self.names, self.leaves, strict=True)}
 
 
-def fitted(pairs: Sequence[ObservedPair]) -> PairModel:
+def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
     """The two numbers of each workload that was in a pair; of none where there is no pair."""
     names = tuple(sorted({name for pair in pairs for name in pair.names}))
     if not names:
@@ -79,8 +79,8 @@ def fitted(pairs: Sequence[ObservedPair]) -> PairModel:
         for pair in pairs
         for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True)
     ]
-    own, other = (np.array([each[at] for each in directed]) for at in (0, 1))
-    keeps, leaves = _fit(own, other, np.array([speed for _, _, speed in directed]), len(names))
+    workloads, neighbours = (np.array([observation[at] for observation in directed]) for at in (0, 1))
+    keeps, leaves = _fit(workloads, neighbours, np.array([speed for _, _, speed in directed]), len(names))
     return PairModel(names, tuple(keeps.tolist()), tuple(leaves.tolist()))
 
 
@@ -94,12 +94,12 @@ def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
     parts = min(10, len(pairs))
     errors: list[float] = []
     for part in range(parts):
-        model = fitted([pair for at, pair in enumerate(pairs) if at % parts != part])
+        model = fit_pairs([pair for at, pair in enumerate(pairs) if at % parts != part])
         for pair in pairs[part::parts]:
             for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True):
-                told = model.speed(of, beside)
-                if told is not None:
-                    errors.append(abs(told - speed))
+                expected_speed = model.speed(of, beside)
+                if expected_speed is not None:
+                    errors.append(abs(expected_speed - speed))
     return mean(errors) if errors else None
 
 
@@ -111,23 +111,25 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
     """
     logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
     np.fill_diagonal(logs, np.nan)
-    known = (~np.isnan(logs)).astype(float)
-    others = works.astype(float)
-    found: Floats = np.exp((others @ np.nan_to_num(logs).T) / np.maximum(others @ known.T, 1.0))
-    return found
+    is_known = (~np.isnan(logs)).astype(float)
+    at_work = works.astype(float)
+    factors: Floats = np.exp((at_work @ np.nan_to_num(logs).T) / np.maximum(at_work @ is_known.T, 1.0))
+    return factors
 
 
-def _fit(own: NDArray[np.int64], other: NDArray[np.int64], speed: Floats, count: int) -> tuple[Floats, Floats]:
+def _fit(
+    workloads: NDArray[np.int64], neighbours: NDArray[np.int64], speed: Floats, count: int
+) -> tuple[Floats, Floats]:
     usual = float(np.sqrt(speed.mean()))
     keeps, leaves, weight = np.full(count, usual), np.full(count, usual), np.ones(len(speed))
     for _ in range(_ROUNDS):
         # what i keeps, by what those beside it leave, and then the other way round
-        beside = leaves[other]
-        keeps = np.bincount(own, weight * speed * beside, count) + _DRAWN * usual
-        keeps /= np.bincount(own, weight * beside * beside, count) + _DRAWN
-        kept = keeps[own]
-        leaves = np.bincount(other, weight * speed * kept, count) + _DRAWN * usual
-        leaves /= np.bincount(other, weight * kept * kept, count) + _DRAWN
-        weight = 1.0 / np.maximum(np.abs(speed - keeps[own] * leaves[other]), _ORDINARY)
+        beside = leaves[neighbours]
+        keeps = np.bincount(workloads, weight * speed * beside, count) + _DRAWN * usual
+        keeps /= np.bincount(workloads, weight * beside * beside, count) + _DRAWN
+        kept_speed = keeps[workloads]
+        leaves = np.bincount(neighbours, weight * speed * kept_speed, count) + _DRAWN * usual
+        leaves /= np.bincount(neighbours, weight * kept_speed * kept_speed, count) + _DRAWN
+        weight = 1.0 / np.maximum(np.abs(speed - keeps[workloads] * leaves[neighbours]), _ORDINARY)
         weight /= weight.mean()
     return keeps, leaves

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 IDLE: Final = 0.02
-"""Up to such a share of a step a VM is not at work on the GPU: a desktop that nobody uses redraws its clock."""
+"""Up to such a share of a step a VM is not at work on the GPU: an unused desktop redraws its clock."""
 
 _SOME: Final = 1e-9
 
@@ -42,24 +42,26 @@ class BusyShares:
     def mean(self) -> Floats:
         """Of each VM, over the steps in which it ran; 0 of one that did not."""
         running = ~np.isnan(self.busy)
-        found: Floats = np.nan_to_num(self.busy).sum(axis=0) / np.maximum(running.sum(axis=0), 1)
-        return found
+        mean_shares: Floats = np.nan_to_num(self.busy).sum(axis=0) / np.maximum(running.sum(axis=0), 1)
+        return mean_shares
 
     @property
     def at_work(self) -> NDArray[np.bool_]:
         """In which steps (rows) each VM works on the GPU; of one that hardly ever does, those above its mean."""
-        found: NDArray[np.bool_] = np.nan_to_num(self.busy) >= np.maximum(np.minimum(IDLE, self.mean), _SOME)
-        return found
+        works: NDArray[np.bool_] = np.nan_to_num(self.busy) >= np.maximum(np.minimum(IDLE, self.mean), _SOME)
+        return works
 
     @property
     def working(self) -> Floats:
         """The mean of each VM over the steps in which it works; 0 of one that never does."""
         works = self.at_work
-        found: Floats = np.where(works, np.nan_to_num(self.busy), 0.0).sum(axis=0) / np.maximum(works.sum(axis=0), 1)
-        return found
+        working_shares: Floats = np.where(works, np.nan_to_num(self.busy), 0.0).sum(axis=0) / np.maximum(
+            works.sum(axis=0), 1
+        )
+        return working_shares
 
     def always_running(self) -> BusyShares:
-        """The same, as if nobody was ever off: what a scheduler guarantees holds with all of them there."""
+        """Return the shares with all VMs always running: the guarantees of a scheduler must hold then too."""
         return BusyShares(self.names, np.nan_to_num(self.busy), self.days, self.kinds, self.pairs)
 
 
@@ -97,4 +99,6 @@ class SharingLimits:
     @property
     def policies(self) -> tuple[SchedulerPolicy, ...]:
         """Those that may be recommended: best effort promises nothing (NVIDIA vGPU docs)."""
-        return tuple(each for each in SchedulerPolicy if each is not SchedulerPolicy.BEST_EFFORT or not self.guaranteed)
+        return tuple(
+            policy for policy in SchedulerPolicy if policy is not SchedulerPolicy.BEST_EFFORT or not self.guaranteed
+        )

@@ -1,8 +1,8 @@
-"""Which pairs of VMs the history saw at work on one GPU, and how fast each was beside the other. Pure.
+"""Finds the pairs of VMs that worked on one GPU in the history, and how fast each was next to the other. Pure.
 
-Nobody measures speed in production; GPU use is measured. A VM whose work wants the GPU for a share of the time gets as
+Speed is not measured in production; GPU use is. A VM whose work wants the GPU for a share of the time gets as
 much less of it beside another one as it is slower: its speed is what it used beside that one to what it used while
-nobody else on its GPU was at work. Work differs by the hour, so the two are compared hour of the day by hour of the
+no other VM on its GPU was at work. Work differs by the hour, so the two are compared hour of the day by hour of the
 day, and an hour counts by the fewer of its steps:
 
     09:00 to 10:00  vm-1 alone 24 steps, 0.60 used; beside vm-2 12 steps, 0.45 used: 12 steps that say 0.75
@@ -38,7 +38,7 @@ FEWEST_DAYS: Final = 3
 """Alone, and beside the other one."""
 _HOURS: Final = 24
 _FASTEST: Final = 1.0
-"""Nobody is faster beside others: more than that is work that differed."""
+"""No VM is faster next to others: a higher number means that its work differed."""
 _SPREAD: Final = 0.2
 """By how much, in logarithms, pairs are taken to differ from what busy shares say of them; such noise draws by half."""
 
@@ -61,18 +61,19 @@ def seen_pairs(
         at_work = works.sum(axis=0)
         two = works & (at_work == 2)
         often = two.astype(np.float32) @ two.T >= FEWEST_STEPS  # of many VMs few pairs are ever at work alone
-        for one, other in zip(*np.nonzero(np.triu(often, 1)), strict=True):
-            both = two[one] & two[other]
-            alone = [works[at] & (at_work == 1) for at in (one, other)]
+        for first, second in zip(*np.nonzero(np.triu(often, 1)), strict=True):
+            both_at_work = two[first] & two[second]
+            alone = [works[at] & (at_work == 1) for at in (first, second)]
             if not all(when.any() for when in alone):
                 continue
-            busy = np.array([shares[at][when].mean() for at, when in zip((one, other), alone, strict=True)])
+            busy = np.array([shares[at][when].mean() for at, when in zip((first, second), alone, strict=True)])
             usual = -log(pairwise_slowdowns(busy)[0, 1])
             speeds = [
-                _speed(shares[at], when, both, hours, usual) for at, when in zip((one, other), alone, strict=True)
+                _speed(shares[at], when, both_at_work, hours, usual)
+                for at, when in zip((first, second), alone, strict=True)
             ]
             if speeds[0] is not None and speeds[1] is not None:
-                yield ObservedPair((names[one], names[other]), (speeds[0], speeds[1]))
+                yield ObservedPair((names[first], names[second]), (speeds[0], speeds[1]))
 
 
 def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], usual: float) -> float | None:
@@ -89,18 +90,18 @@ def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], 
     )
     steps, sums = steps.reshape(2, days, _HOURS), sums.reshape(2, days, _HOURS)  # alone and beside, day, hour
     weight = steps.sum(axis=1).min(axis=0)
-    seen = ((steps > 0) & (weight > 0)).any(axis=2)
-    if weight.sum() < FEWEST_STEPS or seen.sum(axis=1).min() < FEWEST_DAYS:
+    was_at_work = ((steps > 0) & (weight > 0)).any(axis=2)
+    if weight.sum() < FEWEST_STEPS or was_at_work.sum(axis=1).min() < FEWEST_DAYS:
         return None
-    told = log(_ratio(steps.sum(axis=1), sums.sum(axis=1)))
+    log_speed = log(_ratio(steps.sum(axis=1), sums.sum(axis=1)))
     without = []
-    for day in np.flatnonzero(seen.any(axis=0)):
-        rest = steps.sum(axis=1) - steps[:, day]
-        if rest.min(axis=0).sum() == 0:
+    for day in np.flatnonzero(was_at_work.any(axis=0)):
+        other_days = steps.sum(axis=1) - steps[:, day]
+        if other_days.min(axis=0).sum() == 0:
             return None  # one day says all of it
-        without.append(log(_ratio(rest, sums.sum(axis=1) - sums[:, day])))
-    noise = (1.0 - 1.0 / len(without)) * float(((np.array(without) - told) ** 2).sum())
-    drawn = usual + (told - usual) * _SPREAD**2 / (_SPREAD**2 + noise)
+        without.append(log(_ratio(other_days, sums.sum(axis=1) - sums[:, day])))
+    noise = (1.0 - 1.0 / len(without)) * float(((np.array(without) - log_speed) ** 2).sum())
+    drawn = usual + (log_speed - usual) * _SPREAD**2 / (_SPREAD**2 + noise)
     return min(_FASTEST, float(np.exp(drawn)))
 
 

@@ -3,8 +3,8 @@
 A VM alone keeps the GPU busy for a share `u` of the time, and does something else meanwhile for 1 - u. Its slowdown is
 how long the same work takes beside others: 1 = as long as alone. Its throughput is 1 / slowdown.
 
-* Best effort gives the GPU's time to whoever asks. That is a closed queueing network: one station that shares itself
-  among those who are there (the GPU), one at which nobody waits (all else), and each VM a class with one customer.
+* Best effort gives the GPU's time to any VM that asks. That is a closed queueing network: one station that shares
+  itself among the VMs that are there (the GPU), one without waiting (all else), and each VM a class with one customer.
   Such a network has a product form (Baskett, Chandy, Muntz, Palacios 1975), for which only the means count, not how
   long single bursts are. Of k VMs that are there together the GPU does less than of one, for it changes from one to the
   next: with c for `SWITCHING` it works at the rate 1 / (1 + c) from k = 2 on, which leaves the product form. With `G`
@@ -66,15 +66,15 @@ def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
 
 
 def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
-    """The same under best effort. A VM that does not run, or never asks for the GPU, slows nobody down."""
+    """The same under best effort. A VM that does not run, or never asks for the GPU, slows no other VM down."""
     nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
     asks = np.minimum(np.nan_to_num(busy), _ALWAYS)[..., np.newaxis]
     factors = (1.0 - asks) + asks * (1.0 + switching) * nodes
     whole = factors.prod(axis=-2, keepdims=True)
     idle = 1.0 - asks[..., 0]
-    nobody = switching * idle.prod(axis=-1, keepdims=True)
-    found = (whole @ weights + nobody) / ((whole / factors) @ weights + nobody / idle)
-    return np.where(np.isnan(busy), np.nan, np.maximum(found, 1.0))
+    unused = switching * idle.prod(axis=-1, keepdims=True)
+    slowdown = (whole @ weights + unused) / ((whole / factors) @ weights + unused / idle)
+    return np.where(np.isnan(busy), np.nan, np.maximum(slowdown, 1.0))
 
 
 _ALWAYS: Final = 1.0 - 1e-12
@@ -87,8 +87,8 @@ def pairwise_slowdowns(busy: Floats) -> Floats:
 
 
 def _running(busy: Floats) -> Floats:
-    found: Floats = (~np.isnan(busy)).sum(axis=-1, keepdims=True).astype(float)
-    return found
+    running: Floats = (~np.isnan(busy)).sum(axis=-1, keepdims=True).astype(float)
+    return running
 
 
 def alone(used: Floats, rounds: int = 200) -> Floats:
@@ -102,17 +102,17 @@ def alone(used: Floats, rounds: int = 200) -> Floats:
     """
     busy = np.minimum(used, 1.0)
     for _ in range(rounds):
-        more = np.minimum(used * best_effort(busy), 1.0)
-        if np.nanmax(more - busy, initial=0.0) < _SETTLED:
-            return more
-        busy = more
+        next_busy = np.minimum(used * best_effort(busy), 1.0)
+        if np.nanmax(next_busy - busy, initial=0.0) < _SETTLED:
+            return next_busy
+        busy = next_busy
     return busy
 
 
 _SETTLED: Final = 1e-4
 
 
-def staggered(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, overlap: float) -> Floats:
+def staggered_slowdowns(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, overlap: float) -> Floats:
     """The slowdowns of so many equal VMs that begin one after another, each beside the next for this share of its work.
 
     `overlap` 1 = all begin together, 0 = each begins as the one before ends. The VM m places later comes when this one
@@ -121,7 +121,7 @@ def staggered(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, ov
     """
     by_running = [float(slowdowns(policy, np.full(running, busy), slots)[0]) for running in range(1, sharers + 1)]
     apart = 1.0 - overlap
-    found = []
+    times = []
     for place in range(sharers):
         later = [m * apart for m in range(1, sharers - place)]  # the others come
         earlier = [1.0 - m * apart for m in range(1, place + 1)]  # the others end
@@ -131,8 +131,8 @@ def staggered(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, ov
             middle = (begin + end) / 2
             running = 1 + sum(middle > cut for cut in later) + sum(middle < cut for cut in earlier)
             took += (end - begin) * by_running[running - 1]
-        found.append(took)
-    return np.array(found)
+        times.append(took)
+    return np.array(times)
 
 
 @cache

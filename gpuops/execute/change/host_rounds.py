@@ -28,7 +28,7 @@ from gpuops.plan.core.command_line import command
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
 from gpuops.plan.hosts.change.emptying import leaving, returning
-from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
+from gpuops.plan.hosts.change.in_force import gpus_not_listed, lost_mig_modes, not_in_force, task_satisfied
 from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
@@ -181,7 +181,7 @@ class HostRounds:
         return host, missing if host is not None else []
 
     def _not_in_force(self, step: HostStep, host: Host) -> str | None:
-        return not_in_force(step, host) or undivided(self.order.mig.get(step.host, ()), host)
+        return not_in_force(step, host) or lost_mig_modes(self.order.mig.get(step.host, ()), host)
 
     def _with_settings(self, step: HostStep) -> Host | None:
         """Read the inventory again and return the host with its settings, or None if it is gone from vCenter."""
@@ -189,7 +189,7 @@ class HostRounds:
         return self.executor.inventory.hosts.get(step.host)
 
     def _missing_gpus(self, step: HostStep, host: Host) -> list[str]:
-        return [str(address) for address in undriven(step, self.order.gpus.get(step.host, ()), host)]
+        return [str(address) for address in gpus_not_listed(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> Outcome[HostStep]:
         """Take the host out of maintenance mode and bring its VMs back.

@@ -28,7 +28,7 @@ from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
-from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
+from gpuops.plan.core.privileges import HOT_MOVE, needed_privileges, refused_without
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.moving.defrag import Defrag, PlannedMove
@@ -159,7 +159,7 @@ def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, 
 
 def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
-    defrag_plan = request.planned(before, catalog_of(before))
+    defrag_plan = request.find_moves(before, catalog_of(before))
     moves = tuple(_journal_move(move) for move in defrag_plan.moves)
     waves = tuple(Wave(f"move {number}", move.steps) for number, move in enumerate(moves, 1))
     plan = Plan(waves, because=() if moves else ("no move frees anything",), disruptive=bool(moves))
@@ -176,7 +176,7 @@ def _journal_move(move: PlannedMove) -> JournalMove:
 def _needed_privileges(moves: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
     """Return the privileges by VM. Moving a running VM needs another privilege than moving a VM that is powered off
     (vSphere API reference, RelocateVM_Task)."""
-    return {move.vm: needed(move.steps)[move.vm] if move.powered_off else HOT_MOVE for move in moves}
+    return {move.vm: needed_privileges(move.steps)[move.vm] if move.powered_off else HOT_MOVE for move in moves}
 
 
 @dataclass(slots=True)

@@ -31,15 +31,15 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
-from gpuops.plan.hosts.change.in_force import driven, stays_divided
+from gpuops.plan.hosts.change.in_force import gpus_of_driver, stays_divided
 from gpuops.plan.hosts.change.rolling_plan import (
     ChangeReport,
     ChangeStatus,
     PartProgress,
     Roll,
-    needed,
     next_round,
-    rolled,
+    plan_roll,
+    privileges_of_hosts,
     shut,
 )
 from gpuops.plan.hosts.host_plan import HostRequest
@@ -156,7 +156,7 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
     leave = stun_hosts([before.hosts[ref] for ref in host_refs if ref in before.hosts], before)
     before = site.vcenter.with_config_targets(before, leave)
     catalog = catalog_of(before)
-    plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
+    plan = plan_roll(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [
         *in_rotation(journal, [planned.host.ref for planned in plan.planned_hosts], before),
         *(too_old(before) if plan.planned_hosts else ()),
@@ -167,7 +167,7 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
 
 def _missing_privileges(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection]:
     """Yield a refusal for each host and VM on which this login lacks a privilege that the change needs."""
-    on_hosts, on_vms = needed(plan.planned_hosts)
+    on_hosts, on_vms = privileges_of_hosts(plan.planned_hosts)
     missing: dict[str, Collection[str]] = {}
     if on_hosts:
         lacking = site.hosts.lacking(on_hosts)
@@ -186,7 +186,7 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
         verb=report.verb,
         steps=tuple(planned.step for planned in hosts),
         names={planned.host.ref: planned.host.name for planned in hosts},
-        gpus={planned.host.ref: driven(planned.host) for planned in hosts},
+        gpus={planned.host.ref: gpus_of_driver(planned.host) for planned in hosts},
         mig={planned.host.ref: stays_divided(planned.step, planned.host) for planned in hosts},
         uuids={planned.host.ref: planned.host.uuid for planned in hosts if planned.host.uuid is not None},
         rolling=report.rolling,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.advise.sizing.pairs import PairModel, corrections, fitted
+from gpuops.advise.sizing.pairs import PairModel, corrections, fit_pairs
 from gpuops.advise.sizing.question import BusyHistory, BusyShares
 from gpuops.advise.sizing.seen_pairs import seen_pairs
 from gpuops.advise.sizing.sharing import alone
@@ -95,7 +95,7 @@ def known_history(
     if not measured_vms:
         return None
     pairs = tuple(seen_pairs(use_by_ref, together, (begin_s + np.arange(steps) * FINE_S) // 3600))
-    model = fitted(pairs) if pairs else None
+    model = fit_pairs(pairs) if pairs else None
     sampled_steps = _sampled_steps(np.stack([use_by_ref[vm.ref] for vm in measured_vms]))
     sampled_use = {ref: use[sampled_steps].astype(float) for ref, use in use_by_ref.items()}
     full_share = _replace_shared_use(sampled_use, together, model)

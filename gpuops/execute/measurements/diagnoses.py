@@ -22,7 +22,7 @@ import msgspec
 
 from gpuops.advise.diagnosis.answer import StoredDiagnosis, Suspect
 from gpuops.advise.diagnosis.corrections import SettledDiagnosis
-from gpuops.advise.diagnosis.model import Forest, read, written
+from gpuops.advise.diagnosis.model import Forest, from_document, to_document
 from gpuops.config.case_file import parse_case
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
@@ -41,7 +41,7 @@ _TRAIN: Final = "gpuops then uses the model that it comes with; gpuops diagnose 
 def shipped_model() -> Forest:
     """Return the model that comes with gpuops; `make model` trains it with made-up cases only."""
     packed = files(__package__).joinpath(SHIPPED_MODEL).read_bytes()
-    return read(json.loads(gzip.decompress(packed)))
+    return from_document(json.loads(gzip.decompress(packed)))
 
 
 class _SuspectRecord(
@@ -91,7 +91,7 @@ class Diagnoses:
         if not self._model.exists():
             return shipped_model()
         try:
-            return read(json.loads(self._model.read_text(encoding="utf-8")))
+            return from_document(json.loads(self._model.read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
             raise StateDamaged(
                 f"the model {self._model} cannot be read: {error}", hint=f"move it aside: {_TRAIN}"
@@ -99,7 +99,7 @@ class Diagnoses:
 
     def set_model(self, model: Forest) -> None:
         self._prepare()
-        write_private(self._model, json.dumps(written(model), separators=(",", ":")))
+        write_private(self._model, json.dumps(to_document(model), separators=(",", ":")))
 
     def note(self, vcenter: str, vm: str, case: DiagnosisCase, suspects: Sequence[Suspect], at: datetime) -> str:
         """Store the suspects of a VM (id) at that time, and return the id for `confirm` and `correct`."""

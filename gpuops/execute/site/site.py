@@ -186,13 +186,13 @@ class Site:
 
         For a plan that is already refused, the privileges for its withheld steps are checked.
         """
-        from gpuops.plan.core.privileges import attributes, needed, needed_on_hosts_of_vms, refused_without
+        from gpuops.plan.core.privileges import attributes, needed_on_hosts_of_vms, needed_privileges, refused_without
 
         steps = plan.steps or plan.withheld
         if not steps:
             return plan
         every = (*steps, *later)
-        lacking = self.vcenter.lacking(needed(every), attributes(steps))
+        lacking = self.vcenter.lacking(needed_privileges(every), attributes(steps))
         on_hosts = needed_on_hosts_of_vms(every, inventory)
         lacking_on_hosts = self.vcenter.lacking_on_objects(on_hosts) if on_hosts else {}
         return refused_without(plan, {**lacking, **lacking_on_hosts}, inventory)

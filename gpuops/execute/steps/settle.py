@@ -23,7 +23,7 @@ from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.abandonment import vm_now
 from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.step_checks import satisfied
+from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import (
     CloseGate,
     GateStep,
@@ -122,7 +122,7 @@ def settle_in_snapshot(
         step, vm = intent.step, inventory.vms.get(intent.step.vm)
         if vm is None:
             continue
-        if satisfied(step, inventory):
+        if is_satisfied(step, inventory):
             login = former_login(intent, inventory)
             if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen, login):
                 undone.add(step.vm)

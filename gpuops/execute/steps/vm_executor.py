@@ -24,7 +24,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.step_checks import as_it_is_now, objection, pins_without_device, satisfied
+from gpuops.plan.core.step_checks import as_it_is_now, is_satisfied, objection, pins_without_device
 from gpuops.plan.core.steps import (
     CloseGate,
     GateStep,
@@ -124,7 +124,7 @@ class VmExecutor(VmLooks):
 
     def is_done(self, step: Step) -> bool:
         """Return whether the latest look shows the VM as the step leaves it; a missing VM was removed, or is False."""
-        return (isinstance(step, RemoveVm) or step.vm in self.inventory.vms) and satisfied(step, self.inventory)
+        return (isinstance(step, RemoveVm) or step.vm in self.inventory.vms) and is_satisfied(step, self.inventory)
 
     def objection(self, step: Step) -> str | None:
         """Return why the step must not be sent, by the latest look or by the lease that covers its VM, or None."""

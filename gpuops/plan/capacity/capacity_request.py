@@ -44,81 +44,97 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
     first = hosts[0]
     unknown = reserved_unknown(first, inventory)
     if unknown is not None:
-        doubted = {name: replace(fit, slots=fit.slots.doubted(unknown)) for name, fit in part.fits.items()}
-        devices = {each: room.doubted(unknown) for each, room in part.devices.items()}
+        doubted = {name: replace(fit, slots=fit.slots.as_doubtful(unknown)) for name, fit in part.fits.items()}
+        devices = {device: room.as_doubtful(unknown) for device, room in part.devices.items()}
         return replace(part, fits=doubted, devices=devices, notes=(*part.notes, unknown))
     states = [state for host in hosts for state in gpu_states(host, inventory, catalog)]
     rooms = Rooms(catalog)
-    for told in reserved_in(first, inventory):
-        reserved, left = told.unused_reservation, remaining(told, inventory, catalog)
-        note = f"{reserved} of {told.profile} reserved, not free"
+    for reservation in reserved_in(first, inventory):
+        reserved, free_by_vcenter = reservation.unused_reservation, remaining(reservation, inventory, catalog)
+        note = f"{reserved} of {reservation.profile} reserved, not free"
         fits = {}
         for name, fit in part.fits.items():
-            if name == told.profile:
-                fits[name] = _limited(fit, _own(fit.slots, left, reserved, note), note)
+            if name == reservation.profile:
+                fits[name] = _limit_fit(
+                    fit, _slots_of_reserved_profile(fit.slots, free_by_vcenter, reserved, note), note
+                )
             else:
-                fits[name] = _limited(fit, _beside(fit.slots, name, told.profile, reserved, states, rooms, note), note)
+                fits[name] = _limit_fit(
+                    fit,
+                    _slots_of_other_profile(fit.slots, name, reservation.profile, reserved, states, rooms, note),
+                    note,
+                )
         part = replace(part, fits=fits, notes=(*part.notes, note))
     for of_devices in devices_reserved_in(first, inventory):
         note = f"{of_devices.unused_reservation} of {of_devices.name} reserved, not free"
-        left_over = {each: _whole(each, part.devices, of_devices, note) for each in part.devices}
+        left_over = {device: _whole_devices_left(device, part.devices, of_devices, note) for device in part.devices}
         part = replace(part, devices=left_over, notes=(*part.notes, note))
     return part
 
 
-def _whole(device: Device, rooms: Mapping[Device, Slots], told: DeviceCapacity, note: str) -> Slots:
+def _whole_devices_left(device: Device, rooms: Mapping[Device, Slots], reservation: DeviceCapacity, note: str) -> Slots:
     """What is left of a kind of whole device: those that are reserved may be of any kind that the profile allows."""
     slots = rooms[device]
-    if not _is_of(device, told):
+    if not _matches_reservation(device, reservation):
         return slots
-    others = [room for each, room in rooms.items() if each != device and _is_of(each, told)]
-    elsewhere = sum(room.at_least for room in others)
-    most = None if slots.at_most is None else max(0, slots.at_most - max(0, told.unused_reservation - elsewhere))
-    return Slots(max(0, slots.at_least - told.unused_reservation), most, note)
+    other_rooms = [
+        room
+        for other_device, room in rooms.items()
+        if other_device != device and _matches_reservation(other_device, reservation)
+    ]
+    elsewhere = sum(room.at_least for room in other_rooms)
+    most = None if slots.at_most is None else max(0, slots.at_most - max(0, reservation.unused_reservation - elsewhere))
+    return Slots(max(0, slots.at_least - reservation.unused_reservation), most, note)
 
 
-def _is_of(device: Device, told: DeviceCapacity) -> bool:
-    return (device.vendor_id, device.device_id) in told.allowed and told.label in (None, device.label)
+def _matches_reservation(device: Device, reservation: DeviceCapacity) -> bool:
+    return (device.vendor_id, device.device_id) in reservation.allowed and reservation.label in (None, device.label)
 
 
-def _own(slots: Slots, left: Slots, reserved: int, note: str) -> Slots:
+def _slots_of_reserved_profile(slots: Slots, free_by_vcenter: Slots, reserved: int, note: str) -> Slots:
     """What of the reserved profile is free: of what is counted here and in vCenter the smaller number, less that."""
-    assert left.at_most is not None, "counted from numbers of vCenter"
-    most = left.at_most if slots.at_most is None else min(slots.at_most, left.at_most)
-    least = min(slots.at_least, left.at_least)
+    assert free_by_vcenter.at_most is not None, "counted from numbers of vCenter"
+    most = free_by_vcenter.at_most if slots.at_most is None else min(slots.at_most, free_by_vcenter.at_most)
+    least = min(slots.at_least, free_by_vcenter.at_least)
     return Slots(max(0, least - reserved), max(0, most - reserved), note)
 
 
-def _beside(
-    slots: Slots, profile: str, kept: str, reserved: int, states: Sequence[GpuState], rooms: Rooms, note: str
+def _slots_of_other_profile(
+    slots: Slots,
+    profile: str,
+    reserved_profile: str,
+    reserved: int,
+    states: Sequence[GpuState],
+    rooms: Rooms,
+    note: str,
 ) -> Slots:
     """What of another profile is left when GPUs are set aside for what is reserved."""
-    both = [rooms.on(state, (profile, kept)) for state in states]
-    there = [(on.get(profile, _NONE), on.get(kept, _NONE)) for on in both]
-    shared = [(own, other) for own, other in there if own.possible and other.possible]
-    missing = reserved - sum(other.at_least for own, other in there if not own.possible)
+    rooms_by_gpu = [rooms.on(state, (profile, reserved_profile)) for state in states]
+    pairs = [(on.get(profile, _NONE), on.get(reserved_profile, _NONE)) for on in rooms_by_gpu]
+    shared = [(free, reservable) for free, reservable in pairs if free.possible and reservable.possible]
+    missing = reserved - sum(reservable.at_least for free, reservable in pairs if not free.possible)
     if missing <= 0 or not shared:
         return slots
-    if all(own.exact and own == other for own, other in shared):
-        taken = min(missing, sum(own.at_least for own, _ in shared))
-        most = None if slots.at_most is None else max(0, slots.at_most - taken)
-        return Slots(max(0, slots.at_least - taken), most, note)
+    if all(free.exact and free == reservable for free, reservable in shared):
+        lost_slots = min(missing, sum(free.at_least for free, _ in shared))
+        most = None if slots.at_most is None else max(0, slots.at_most - lost_slots)
+        return Slots(max(0, slots.at_least - lost_slots), most, note)
     # on which GPU it costs least for each slot; on one that may have none last
-    cost = sorted(shared, key=lambda each: (each[1].at_least == 0, each[0].at_least / (each[1].at_least or 1)))
-    taken = 0
-    for own, other in cost:
+    cost = sorted(shared, key=lambda pair: (pair[1].at_least == 0, pair[0].at_least / (pair[1].at_least or 1)))
+    lost_slots = 0
+    for free, reservable in cost:
         if missing <= 0:
             break
-        taken += own.at_least
-        missing -= other.at_least
-    return Slots(max(0, slots.at_least - taken), slots.at_most, note) if taken else slots
+        lost_slots += free.at_least
+        missing -= reservable.at_least
+    return Slots(max(0, slots.at_least - lost_slots), slots.at_most, note) if lost_slots else slots
 
 
-def _limited(fit: Fit, slots: Slots, note: str) -> Fit:
+def _limit_fit(fit: Fit, slots: Slots, note: str) -> Fit:
     """The same with so many over all VMs, and no more in one."""
     if slots is fit.slots or slots.at_most is None:
         return replace(fit, slots=slots)
-    return Fit(slots, *(each.capped(slots.at_most, note) for each in (fit.beside_one_node, fit.on_one_host)))
+    return Fit(slots, *(room.limited_to(slots.at_most, note) for room in (fit.beside_one_node, fit.on_one_host)))
 
 
 STANDALONE = "standalone hosts"
@@ -174,8 +190,8 @@ def capacity(
     scope.check(inventory)
     profile = None if profile is None else offered_profile(profile, inventory, catalog)
     # a host without GPUs has nothing to say about a profile
-    asked = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
-    hosts = [host for host in asked if _answers_for(host, profile)]
+    hosts_in_scope = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
+    hosts = [host for host in hosts_in_scope if _answers_for(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
     now, asleep = _tree(hosts, before, inventory, catalog), tuple(sorted(_asleep(hosts, inventory)))
@@ -185,28 +201,28 @@ def capacity(
     after, night = dict(before), inventory
     for host in hosts:
         if host.ref in by_host:
-            world = _suspended(host, by_host[host.ref], inventory, catalog)
+            world = _suspend_desktops(host, by_host[host.ref], inventory, catalog)
             after[host.ref] = room.of(world.hosts[host.ref], world)
             night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
-    taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
-    return Capacity(inventory, profile, now, _tree(hosts, after, night, catalog), taken, asleep)
+    suspended_count = sum(len(by_host.get(host.ref, ())) for host in hosts)
+    return Capacity(inventory, profile, now, _tree(hosts, after, night, catalog), suspended_count, asleep)
 
 
 def night_of(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
     """The snapshot when these desktops are suspended."""
     night = inventory
-    for ref, there in _by_host(desktops).items():
+    for ref, host_desktops in _by_host(desktops).items():
         if ref is not None:
-            world = _suspended(inventory.hosts[ref], there, inventory, catalog)
+            world = _suspend_desktops(inventory.hosts[ref], host_desktops, inventory, catalog)
             night = night.with_vms(world.vms_on(inventory.hosts[ref])).with_hosts([world.hosts[ref]])
     return night
 
 
 def _by_host(vms: Iterable[Vm]) -> dict[str | None, list[Vm]]:
-    found: dict[str | None, list[Vm]] = {}
+    vms_by_host: dict[str | None, list[Vm]] = {}
     for vm in vms:
-        found.setdefault(vm.host, []).append(vm)
-    return found
+        vms_by_host.setdefault(vm.host, []).append(vm)
+    return vms_by_host
 
 
 def _asleep(hosts: Iterable[Host], inventory: Inventory) -> Iterator[str]:
@@ -226,11 +242,11 @@ def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inve
     clusters = []
     for ref, members in by_cluster.items():
         places = [rooms[host.ref] for host in members]
-        there = [inventory.hosts[host.ref] for host in members]
+        cluster_hosts = [inventory.hosts[host.ref] for host in members]
         if ref is None:
-            places = [less_reserved(*each, inventory, catalog) for each in zip(places, zip(there), strict=True)]
+            places = [less_reserved(*pair, inventory, catalog) for pair in zip(places, zip(cluster_hosts), strict=True)]
         cluster = fleet_part(Level.CLUSTER, _name(ref, inventory), places)
-        clusters.append(cluster if ref is None else less_reserved(cluster, there, inventory, catalog))
+        clusters.append(cluster if ref is None else less_reserved(cluster, cluster_hosts, inventory, catalog))
     # Hosts of no cluster come last, whatever the others are called.
     clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
     return fleet_part(Level.ALL, "all", clusters)
@@ -240,7 +256,7 @@ def _name(ref: str | None, inventory: Inventory) -> str:
     return STANDALONE if ref is None else inventory.clusters[ref].name
 
 
-def _suspended(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
+def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
     """What there is of this host when its desktops are suspended."""
     listed = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     world = around(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))

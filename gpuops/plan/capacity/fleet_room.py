@@ -156,7 +156,7 @@ def fleet_part(level: Level, name: str, parts: Sequence[FleetPart]) -> FleetPart
         name=name,
         gpus=sum(part.gpus for part in parts),
         fits=fits_of(part.fits for part in parts),
-        devices={device: total(rooms) for device, rooms in _gathered(part.devices for part in parts)},
+        devices={device: total(rooms) for device, rooms in _group_by_key(part.devices for part in parts)},
         largest=largest_of(part.largest for part in parts),
         parts=tuple(parts),
     )
@@ -170,20 +170,20 @@ def fits_of(parts: Iterable[Fits]) -> Fits:
             beside_one_node=best([fit.beside_one_node for fit in fits]),
             on_one_host=best([fit.on_one_host for fit in fits]),
         )
-        for profile, fits in _gathered(parts)
+        for profile, fits in _group_by_key(parts)
     }
 
 
-def largest_of(found: Iterable[Largest | None]) -> Largest | None:
+def largest_of(candidates: Iterable[Largest | None]) -> Largest | None:
     """The largest of these; the first of equals."""
-    known = [largest for largest in found if largest is not None]
-    return max(known, key=lambda largest: largest.rank, default=None)
+    fitting = [largest for largest in candidates if largest is not None]
+    return max(fitting, key=lambda largest: largest.rank, default=None)
 
 
-def _gathered(found: Iterable[Mapping[Key, Value]]) -> list[tuple[Key, list[Value]]]:
+def _group_by_key(mappings: Iterable[Mapping[Key, Value]]) -> list[tuple[Key, list[Value]]]:
     """What each key has in all of them, in the order of the keys."""
-    gathered: dict[Key, list[Value]] = {}
-    for each in found:
-        for key, value in each.items():
-            gathered.setdefault(key, []).append(value)
-    return sorted(gathered.items(), key=lambda item: item[0])
+    grouped: dict[Key, list[Value]] = {}
+    for mapping in mappings:
+        for key, room in mapping.items():
+            grouped.setdefault(key, []).append(room)
+    return sorted(grouped.items(), key=lambda pair: pair[0])

@@ -47,40 +47,40 @@ class InOneVm:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._known: dict[tuple[str, str | None], tuple[int, str]] = {}
+        self._limits: dict[tuple[str, str | None], tuple[int, str]] = {}
 
     def of(self, slots: Slots, profile: str, host: Host) -> Slots:
         """How many of the free slots one VM may have."""
         key = (profile, host.version)
-        if key not in self._known:
-            self._known[key] = self._limit(profile, host)
-        limit, because = self._known[key]
-        found = slots.capped(limit, because)
-        if host.version is None and found.at_least > 1:
-            return Slots(1, found.at_most, "the ESXi release of its host is not known")
-        return found
+        if key not in self._limits:
+            self._limits[key] = self._limit(profile, host)
+        limit, because = self._limits[key]
+        allowed = slots.limited_to(limit, because)
+        if host.version is None and allowed.at_least > 1:
+            return Slots(1, allowed.at_most, "the ESXi release of its host is not known")
+        return allowed
 
     def _limit(self, profile: str, host: Host) -> tuple[int, str]:
         for number in count(2):
             case = Case(Vm("", "one VM"), (NewVgpu(profile),) * number, False, host, self._catalog)
-            refused = next((found for found in several_vgpus(case) if isinstance(found, Rejection)), None)
-            if refused is not None or number > _MOST:
-                return number - 1, str(refused or "")
+            refusal = next((verdict for verdict in several_vgpus(case) if isinstance(verdict, Rejection)), None)
+            if refusal is not None or number > _MOST:
+                return number - 1, str(refusal or "")
         raise AssertionError("counts without end")
 
 
 class DeviceHolders:
-    """Who holds the devices of one host, and who may."""
+    """The VMs that hold the devices of one host, and those that may hold them."""
 
     def __init__(self, host: Host, inventory: Inventory) -> None:
-        self._held = {address: _name(ref, inventory) for address, ref in holders(host, inventory).items()}
-        self._may_be_held: dict[PciAddress, str] = {}
+        self._holder_names = {address: _name(ref, inventory) for address, ref in holders(host, inventory).items()}
+        self._possible_holders: dict[PciAddress, str] = {}
         for vm in inventory.vms_on(host):
             if vm.power is None:
                 for device in vm.devices or ():
                     address = _address(device)
                     if address is not None:
-                        self._may_be_held[address] = vm.name
+                        self._possible_holders[address] = vm.name
 
     def room(self, gpu: PhysicalGpu | OtherDevice) -> Slots | None:
         """1 or 0 more VMs, or which of them is not known; None = the GPU is not there to be given whole."""
@@ -93,10 +93,10 @@ class DeviceHolders:
             return None
         if state.reboot_pending:
             return Slots(0, 0, "its passthrough waits for a reboot of the host")
-        if gpu.address in self._held:
-            return Slots(0, 0, f"held by {self._held[gpu.address]}")
-        if gpu.address in self._may_be_held:
-            return Slots(0, 1, f"whether {self._may_be_held[gpu.address]} runs cannot be read")
+        if gpu.address in self._holder_names:
+            return Slots(0, 0, f"held by {self._holder_names[gpu.address]}")
+        if gpu.address in self._possible_holders:
+            return Slots(0, 1, f"whether {self._possible_holders[gpu.address]} runs cannot be read")
         return Slots(1, 1)
 
 
@@ -105,14 +105,14 @@ def rooms(
 ) -> Mapping[Device, Slots]:
     """Room among these devices behind the host's bars, by kind of device."""
     general = [bar for bar in bars if not bar.vgpus_alone]
-    found: dict[Device, list[Slots]] = {}
+    rooms_by_kind: dict[Device, list[Slots]] = {}
     for gpu in gpus:
         room = holding.room(gpu)
         if room is not None:
             label = (gpu.passthrough.label if gpu.passthrough else None) or ""
             kind = str(gpu.kind) if isinstance(gpu, OtherDevice) else ""
-            found.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
-    return {device: limit_slots(general, total(found[device])) for device in sorted(found)}
+            rooms_by_kind.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
+    return {device: limit_slots(general, total(rooms_by_kind[device])) for device in sorted(rooms_by_kind)}
 
 
 def _address(device: object) -> PciAddress | None:
@@ -130,7 +130,7 @@ def _name(ref: str, inventory: Inventory) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _HostContext:
     """What the nodes of one host share."""
 
     host: Host
@@ -151,42 +151,47 @@ class HostRoom:
         self._profile = profile
         self._rooms = Rooms(catalog)
         self._in_one_vm = InOneVm(catalog)
-        self._known: dict[tuple[object, ...], Fits] = {}
+        self._fits: dict[tuple[object, ...], Fits] = {}
         self._largest: dict[int, Largest | None] = {}
 
     def of(self, host: Host, inventory: Inventory) -> FleetPart:
         """The room on one host as this snapshot shows it."""
-        here = _Here(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
+        context = _HostContext(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
         states = gpu_states(host, inventory, self._catalog)
         nodes = tuple(
-            self._node(here, "NUMA node unknown", there, UNKNOWN, others)
+            self._node(context, "NUMA node unknown", node_states, UNKNOWN, node_devices)
             if node is None
-            else self._node(here, f"NUMA node {node.id}", there, beside(node, host, inventory), others)
-            for node, there, others in _by_node(host, states)
+            else self._node(context, f"NUMA node {node.id}", node_states, beside(node, host, inventory), node_devices)
+            for node, node_states, node_devices in _by_node(host, states)
         )
         return FleetPart(
             level=Level.HOST,
             name=host.name,
             gpus=len(states),
             fits=self._host_fits([node.fits for node in nodes], host),
-            devices=rooms([*(state.gpu for state in states), *host.others], here.holding, here.bars),
+            devices=rooms([*(state.gpu for state in states), *host.others], context.holding, context.bars),
             largest=largest_of(node.largest for node in nodes),
             parts=nodes,
-            notes=tuple(bar.because for bar in here.bars),
+            notes=tuple(bar.because for bar in context.bars),
         )
 
     def _node(
-        self, here: _Here, name: str, states: Sequence[GpuState], local: Beside, others: Sequence[OtherDevice]
+        self,
+        context: _HostContext,
+        name: str,
+        states: Sequence[GpuState],
+        local: Beside,
+        other_devices: Sequence[OtherDevice],
     ) -> FleetPart:
-        profiles = self._profiles(here.host)
-        fits = self._node_fits([self._rooms.on(state, profiles) for state in states], here, local)
+        profiles = self._profiles(context.host)
+        fits = self._node_fits([self._rooms.on(state, profiles) for state in states], context, local)
         return FleetPart(
             level=Level.NODE,
             name=name,
             gpus=len(states),
             fits=fits,
-            devices=rooms([*(state.gpu for state in states), *others], here.holding, here.bars),
-            largest=self._largest_in(fits, f"{here.host.name} {name}", local),
+            devices=rooms([*(state.gpu for state in states), *other_devices], context.holding, context.bars),
+            largest=self._largest_in(fits, f"{context.host.name} {name}", local),
             beside=local,
         )
 
@@ -194,35 +199,35 @@ class HostRoom:
         names = self._offered if host.profiles is None else tuple(offer.name for offer in host.profiles)
         return names if self._profile is None else tuple(name for name in names if name == self._profile)
 
-    def _node_fits(self, free: Sequence[Mapping[str, Slots]], here: _Here, local: Beside) -> Fits:
-        key = (*map(id, free), here.host.version, here.bars, local.possible, local.certain)
-        if key not in self._known:
-            found: dict[str, list[Slots]] = {}
+    def _node_fits(self, free: Sequence[Mapping[str, Slots]], context: _HostContext, local: Beside) -> Fits:
+        key = (*map(id, free), context.host.version, context.bars, local.possible, local.certain)
+        if key not in self._fits:
+            slots_by_profile: dict[str, list[Slots]] = {}
             for gpu in free:
                 for profile, slots in gpu.items():
-                    found.setdefault(profile, []).append(slots)
+                    slots_by_profile.setdefault(profile, []).append(slots)
             fits = {}
-            for profile in sorted(found):
-                slots = limit_slots(here.bars, total(found[profile]))
-                one = self._in_one_vm.of(slots, profile, here.host)
-                fits[profile] = Fit(slots, _fed(one, local), one)
-            self._known[key] = fits
-        return self._known[key]
+            for profile in sorted(slots_by_profile):
+                slots = limit_slots(context.bars, total(slots_by_profile[profile]))
+                in_one_vm = self._in_one_vm.of(slots, profile, context.host)
+                fits[profile] = Fit(slots, _limit_to_node(in_one_vm, local), in_one_vm)
+            self._fits[key] = fits
+        return self._fits[key]
 
     def _host_fits(self, nodes: Sequence[Fits], host: Host) -> Fits:
         key = (*map(id, nodes), host.version)
-        if key not in self._known:
-            self._known[key] = {
+        if key not in self._fits:
+            self._fits[key] = {
                 profile: replace(fit, on_one_host=self._in_one_vm.of(fit.slots, profile, host))
                 for profile, fit in fits_of(nodes).items()
             }
-        return self._known[key]
+        return self._fits[key]
 
     def _largest_in(self, fits: Fits, where: str, local: Beside) -> Largest | None:
         if id(fits) not in self._largest:
             self._largest[id(fits)] = largest_of(_candidate(profile, fit) for profile, fit in fits.items())
-        found = self._largest[id(fits)]
-        return None if found is None else replace(found, where=where, beside=local)
+        largest = self._largest[id(fits)]
+        return None if largest is None else replace(largest, where=where, beside=local)
 
 
 def _candidate(profile: str, fit: Fit) -> Largest | None:
@@ -232,12 +237,12 @@ def _candidate(profile: str, fit: Fit) -> Largest | None:
     return Largest(profile, parts.framebuffer_mib, fit.beside_one_node, "", UNKNOWN)
 
 
-def _fed(slots: Slots, local: Beside) -> Slots:
+def _limit_to_node(slots: Slots, local: Beside) -> Slots:
     """What of it a VM can be given with cores and memory of the same node."""
     if not local.possible:
         return Slots(0, 0, "no cores or no memory left beside the GPUs")
     if not local.certain:
-        return slots.doubted("whether cores and memory are left beside the GPUs is not known")
+        return slots.as_doubtful("whether cores and memory are left beside the GPUs is not known")
     return slots
 
 
@@ -245,14 +250,14 @@ def _by_node(
     host: Host, states: Sequence[GpuState]
 ) -> Iterator[tuple[NumaNode | None, list[GpuState], list[OtherDevice]]]:
     """The nodes that have GPUs or give other devices, each with its own; last, under None, what is of no known node."""
-    known = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
-    given = [device for device in host.others if device.passed_through]
-    for number in (*known, None):
-        there = [state for state in states if _known(state.gpu.numa_node, known) == number]
-        others = [device for device in given if _known(device.numa_node, known) == number]
-        if there or others:
-            yield None if number is None else known[number], there, others
+    nodes_by_id = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
+    devices = [device for device in host.others if device.passed_through]
+    for number in (*nodes_by_id, None):
+        node_states = [state for state in states if _known_node(state.gpu.numa_node, nodes_by_id) == number]
+        node_devices = [device for device in devices if _known_node(device.numa_node, nodes_by_id) == number]
+        if node_states or node_devices:
+            yield None if number is None else nodes_by_id[number], node_states, node_devices
 
 
-def _known(number: int | None, nodes: Collection[int]) -> int | None:
+def _known_node(number: int | None, nodes: Collection[int]) -> int | None:
     return number if number in nodes else None

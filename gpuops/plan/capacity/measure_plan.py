@@ -107,19 +107,26 @@ def measure_plan(
         )
     schedulers = wish.schedulers or ((in_force,) if in_force is not None else ())
     now = tuple(
-        each for each in wish.counts if in_force in schedulers and in_force and not measurement.measured(in_force, each)
+        count
+        for count in wish.counts
+        if in_force in schedulers and in_force and not measurement.measured(in_force, count)
     )
     later = tuple(
-        each
-        for each in schedulers
-        if each is not in_force and any(measurement.measured(each, sharers) is None for sharers in wish.counts)
+        scheduler
+        for scheduler in schedulers
+        if scheduler is not in_force
+        and any(measurement.measured(scheduler, sharers) is None for sharers in wish.counts)
     )
-    own = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
+    own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
     only = before.gpu if before is not None else None
-    gpu = _gpu(host, name, wish, own, only, inventory, catalog) if host is not None else None
-    whole, notes = _whole(measurement, profile, template, own, host, inventory, catalog) if wish.whole else ((), ())
-    over = bool(schedulers) and not now and not later and not whole
-    reasons = () if over else tuple(_against(template, host, gpu, name, profile.max_per_gpu, wish, in_force, before))
+    gpu = _gpu(host, name, wish, own_vms, only, inventory, catalog) if host is not None else None
+    whole, notes = (
+        _plan_whole_gpus(measurement, profile, template, own_vms, host, inventory, catalog) if wish.whole else ((), ())
+    )
+    is_complete = bool(schedulers) and not now and not later and not whole
+    reasons = (
+        () if is_complete else tuple(_refusals(template, host, gpu, name, profile.max_per_gpu, wish, in_force, before))
+    )
     slots = profile.max_per_gpu
     return MeasurePlan(
         measurement, name, slots, template, host, gpu, in_force, now, later, whole, notes, rejections=reasons
@@ -128,28 +135,30 @@ def measure_plan(
 
 def gpu_of(measurement: SharingMeasurement, inventory: Inventory) -> PhysicalGpu | None:
     """The GPU that its VMs are on now; None = they are on none, or on several."""
-    own = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
-    found = [gpu for host in inventory.hosts.values() for gpu in host.gpus if own & set(gpu.vms or ())]
-    return found[0] if len(found) == 1 else None
+    own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
+    gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus if own_vms & set(gpu.vms or ())]
+    return gpus[0] if len(gpus) == 1 else None
 
 
 def others_on(gpu: PhysicalGpu, refs: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
     """Names of the VMs that share it beside these: an idle vGPU has its part of the time too, unless it is shared by
     best effort."""
-    found = sorted({ref for ref in gpu.vms or () if ref not in refs})
-    return tuple(inventory.vms[ref].name if ref in inventory.vms else ref for ref in found)
+    other_vms = sorted({ref for ref in gpu.vms or () if ref not in refs})
+    return tuple(inventory.vms[ref].name if ref in inventory.vms else ref for ref in other_vms)
 
 
 def begins_s(number: int, overlap: float, alone_s: float) -> float:
-    """When the VM of that number begins after the first, numbered 0: as it was told, each has `overlap` of its work
-    beside the next."""
+    """Return how long after the first VM (number 0) the VM of that number begins, in seconds.
+
+    `overlap`: the share of its work that each VM does next to the following one.
+    """
     return number * (1.0 - overlap) * alone_s
 
 
 def _check(wish: MeasureWish) -> None:
     if not wish.command.strip():
         raise UsageError("--run says nothing to run", hint="name a command for a shell: --run 'python3 a.py'")
-    wrong = next((each for each in wish.counts if not 1 <= each <= MOST), None)
+    wrong = next((count for count in wish.counts if not 1 <= count <= MOST), None)
     if wrong is not None:
         raise UsageError(f"--counts {wrong}: that many VMs share no GPU", hint=f"1 to {MOST}: --counts 1,2,4,8")
     if wish.limit_s < 1:
@@ -160,28 +169,28 @@ def _gpu(
     host: Host,
     profile: str,
     wish: MeasureWish,
-    own: set[str],
+    own_vms: set[str],
     only: PciAddress | None,
     inventory: Inventory,
     catalog: Catalog,
 ) -> PhysicalGpu | None:
-    """The first GPU of the host that takes all of the VMs and on which nobody else is. `only`: no other GPU."""
+    """Return the first GPU of the host that has room for all of the VMs and runs no others. `only`: no other GPU."""
     for state in gpu_states(host, inventory, catalog):
         if only is not None and state.gpu.address != only:
             continue
-        others = [tenant for tenant in state.tenants if tenant.vm not in own]
-        if state.unclear or others:
+        other_tenants = [tenant for tenant in state.tenants if tenant.vm not in own_vms]
+        if state.unclear or other_tenants:
             continue
         if free_slots(state.gpu, (), profile, catalog).at_least >= max(wish.counts):
             return state.gpu
     return None
 
 
-def _whole(
+def _plan_whole_gpus(
     measurement: SharingMeasurement,
     profile: VgpuProfile,
     template: Vm,
-    own: set[str],
+    own_vms: set[str],
     host: Host | None,
     inventory: Inventory,
     catalog: Catalog,
@@ -190,9 +199,9 @@ def _whole(
     board = catalog.board(profile.board)
     if host is None or board is None:
         return (), ()
-    found, notes = [], []
+    whole_gpus, notes = [], []
     if measurement.measured_whole(MeasuredDevice.DIRECT_PATH) is None:
-        held = {at for at, ref in holders(host, inventory).items() if ref in own}
+        own_devices = {at for at, ref in holders(host, inventory).items() if ref in own_vms}
         alike = [
             gpu for gpu in host.gpus if catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) is board
         ]
@@ -200,23 +209,30 @@ def _whole(
             gpu
             for gpu in alike
             if gpu.passed_through
-            and (gpu.address in held or judge_device(WantsDirectPath(0, gpu.address), template, host, inventory) == "")
+            and (
+                gpu.address in own_devices
+                or judge_device(WantsDirectPath(0, gpu.address), template, host, inventory) == ""
+            )
         ]
         if free:
-            found.append(WholeGpu(MeasuredDevice.DIRECT_PATH, address=free[0].address))
+            whole_gpus.append(WholeGpu(MeasuredDevice.DIRECT_PATH, address=free[0].address))
         else:
             notes.append(f"{host.name} has no free {board.name} in DirectPath I/O: it is not measured beside them")
     if profile.max_per_gpu > 1 and measurement.measured_whole(MeasuredDevice.WHOLE_VGPU) is None:
-        is_whole = (each for each in board.profiles if each.max_per_gpu == 1 and not each.mig_backed)
-        of_series = next((each for each in is_whole if each.series is profile.series), None)
+        is_whole = (
+            vgpu_profile
+            for vgpu_profile in board.profiles
+            if vgpu_profile.max_per_gpu == 1 and not vgpu_profile.mig_backed
+        )
+        of_series = next((vgpu_profile for vgpu_profile in is_whole if vgpu_profile.series is profile.series), None)
         if of_series is not None:
-            found.append(WholeGpu(MeasuredDevice.WHOLE_VGPU, profile=of_series.name))
+            whole_gpus.append(WholeGpu(MeasuredDevice.WHOLE_VGPU, profile=of_series.name))
         else:
             notes.append(f"{board.name} has no vGPU of its series that is a whole GPU: it is not measured beside them")
-    return tuple(found), tuple(notes)
+    return tuple(whole_gpus), tuple(notes)
 
 
-def _against(
+def _refusals(
     template: Vm,
     host: Host | None,
     gpu: PhysicalGpu | None,
@@ -252,6 +268,6 @@ def _against(
 
 
 def later_commands(plan: MeasurePlan) -> Sequence[str]:
-    """What somebody types for each scheduler that is not in force, before the same measurement goes on."""
+    """Return the command for each scheduler that is not in force; the same measurement continues after it."""
     host = plan.host.name if plan.host is not None else ""
-    return [f"gpuops scheduler set --scheduler {each} --host {host} --reboot rolling" for each in plan.later]
+    return [f"gpuops scheduler set --scheduler {scheduler} --host {host} --reboot rolling" for scheduler in plan.later]

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import numpy as np
 
 from gpuops.advise.occupancy import gpu_states
-from gpuops.advise.sizing.advice import Sizing, sized, sized_numbers
-from gpuops.advise.sizing.pairs import PairModel, error_on_unknown, fitted
+from gpuops.advise.sizing.advice import Sizing, size_alike_vms, size_pool
+from gpuops.advise.sizing.pairs import PairModel, error_on_unknown, fit_pairs
 from gpuops.advise.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.advise.sizing.sharing import MOST_SHARERS
 from gpuops.errors import ProfileUnknown, UsageError
@@ -82,7 +82,7 @@ class SizeRequest:
             )
         if self.sharers is not None and self.sharers > profile.max_per_gpu:
             raise UsageError(
-                f"--sharers {self.sharers}: a GPU holds {profile.max_per_gpu} vGPUs of {profile.name} at the most",
+                f"--sharers {self.sharers}: a GPU holds {profile.max_per_gpu} vGPUs of {profile.name} at most",
                 hint="say fewer, or a smaller profile",
             )
         return SharingLimits(self.at_most, profile.max_per_gpu, self.guaranteed)
@@ -110,40 +110,40 @@ class SizingAnswer:
 
 def size_numbers(request: SizeRequest, busy: float, overlap: float, profile: VgpuProfile | None) -> SizingAnswer:
     """The answer for VMs that are all alike. Raises UsageError as `SizeRequest.limits` does."""
-    found = sized_numbers(busy, request.sharers, request.limits(profile), overlap)
-    return SizingAnswer(SizingSource.NUMBERS, found, profile.name if profile else None, busy, overlap)
+    sizing = size_alike_vms(busy, request.sharers, request.limits(profile), overlap)
+    return SizingAnswer(SizingSource.NUMBERS, sizing, profile.name if profile else None, busy, overlap)
 
 
-def size_workloads(request: SizeRequest, given: SharingWorkloads, profile: VgpuProfile | None) -> SizingAnswer:
+def size_workloads(request: SizeRequest, sharing: SharingWorkloads, profile: VgpuProfile | None) -> SizingAnswer:
     """The answer for the VMs of these workloads. Raises UsageError as `SizeRequest.limits` does."""
     limits = request.limits(profile)
-    each = [workload for workload in given.workloads for _ in range(workload.count)]
-    model = fitted(given.pairs)
-    busy = np.array([[workload.busy for workload in each]])
-    kinds = tuple(workload.name for workload in each)
-    shares = BusyShares(kinds, busy, np.zeros(1, np.int64), kinds, model if given.pairs else None)
+    expanded = [workload for workload in sharing.workloads for _ in range(workload.count)]
+    model = fit_pairs(sharing.pairs)
+    busy = np.array([[workload.busy for workload in expanded]])
+    kinds = tuple(workload.name for workload in expanded)
+    shares = BusyShares(kinds, busy, np.zeros(1, np.int64), kinds, model if sharing.pairs else None)
     return SizingAnswer(
         SizingSource.WORKLOADS,
-        sized(shares, request.sharers, limits),
+        size_pool(shares, request.sharers, limits),
         profile.name if profile else None,
-        pairs=model if given.pairs else None,
-        pairs_observed=len(given.pairs),
-        pairs_error=error_on_unknown(given.pairs),
+        pairs=model if sharing.pairs else None,
+        pairs_observed=len(sharing.pairs),
+        pairs_error=error_on_unknown(sharing.pairs),
     )
 
 
-def size_history(request: SizeRequest, asked: SizingPool, history: BusyHistory, inventory: Inventory) -> SizingAnswer:
+def size_history(request: SizeRequest, pool: SizingPool, history: BusyHistory, inventory: Inventory) -> SizingAnswer:
     """The answer for VMs whose history is known."""
-    limits = SharingLimits(request.at_most, asked.slots, request.guaranteed)
-    model = fitted(history.pairs) if history.pairs else None
+    limits = SharingLimits(request.at_most, pool.slots, request.guaranteed)
+    model = fit_pairs(history.pairs) if history.pairs else None
     shares = replace(history.shares, kinds=history.shares.names, pairs=model)
     return SizingAnswer(
         SizingSource.HISTORY,
-        sized(shares, request.sharers, limits),
-        asked.profile.name if asked.profile else None,
+        size_pool(shares, request.sharers, limits),
+        pool.profile.name if pool.profile else None,
         inventory=inventory,
         history=history,
-        left_out={**asked.left_out, **history.left_out},
+        left_out={**pool.left_out, **history.left_out},
         pairs=model,
         pairs_observed=len(history.pairs),
         pairs_error=error_on_unknown(history.pairs),
@@ -168,16 +168,16 @@ def known_profile(text: str, catalog: Catalog) -> VgpuProfile:
     """The profile of that name of any GPU model. Raises ProfileUnknown, ProfileAmbiguous."""
     names = [profile.name for board in catalog.boards for profile in board.profiles]
     try:
-        found = catalog.profile(resolve(text, names))
+        vgpu_profile = catalog.profile(resolve(text, names))
     except ProfileUnknown as error:
         alike = near(text, names)
-        meant = f"; near: {', '.join(alike)}" if alike else ""
+        suggestion = f"; near: {', '.join(alike)}" if alike else ""
         raise ProfileUnknown(
-            f"no GPU of the catalogue offers a vGPU profile {text!r}{meant}",
+            f"no GPU of the catalogue offers a vGPU profile {text!r}{suggestion}",
             hint="gpuops help profiles says how their names are made",
         ) from error
-    assert found is not None, "its name is of the catalogue"
-    return found
+    assert vgpu_profile is not None, "its name is of the catalogue"
+    return vgpu_profile
 
 
 def sizing_pool(
@@ -196,21 +196,25 @@ def sizing_pool(
         )
     if profile is not None and (facts := catalog.profile(profile)) is not None:
         request.limits(facts)  # what is wrong with it is wrong of each of its VMs
-    meant = [vm for vm in _named(request.vm, inventory) if _is_meant(vm, request, profile, policy, pool)]
-    left_out = {vm.name: reason for vm in meant if (reason := _unfit(vm, catalog))}
-    vms = tuple(sorted((vm for vm in meant if vm.name not in left_out), key=lambda vm: (vm.name, vm.ref)))
+    selected_vms = [
+        vm for vm in _select_by_name(request.vm, inventory) if _is_meant(vm, request, profile, policy, pool)
+    ]
+    left_out = {vm.name: reason for vm in selected_vms if (reason := _unfit(vm, catalog))}
+    vms = tuple(sorted((vm for vm in selected_vms if vm.name not in left_out), key=lambda vm: (vm.name, vm.ref)))
     if not vms:
         first = next(iter(left_out.items()), None)
-        said = f"of these VMs none can be asked about: {first[0]} {first[1]}" if first else "no VM with a vGPU is meant"
-        raise UsageError(said, hint="gpuops inventory --vms shows VMs and their vGPUs")
+        message = (
+            f"of these VMs none can be asked about: {first[0]} {first[1]}" if first else "no VM with a vGPU is meant"
+        )
+        raise UsageError(message, hint="gpuops inventory --vms shows VMs and their vGPUs")
     slots = _slots(vms, catalog)
     all_of = {catalog.profile(vm.profiles[0]) for vm in vms}
-    one = all_of.pop() if len(all_of) == 1 else None
-    request.limits(one)
-    return SizingPool(vms, one, slots, left_out, sharing_groups(vms, inventory, catalog))
+    common_profile = all_of.pop() if len(all_of) == 1 else None
+    request.limits(common_profile)
+    return SizingPool(vms, common_profile, slots, left_out, sharing_groups(vms, inventory, catalog))
 
 
-def _named(pattern: str | None, inventory: Inventory) -> Sequence[Vm]:
+def _select_by_name(pattern: str | None, inventory: Inventory) -> Sequence[Vm]:
     if pattern is None:
         return tuple(inventory.vms.values())
     if not _PATTERN & set(pattern):
@@ -251,13 +255,13 @@ def _slots(vms: Sequence[Vm], catalog: Catalog) -> int | None:
 
 def sharing_groups(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[tuple[str, ...], ...]:
     """The VMs (ids) of each GPU that several share now, with one of these among them."""
-    wanted = {vm.ref for vm in vms}
-    found = []
+    requested_refs = {vm.ref for vm in vms}
+    groups = []
     for host in inventory.hosts.values():
-        if wanted.isdisjoint(vm.ref for vm in inventory.vms_on(host)):
+        if requested_refs.isdisjoint(vm.ref for vm in inventory.vms_on(host)):
             continue
         for state in gpu_states(host, inventory, catalog):
-            there = tuple(dict.fromkeys(tenant.vm for tenant in state.tenants if tenant.certain))
-            if len(there) > 1 and not wanted.isdisjoint(there):
-                found.append(there)
-    return tuple(found)
+            certain_vms = tuple(dict.fromkeys(tenant.vm for tenant in state.tenants if tenant.certain))
+            if len(certain_vms) > 1 and not requested_refs.isdisjoint(certain_vms):
+                groups.append(certain_vms)
+    return tuple(groups)

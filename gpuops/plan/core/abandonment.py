@@ -41,50 +41,51 @@ def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:
     Without a uuid on either side the id decides. Some servers share one uuid by their maker's mistake: then the id
     decides among them.
     """
-    there = inventory.hosts.get(ref)
-    if uuid is None or (there is not None and there.uuid in (uuid, None)):
-        return there
+    same_id = inventory.hosts.get(ref)
+    if uuid is None or (same_id is not None and same_id.uuid in (uuid, None)):
+        return same_id
     same = [host for host in inventory.hosts.values() if host.uuid == uuid]
     return same[0] if len(same) == 1 else None
 
 
 def vm_now(ref: str, uuid: str | None, inventory: Inventory) -> Vm | None:
     """The VM that had this id and this instance uuid, under whatever id it has now; None = it is gone."""
-    there = inventory.vms.get(ref)
-    if uuid is None or (there is not None and there.instance_uuid in (uuid, None)):
-        return there
+    same_id = inventory.vms.get(ref)
+    if uuid is None or (same_id is not None and same_id.instance_uuid in (uuid, None)):
+        return same_id
     same = [vm for vm in inventory.vms.values() if vm.instance_uuid == uuid]
     return same[0] if len(same) == 1 else None
 
 
-def is_back(given: GivenUp, inventory: Inventory) -> bool:
+def is_back(abandoned: GivenUp, inventory: Inventory) -> bool:
     """Whether it serves again: a host that is connected and in no maintenance mode, a VM that runs as it did."""
-    if given.thing is Thing.HOST:
-        host = host_now(given.ref, given.uuid, inventory)
+    if abandoned.thing is Thing.HOST:
+        host = host_now(abandoned.ref, abandoned.uuid, inventory)
         return host is not None and host.connected is True and host.in_maintenance is False
-    vm = vm_now(given.ref, given.uuid, inventory)
+    vm = vm_now(abandoned.ref, abandoned.uuid, inventory)
     if vm is None or vm.power is None or vm.connected is False:
         return False
-    return (vm.power is PowerState.ON) is given.runs
+    return (vm.power is PowerState.ON) is abandoned.runs
 
 
 def missed(given_up: Iterable[GivenUp], inventory: Inventory) -> tuple[Missed, ...]:
     """Those that are to be named: not back, and not gone from vCenter for so long that they will not come."""
     return tuple(
-        Missed(each, state_of(each, inventory), move_for(each, inventory))
-        for each in given_up
-        if not is_back(each, inventory) and (_is_there(each, inventory) or inventory.taken_at - each.at < REMEMBERED)
+        Missed(abandoned, state_of(abandoned, inventory), move_for(abandoned, inventory))
+        for abandoned in given_up
+        if not is_back(abandoned, inventory)
+        and (_is_there(abandoned, inventory) or inventory.taken_at - abandoned.at < REMEMBERED)
     )
 
 
-def state_of(given: GivenUp, inventory: Inventory) -> str:
+def state_of(abandoned: GivenUp, inventory: Inventory) -> str:
     """How it is now."""
-    if given.thing is Thing.HOST:
-        host = host_now(given.ref, given.uuid, inventory)
+    if abandoned.thing is Thing.HOST:
+        host = host_now(abandoned.ref, abandoned.uuid, inventory)
         if host is None:
             return "it is gone from vCenter"
         return host_state(host)
-    vm = vm_now(given.ref, given.uuid, inventory)
+    vm = vm_now(abandoned.ref, abandoned.uuid, inventory)
     if vm is None:
         return "it is gone from vCenter"
     if vm.connected is False or vm.power is None:
@@ -99,23 +100,23 @@ def host_state(host: Host) -> str:
     return "it is in maintenance mode" if host.in_maintenance is not False else "it serves VMs"
 
 
-def move_for(given: GivenUp, inventory: Inventory) -> str:
+def move_for(abandoned: GivenUp, inventory: Inventory) -> str:
     """What a person does to have it back."""
-    if given.thing is Thing.HOST:
-        host = host_now(given.ref, given.uuid, inventory)
+    if abandoned.thing is Thing.HOST:
+        host = host_now(abandoned.ref, abandoned.uuid, inventory)
         if host is None:
             return "add the host to vCenter again, or leave it away"
         if host.connected is not True:
             return "start the host and reconnect it in vCenter, then take it out of maintenance mode"
         return "take it out of maintenance mode, when the work is done"
-    if vm_now(given.ref, given.uuid, inventory) is None:
+    if vm_now(abandoned.ref, abandoned.uuid, inventory) is None:
         return "nothing brings a VM back that was deleted"
-    return "power it on in vCenter" if given.runs else "shut it down in vCenter"
+    return "power it on in vCenter" if abandoned.runs else "shut it down in vCenter"
 
 
-def _is_there(given: GivenUp, inventory: Inventory) -> bool:
-    found = host_now if given.thing is Thing.HOST else vm_now
-    return found(given.ref, given.uuid, inventory) is not None
+def _is_there(abandoned: GivenUp, inventory: Inventory) -> bool:
+    find_now = host_now if abandoned.thing is Thing.HOST else vm_now
+    return find_now(abandoned.ref, abandoned.uuid, inventory) is not None
 
 
 @dataclass(frozen=True, slots=True)

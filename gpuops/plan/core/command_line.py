@@ -60,27 +60,31 @@ def word(kind: type[Word], text: str, option: str) -> Word:
     try:
         return kind(text)
     except ValueError:
-        known = ", ".join(kind)
-        raise UsageError(f"--{option} {text!r} is not one of {known}") from None
+        allowed = ", ".join(kind)
+        raise UsageError(f"--{option} {text!r} is not one of {allowed}") from None
 
 
 _OF_OTHERS: Final = (":", "/")
 """In what follows --vm, an id or a path has them."""
-_LITERAL: Final = {ord(each): f"[{each}]" for each in "*?["}
+_LITERAL: Final = {ord(character): f"[{character}]" for character in "*?["}
 
 
 def command(verb: str, **options: str) -> str:
     """`gpuops VERB --option VALUE...`, quoted for a shell."""
     words = ["gpuops", *verb.split()]
-    for name, value in options.items():
+    for name, argument in options.items():
         option = f"--{name.replace('_', '-')}"
-        words += [f"{option}={value}"] if value.startswith("-") else [option, value]
+        words += [f"{option}={argument}"] if argument.startswith("-") else [option, argument]
     return join(words)
 
 
 def called(vm: Vm) -> str:
     """What `--vm` finds the VM by: its name, or its id where the name would be taken for something else."""
-    plain = vm.name.isprintable() and not vm.name.startswith("-") and not any(each in vm.name for each in _OF_OTHERS)
+    plain = (
+        vm.name.isprintable()
+        and not vm.name.startswith("-")
+        and not any(character in vm.name for character in _OF_OTHERS)
+    )
     return vm.name if plain else f"moid:{vm.ref}"
 
 

@@ -37,7 +37,7 @@ def pci_types(allowed: Iterable[tuple[int, int]]) -> str:
 
 
 def types_of(device: GpuDevice | NewDevice) -> tuple[tuple[int, int], ...]:
-    """(vendor id, device id) of a device given whole, any of several if it is dynamic; () = it is none."""
+    """(vendor id, device id) of a device given whole, any of several if it is dynamic; () = another device."""
     match device:
         case DirectPathDevice(vendor_id=vendor, device_id=number) | NewDirectPath(vendor_id=vendor, device_id=number):
             return ((vendor, number),)

@@ -1,4 +1,4 @@
-"""What a request would change, or every reason why not; the shape of every request; and the report of one run."""
+"""Defines plans, the protocol of requests, and the report of one run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Plan(Generic[AnyStep]):
     disruptive: bool = False
     """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
     afterwards: tuple[str, ...] = ()
-    """What is left to do by hand, in order, before it is in force."""
+    """What the admin has to do, in order, before it is in force."""
     due: tuple[AnyStep, ...] = ()
     """What hosts without a step are configured as already, and what is not in force before their reboot."""
     reboots: frozenset[str] = frozenset()
@@ -130,7 +130,7 @@ class Outcome(Generic[AnyStep]):
 
 @dataclass(frozen=True, slots=True)
 class Report(Generic[AnyStep]):
-    """One run, whole: what was asked, seen, intended and done. `applied` False = dry run."""
+    """One complete run: the request, the snapshot, the plan and the outcomes. `applied` False = dry run."""
 
     request: object
     before: Inventory

@@ -1,6 +1,6 @@
-"""What the steps of a plan need of the login, and the refusal when vCenter says that it is not there.
+"""The privileges that the steps of a plan need, and the refusal of a login that lacks one.
 
-Asked before the first effect, not met at midnight. Sources: the privilege of each method, and of each field of
+They are checked before the first effect. Sources: the privilege of each method, and of each field of
 ConfigSpec, in the vSphere API reference; Global.SetCustomField in the vSphere security guide.
 """
 
@@ -43,12 +43,12 @@ HOT_MOVE: Final = COLD_MOVE | {"Resource.HotMigrate"}
 (vSphere API reference, RelocateVM_Task)."""
 
 
-def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
+def needed_privileges(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     """Privilege ids by the VM (managed object id) they are needed on."""
-    found: dict[str, set[str]] = {}
+    ids_by_vm: dict[str, set[str]] = {}
     for step in steps:
-        found.setdefault(step.vm, set()).update(step.privileges)
-    return {vm: frozenset(privileges) for vm, privileges in found.items()}
+        ids_by_vm.setdefault(step.vm, set()).update(step.privileges)
+    return {vm: frozenset(privileges) for vm, privileges in ids_by_vm.items()}
 
 
 def needed_on_hosts_of_vms(
@@ -59,15 +59,15 @@ def needed_on_hosts_of_vms(
     The keys are the kind and the managed object id.
     """
     hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
-    found: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
+    ids_by_kind: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
     for step in steps:
         vm = inventory.vms.get(step.vm)
         host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "")
         privileges = _of_cluster(step, inventory)
         if host is not None and privileges:
             kind, ref = pool_owner(host)
-            found[kind][ref] = found[kind].get(ref, frozenset()) | privileges
-    return {kind: by_object for kind, by_object in found.items() if by_object}
+            ids_by_kind[kind][ref] = ids_by_kind[kind].get(ref, frozenset()) | privileges
+    return {kind: by_object for kind, by_object in ids_by_kind.items() if by_object}
 
 
 def pool_owner(host: Host) -> tuple[ObjectKind, str]:
@@ -78,8 +78,8 @@ def pool_owner(host: Host) -> tuple[ObjectKind, str]:
 def changes_pool(step: RelocateVm, inventory: Inventory) -> bool:
     """Whether the VM comes into another resource pool: a move within one cluster leaves it where it is."""
     vm = inventory.vms.get(step.vm)
-    present, wanted = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
-    same = present is not None and wanted is not None and present.cluster == wanted.cluster
+    present, target = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
+    same = present is not None and target is not None and present.cluster == target.cluster
     return not same or present is None or present.cluster is None
 
 
@@ -89,7 +89,7 @@ def attributes(steps: Iterable[Step]) -> frozenset[str]:
 
 
 def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """What a morning does to undo these steps of a night: who may not do that must not begin."""
+    """Return the steps that `rotate day` needs to undo these: a login without their privileges must not begin."""
     resumed = tuple(ResumeVm(step.vm) for step in steps if isinstance(step, SuspendVm))
     started = tuple(PowerOnVm(step.vm) for step in steps if isinstance(step, ShutDownGuest))
     return (*resumed, *started, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
@@ -99,7 +99,7 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
     """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs and clusters.
 
     A vCenter whose API is too old to be changed is refused too.
-    What speaks against the plan otherwise stays said beside it: who asks for a role hears all of it at once.
+    The other reasons against the plan are kept, so that the admin sees all of them at once.
     """
     on_objects = tuple(
         Rejection(
@@ -131,8 +131,8 @@ def _next_move(ref: str, privileges: Collection[str], plan: Plan, inventory: Inv
     if DEFINE_ATTRIBUTE not in privileges:
         return ask
     missing = ", ".join(sorted(attributes((*plan.steps, *plan.withheld))))
-    made = f"gpuops rotate init --policy FILE makes the custom attribute {missing} once, by a login that may"
-    return made if len(privileges) == 1 else f"{made}; {ask}"
+    init_command = f"gpuops rotate init --policy FILE makes the custom attribute {missing} once, by a login that may"
+    return init_command if len(privileges) == 1 else f"{init_command}; {ask}"
 
 
 def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Shortage(Enum):
-    """What of a host or node is too small for a VM, where a rejection says how much there is."""
+    """The resource of a host or node that is too small for a VM, if the rejection has its numbers."""
 
     VCPUS = auto()
     MEMORY = auto()
@@ -32,16 +32,16 @@ class Rejection:
     unit: str = ""
     hint: str = ""
     short_of: Shortage | None = None
-    """What a smaller VM would need less of; None = its size is not the reason."""
+    """The resource that a smaller VM would need less of; None = the size of the VM is not the reason."""
     by_the_hour: bool = False
-    """The time of day alone is the reason: cron meets it every day, and nobody needs to be told."""
+    """The time of day is the only reason: cron meets it every day, so it needs no notice."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.reason}"
 
     @property
     def reason(self) -> str:
-        """The rule with its numbers, for a text that names the subject already."""
+        """Return the rule with its numbers, for a text that already names the subject."""
         if self.needed is None and self.available is None:
             return self.rule
         unit = f" {self.unit}" if self.unit else ""
@@ -49,7 +49,7 @@ class Rejection:
 
     @property
     def line(self) -> str:
-        """All of it with its next move, where one text is kept for both."""
+        """Return subject, reason and next move in one line."""
         return f"{self} (next: {self.hint})" if self.hint else str(self)
 
 
@@ -59,33 +59,34 @@ _NUMBER: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d
 
 
 def said_once(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
-    """One for those that are alike, with their subjects in one and the next move of the first; what is said of most
-    subjects comes first, else their order is kept.
+    """Return one rejection for all that are alike, with their subjects and the next move of the first.
 
-    >>> [str(each) for each in said_once(Rejection(f"esx-{n}", "has no link") for n in range(1, 6))]
+    The rejection with the most subjects comes first; otherwise the order is kept.
+
+    >>> [str(rejection) for rejection in said_once(Rejection(f"esx-{n}", "has no link") for n in range(1, 6))]
     ['esx-1, esx-2, esx-3 and 2 more: has no link']
     """
     groups: dict[str, list[Rejection]] = {}
-    for each in dict.fromkeys(rejections):
-        groups.setdefault(_kind(each), []).append(each)
+    for rejection in dict.fromkeys(rejections):
+        groups.setdefault(_kind(rejection), []).append(rejection)
     return tuple(_one_of(alike) for alike in sorted(groups.values(), key=len, reverse=True))
 
 
 def _kind(rejection: Rejection) -> str:
-    """Its reason without what may differ from one subject to the next."""
+    """Return the reason without the parts that may differ from one subject to the next."""
     return _NUMBER.sub("N", _HOLDERS.sub("", rejection.reason.replace(rejection.subject, "")))
 
 
 def _one_of(alike: Sequence[Rejection]) -> Rejection:
-    first, subjects = alike[0], list(dict.fromkeys(each.subject for each in alike))
-    if all(each.reason == first.reason for each in alike):
+    first, subjects = alike[0], list(dict.fromkeys(rejection.subject for rejection in alike))
+    if all(rejection.reason == first.reason for rejection in alike):
         return replace(first, subject=some_names(subjects))
-    others = [each for each in subjects if each != first.subject]
-    also = f"likewise {some_names(others)}" if others else f"likewise {len(alike) - 1} more"
+    further_subjects = [subject for subject in subjects if subject != first.subject]
+    also = f"also {some_names(further_subjects)}" if further_subjects else f"also {len(alike) - 1} more"
     return Rejection(first.subject, f"{first.reason} ({also})", hint=first.hint)
 
 
 def some_names(names: Sequence[str]) -> str:
     """`esx-01, esx-02, esx-03 and 97 more`."""
-    more = len(names) - _FEW
-    return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
+    further = len(names) - _FEW
+    return ", ".join(names[:_FEW]) + (f" and {further} more" if further > 0 else "")

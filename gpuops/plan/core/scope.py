@@ -52,10 +52,10 @@ class Scope:
 
     def nowhere(self, subject: str, inventory: Inventory) -> Rejection:
         """The answer where no host is meant: what there is instead."""
-        asked = [f"in cluster {self.cluster}"] if self.cluster is not None else []
-        asked += [f"named {self.host}"] if self.host is not None else []
-        asked += [f"tagged {tag}" for tag in self.tag]
-        if not asked:
+        criteria = [f"in cluster {self.cluster}"] if self.cluster is not None else []
+        criteria += [f"named {self.host}"] if self.host is not None else []
+        criteria += [f"tagged {tag}" for tag in self.tag]
+        if not criteria:
             return Rejection(subject, "no host in this vCenter has a GPU")
         hosts = gpu_hosts(inventory)
         if self.tag and any(host.tags is None for host in hosts):
@@ -66,19 +66,19 @@ class Scope:
         if self.tag:
             tags = sorted({tag for host in hosts for tag in host.tags or ()})
             hint = f"tags of hosts with GPUs: {', '.join(tags) or 'none'}; {hint}"
-        return Rejection(subject, f"no host with a GPU is {' and '.join(asked)}", hint=hint)
+        return Rejection(subject, f"no host with a GPU is {' and '.join(criteria)}", hint=hint)
 
 
 def gpu_hosts(inventory: Inventory) -> tuple[Host, ...]:
     """The hosts with GPUs, by name."""
-    found = (host for host in inventory.hosts.values() if host.gpus)
-    return tuple(sorted(found, key=lambda host: (host.name, host.ref)))
+    hosts = (host for host in inventory.hosts.values() if host.gpus)
+    return tuple(sorted(hosts, key=lambda host: (host.name, host.ref)))
 
 
 def device_hosts(inventory: Inventory) -> tuple[Host, ...]:
     """The hosts with GPUs, and those that give VMs other devices whole, by name."""
-    found = (host for host in inventory.hosts.values() if host.gpus or host.gives_others)
-    return tuple(sorted(found, key=lambda host: (host.name, host.ref)))
+    hosts = (host for host in inventory.hosts.values() if host.gpus or host.gives_others)
+    return tuple(sorted(hosts, key=lambda host: (host.name, host.ref)))
 
 
 def cluster_name(host: Host, inventory: Inventory) -> str | None:
@@ -96,5 +96,5 @@ def _check_cluster(name: str, inventory: Inventory) -> None:
         return
     names = sorted({cluster.name for cluster in inventory.clusters.values()})
     near = get_close_matches(name, names, n=3)
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
-    raise UsageError(f"no cluster {name!r} in this vCenter{meant}", hint="gpuops capacity shows the clusters")
+    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(f"no cluster {name!r} in this vCenter{suggestion}", hint="gpuops capacity shows the clusters")

@@ -1,9 +1,9 @@
 """Whether a step is already done, and why it must not be sent now, on facts read just before it is sent.
 
-A plan is minutes old when its last step is sent. `satisfied` says whether a step is done, before every effect and after
-it; `objection` whether it still may be done: that the VM is the one that was planned for, that a desktop that is to be
-suspended is idle, and that the step would not destroy what a guest holds in a suspended state. `host_satisfied` and
-`host_objection` say the same of steps on hosts. The executor calls them.
+A plan is minutes old when its last step is sent. `is_satisfied` returns whether a step is done; the executor calls it
+before and after every effect. `objection` returns why a step must not be sent: the VM is another one than planned, the
+desktop to suspend is not idle, or the step would destroy the suspended state of a guest. `host_satisfied` and
+`host_objection` do the same for steps on hosts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gpuops.plan.core.steps import (
 )
 
 
-def satisfied(step: Step, inventory: Inventory) -> bool:
+def is_satisfied(step: Step, inventory: Inventory) -> bool:
     """Whether the snapshot shows what the step would bring about; what cannot be read is not shown.
 
     Raises VmNotFound for a VM that the snapshot lacks, unless the step removes it.
@@ -117,7 +117,7 @@ def pins_without_device(change: VmChange, vm: Vm) -> tuple[str, ...]:
     if vm.devices is None or not change.add:
         return ()
     pin_keys = {pin_key(passthru_number(device.key)) for device in vm.devices}
-    return tuple(key for key, value in change.extra_config.items() if value and is_pin(key) and key not in pin_keys)
+    return tuple(key for key, text in change.extra_config.items() if text and is_pin(key) and key not in pin_keys)
 
 
 def _settings_done(change: VmChange, vm: Vm) -> bool:
@@ -127,13 +127,13 @@ def _settings_done(change: VmChange, vm: Vm) -> bool:
         (change.cpu_hot_add, vm.cpu_hot_add),
         (change.cores_per_numa_node, vm.cores_per_numa_node),
     )
-    if any(wanted is not None and wanted != there for wanted, there in wanted_and_there):
+    if any(setting is not None and setting != current for setting, current in wanted_and_there):
         return False
     if not change.extra_config:
         return True
     if vm.extra_config is None:
         return False
-    return all(vm.extra_config.get(key, "") == value for key, value in change.extra_config.items())
+    return all(vm.extra_config.get(key, "") == text for key, text in change.extra_config.items())
 
 
 STATE_LOST: Final = "is powered off: its suspended state was discarded by somebody else; not booted in its place"
@@ -173,7 +173,7 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
 
 
 def _of_others(vm: Vm, before: Vm | None) -> str | None:
-    """Why it may be another VM than the one that was planned for; None = it is that one."""
+    """Return why this may be another VM than the planned one; None = it is the planned one."""
     if vm.instance_uuid is None:
         return "cannot be told from another VM: its instance uuid cannot be read"
     if before is not None and before.instance_uuid != vm.instance_uuid:
@@ -186,8 +186,8 @@ def _gives_back(step: Step, vm: Vm) -> bool:
     it, the DRS setting that it had, the marker. Only a night's desktop is resumed; of what starts from off, the marker
     says that a night has shut it down.
 
-    *Why*: a desktop that a night has suspended is owed to its user, whoever has taken it over since, and a resume
-    discards nothing. An ML VM that got a manager is not stopped: its work is its manager's.
+    *Why*: a desktop that a night has suspended is owed to its user, even if another product manages it since, and a
+    resume discards nothing. An ML VM that got a manager is not stopped: its work is its manager's.
     """
     match step:
         case ResumeVm() | OpenGate():
@@ -218,7 +218,7 @@ def _not_removable(step: RemovalStep, vm: Vm) -> str | None:
 
 
 def as_it_is_now(step: Step, now: Inventory) -> Step:
-    """The step on these facts: a VM is resumed where it is registered, whoever has moved it since the plan was made.
+    """Return the step on these facts: a VM is resumed where it is registered now, even if it was moved since the plan.
 
     Source: vSphere API, VirtualMachine.PowerOnVM_Task (a `host` other than the VM's own moves it there).
     """
@@ -245,7 +245,9 @@ def host_satisfied(step: HostStep, host: Host) -> bool:
             return _passed_through(devices, settings)
         case ConfigureModes(devices=changes, labels=labels):
             modes = {state.address: state.mode for state in settings.passthrough or ()}
-            return all(modes.get(each.address) == each.after for each in changes) and _passed_through(labels, settings)
+            return all(modes.get(change.address) == change.after for change in changes) and _passed_through(
+                labels, settings
+            )
         case ConfigureMig(devices=addresses, on=on):
             pending = {state.address: state.pending for state in settings.mig or ()}
             return all(pending.get(address) is on for address in addresses)
@@ -257,17 +259,17 @@ def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettin
     """Whether all of this is configured of DirectPath I/O and labels."""
     now = {state.address: state for state in settings.passthrough or ()}
     return all(
-        (state := now.get(each.address)) is not None
-        and state.enabled == each.enabled
-        and each.label in (None, state.label or "")
-        for each in devices
+        (state := now.get(change.address)) is not None
+        and state.enabled == change.enabled
+        and change.label in (None, state.label or "")
+        for change in devices
     )
 
 
 def host_objection(step: HostStep, host: Host) -> str | None:
     """Why the step must not be sent now; None = nothing speaks against it.
 
-    The calls replace a whole string or configuration: what somebody else wrote meanwhile would be lost.
+    The calls replace a complete string or configuration: a change made meanwhile would be lost.
     """
     if host.connected is not True:
         return "is not connected"
@@ -285,10 +287,10 @@ def host_objection(step: HostStep, host: Host) -> str | None:
             return None if settings.passthrough is not None else "its passthrough devices cannot be read"
         case ConfigureModes(devices=changes):
             modes = {state.address: state.mode for state in settings.passthrough or ()}
-            if any(modes.get(each.address) is None for each in changes):
+            if any(modes.get(change.address) is None for change in changes):
                 return "the modes of its devices cannot be read"
-            others = any(modes[each.address] not in (each.before, each.after) for each in changes)
-            return _OTHERS.format("a mode was") if others else None
+            is_changed_elsewhere = any(modes[change.address] not in (change.before, change.after) for change in changes)
+            return _OTHERS.format("a mode was") if is_changed_elsewhere else None
         case ConfigureMig():
             return None if settings.mig is not None else "its nvidia-smi does not answer"
         case _:

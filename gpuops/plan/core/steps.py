@@ -1,4 +1,4 @@
-"""The closed vocabulary of changes of hosts and VMs. A step is data; `execute` does it, `satisfied` says if it is done.
+"""The closed vocabulary of changes of hosts and VMs. A step is data; `execute` does it.
 
 `kind` is what a step on a VM is called in documents, `noun` in sentences, and `privileges` what the login needs on the
 VM (the privilege of each method, and of each field of ConfigSpec, in the vSphere API reference). To add a kind of step,
@@ -109,13 +109,13 @@ class ConfigureMig:
 
 
 HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureModes | ConfigureMig
-"""A change of a host's settings, on a host alone: whoever asks for it waits until it is made."""
+"""A change of a host's settings, on one host: the caller waits until it is made."""
 
 
 @stored_as("EnterMaintenance", host="host", vsan_mode="vsan_mode", limit_s="limit_s")
 @dataclass(frozen=True, slots=True)
 class EnterMaintenance:
-    """Have a host enter maintenance mode; it waits for the VMs that DRS still moves away, `limit_s` at the most."""
+    """Have a host enter maintenance mode; it waits for the VMs that DRS still moves away, at most `limit_s` seconds."""
 
     host: str
     vsan_mode: VsanMode = VsanMode.ENSURE
@@ -322,7 +322,7 @@ class ResumeVm:
 class SuspendVm:
     """Suspend a running VM; its vGPU slots are free afterwards.
 
-    `gives_way`: an ML VM that a watch has started, whoever uses it; any other VM must be idle.
+    `gives_way`: an ML VM that `user_wins` started, even if it is in use; any other VM must be idle.
     """
 
     kind: ClassVar[str] = "suspend"
@@ -414,7 +414,7 @@ class SetAttribute:
 @stored_as("CloseGate", vm="vm", machine="machine")
 @dataclass(frozen=True, slots=True)
 class CloseGate:
-    """Have the connection broker give a desktop to nobody: its machine enters maintenance mode there.
+    """Have the connection broker assign a desktop to no user: its machine enters maintenance mode there.
 
     `machine` is the broker's id of it.
     """

@@ -30,16 +30,16 @@ _HARDWARE: Final[tuple[tuple[Release, int], ...]] = (
 
 def release(version: str | None) -> Release | None:
     """`8.0.3` in numbers; None = unknown."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def hardware_on(version: str | None) -> int:
     """The virtual hardware version of a VM that is made on such a host today."""
-    known = release(version)
-    if known is None:
+    numbers = release(version)
+    if numbers is None:
         return NEWEST
-    return next((hardware for since, hardware in _HARDWARE if known >= since), 11)
+    return next((hardware for since, hardware in _HARDWARE if numbers >= since), 11)
 
 
 CHANGED_SINCE: Final = "8.0.0.0"
@@ -63,7 +63,7 @@ NUMA_CORES: Final = "8.0.0.1", "cores per virtual NUMA node"
 DEVICE_NODE: Final = "8.0.0.1", "a device's virtual NUMA node"
 
 
-def unsupported(
+def unsupported_option(
     api_version: str,
     *,
     dynamic: bool = False,
@@ -73,11 +73,11 @@ def unsupported(
     device_node: bool = False,
 ) -> str | None:
     """The first of these that this API version cannot say, in a line; None = it can say all of them."""
-    asked = ((dynamic, DYNAMIC), (label, LABEL), (group, GROUP), (numa_cores, NUMA_CORES), (device_node, DEVICE_NODE))
+    checks = ((dynamic, DYNAMIC), (label, LABEL), (group, GROUP), (numa_cores, NUMA_CORES), (device_node, DEVICE_NODE))
     have = version_numbers(api_version)
-    for wanted, (since, what) in asked:
-        if wanted and have < version_numbers(since):
-            return f"this vCenter speaks API {api_version}; {what} needs {since}"
+    for is_requested, (since, option_text) in checks:
+        if is_requested and have < version_numbers(since):
+            return f"this vCenter speaks API {api_version}; {option_text} needs {since}"
     return None
 
 

@@ -67,15 +67,15 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Iterator[tuple[str, bool
     for ref, event in last.items():
         vm, host = contact.inventory.vms.get(event.ref), contact.inventory.hosts.get(ref)
         if event.kind == "VmPoweredOnEvent" and vm and host and vm.host == ref and vm.power is PowerState.ON:
-            yield from _replayed(vm, host, contact.inventory, catalog)
+            yield from _replay_start(vm, host, contact.inventory, catalog)
 
 
-def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
+def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
     """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
     stopped_vm = replace(vm, power=PowerState.OFF)
     before = around(host, release(stopped_vm, after), stopped_vm)
     host_before, pins = before.hosts[host.ref], pins_of(vm)
-    is_unknown = any(gpu.vms is None for gpu in _driven(host))
+    is_unknown = any(gpu.vms is None for gpu in _gpus_of_driver(host))
     if is_unknown or not vm.vgpus or Room(catalog, certain=False).refusals(stopped_vm, host_before, before):
         return
     doubts = seat(stopped_vm, demands_of(vm.devices or (), pins), host_before, before, catalog).doubts
@@ -89,17 +89,19 @@ def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Iterato
     facts = {"host": host.ref, "vm": vm.ref, "expected": ", ".join(map(str, expected)),
              "found": ", ".join(map(str, actual))}  # fmt: skip
     gpu = next(gpu for gpu in host.gpus if gpu.address in expected)
-    alike = [other for other in host.gpus if other.device_id == gpu.device_id and other.graphics_type is not None]
+    alike = [
+        host_gpu for host_gpu in host.gpus if host_gpu.device_id == gpu.device_id and host_gpu.graphics_type is not None
+    ]
     had_choice = len(alike) > 1 and (pins or gpu.vgpu_mode is VgpuMode.SAME_SIZE)
     if had_choice or not is_right:
         yield rule, is_right, facts
-    known = [address for address, starts in expected.items() if is_right and starts and actual[address]]
-    if known:
-        facts |= {"expected": _starts(expected, known), "found": _starts(actual, known)}
+    known_addresses = [address for address, starts in expected.items() if is_right and starts and actual[address]]
+    if known_addresses:
+        facts |= {"expected": _starts(expected, known_addresses), "found": _starts(actual, known_addresses)}
         yield "gpu-instance-start", facts["expected"] == facts["found"], facts
 
 
-def _driven(host: Host) -> list[PhysicalGpu]:
+def _gpus_of_driver(host: Host) -> list[PhysicalGpu]:
     """The GPUs that DirectPath I/O does not hold."""
     return [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
 
@@ -122,8 +124,8 @@ def _places(vm: Vm, host: Host) -> dict[PciAddress, tuple[int, ...]]:
     for gpu in host.gpus:
         if vm.ref in (gpu.vms or ()):
             starts = [vgpu.start for vgpu in gpu.vgpus or () if vgpu.vm == vm.ref]
-            known = [start for start in starts if start is not None]
-            places[gpu.address] = tuple(sorted(known)) if len(known) == len(starts) else ()
+            known_starts = [start for start in starts if start is not None]
+            places[gpu.address] = tuple(sorted(known_starts)) if len(known_starts) == len(starts) else ()
     return places
 
 
@@ -140,7 +142,7 @@ def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Observations:
 
 def _slots_of_suspended(contact: Contact) -> Observations:
     for host in contact.inventory.hosts.values():
-        driven = _driven(host)
+        driven = _gpus_of_driver(host)
         listed = {ref: str(gpu.address) for gpu in driven for ref in gpu.vms or ()}
         for vm in contact.inventory.vms_on(host) if driven and all(gpu.vms is not None for gpu in driven) else ():
             ago = contact.inventory.taken_at - vm.suspended_at if vm.suspended_at else timedelta()
@@ -188,7 +190,7 @@ def _memory_of_suspended(contact: Contact) -> Observations:
     inventory = contact.inventory
     for ref, reserved in contact.reserved_mib.items():
         vms = [vm for host in inventory.hosts.values() if host.cluster == ref for vm in inventory.vms_on(host)]
-        running, suspended = (_reserved(vms, power) for power in (PowerState.ON, PowerState.SUSPENDED))
+        running, suspended = (_reserved_mib(vms, power) for power in (PowerState.ON, PowerState.SUSPENDED))
         if running is None or suspended is None or suspended <= running * _MOST_OVERHEAD:
             continue
         if reserved - running <= suspended + running * _MOST_OVERHEAD:
@@ -196,14 +198,14 @@ def _memory_of_suspended(contact: Contact) -> Observations:
             yield reserved - running < suspended, facts
 
 
-def _reserved(vms: Iterable[Vm], power: PowerState) -> int | None:
+def _reserved_mib(vms: Iterable[Vm], power: PowerState) -> int | None:
     """Memory in MiB that the VMs in this state reserve; None = one of them does not tell."""
     numbers = [vm.memory_reservation_mib for vm in vms if vm.power is power]
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 
 def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observations:
-    """Whether VMs with vGPUs are still on the host where their last such event was, and nobody moved them."""
+    """Yield whether VMs with vGPUs that no user moved are still on the host of their last such event."""
     last = {event.ref: event for event in contact.events if event.kind == event_kind}
     for ref, event in last.items():
         vm = contact.inventory.vms.get(ref)
@@ -213,8 +215,8 @@ def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observat
         seconds = (contact.inventory.taken_at - event.at).total_seconds()
         stayed = vm.host == event.host
         if all(task.queued < event.at for task in moves) and (not stayed or seconds >= _SETTLED_S):
-            shown: Facts = {"seconds": round(seconds)} if stayed else {"source": event.host}
-            yield stayed, {"vm": ref, "host": vm.host, "event": event_kind, **shown}
+            details: Facts = {"seconds": round(seconds)} if stayed else {"source": event.host}
+            yield stayed, {"vm": ref, "host": vm.host, "event": event_kind, **details}
 
 
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
@@ -229,20 +231,20 @@ def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: 
         changed = {change.ref for change in contact.changes or () if change.at > made_at}
         if clone is None or not expected or {clone.ref, source.ref} & changed:
             continue
-        copies = sum(of(clone).get(key) == value for key, value in expected.items())
+        copies = sum(of(clone).get(key) == text for key, text in expected.items())
         if copies in (0, len(expected)):
             facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
             yield (copies > 0) is copied, facts
 
 
 def _passthrough_options(vm: Vm) -> Mapping[str, str]:
-    return {key: value for key, value in (vm.extra_config or {}).items() if key.lower().startswith("pcipassthru")}
+    return {key: text for key, text in (vm.extra_config or {}).items() if key.lower().startswith("pcipassthru")}
 
 
 def _counter_instances(contact: Contact) -> Observations:
     for ref, instances in contact.counter_instances.items():
         addresses = {str(gpu.address) for gpu in contact.inventory.hosts[ref].gpus}
-        named = [each for each in instances if str(PciAddress.parse_or_none(each)) in addresses]
+        named = [instance for instance in instances if str(PciAddress.parse_or_none(instance)) in addresses]
         yield bool(named), {"host": ref, "instance": (named or instances)[0]}
 
 

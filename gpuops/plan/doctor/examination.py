@@ -59,7 +59,7 @@ def examine(
     catalog: Catalog,
     scope: Scope,
     lacking: Mapping[str, Collection[str]],
-    held: Mapping[str, Collection[str]] | None = None,
+    surplus: Mapping[str, Collection[str]] | None = None,
     also: Iterable[Finding] = (),
     *,
     by_roles: bool = False,
@@ -74,22 +74,24 @@ def examine(
     """
     scope.check(inventory)
     hosts = scope.hosts(inventory)
-    found = [*_of_vcenter(inventory), *_surplus(inventory, held or {}), *also]
+    findings = [*_of_vcenter(inventory), *_surplus(inventory, surplus or {}), *also]
     for cluster in sorted({host.cluster for host in hosts if host.cluster}):
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:
-            found += _of_cluster(inventory.clusters[cluster], members, inventory, catalog)
-    found += of_reservations(hosts, inventory, catalog)
+            findings += _of_cluster(inventory.clusters[cluster], members, inventory, catalog)
+    findings += of_reservations(hosts, inventory, catalog)
     for host in hosts:
-        found += of_host(host, catalog, by_roles=by_roles)
+        findings += of_host(host, catalog, by_roles=by_roles)
         if missing := lacking.get(host.ref):
             reason = f"this login lacks {', '.join(sorted(missing))}: it cannot set the host's GPUs"
-            found.append(Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough"))
+            findings.append(
+                Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough")
+            )
         for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
-            found += of_vm(vm, host, catalog)
-            found += of_place(vm, host, inventory, catalog)
+            findings += of_vm(vm, host, catalog)
+            findings += of_place(vm, host, inventory, catalog)
     order = list(Severity)
-    return Examination(inventory, hosts, tuple(sorted(found, key=lambda finding: order.index(finding.severity))))
+    return Examination(inventory, hosts, tuple(sorted(findings, key=lambda finding: order.index(finding.severity))))
 
 
 def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
@@ -104,21 +106,21 @@ def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
 
 
-def _surplus(inventory: Inventory, held: Mapping[str, Collection[str]]) -> Iterator[Finding]:
+def _surplus(inventory: Inventory, surplus: Mapping[str, Collection[str]]) -> Iterator[Finding]:
     """What this login may do and need not: said once, of all hosts together."""
-    found = sorted({privilege for privileges in held.values() for privilege in privileges})
-    if found:
+    names = sorted({privilege for privileges in surplus.values() for privilege in privileges})
+    if names:
         fix = "give gpuops a role of its own, without them"
-        reason = f"this login also has {', '.join(found)}: no command needs that"
+        reason = f"this login also has {', '.join(names)}: no command needs that"
         yield Finding(Severity.NOTE, inventory.user or "login", reason, fix)
 
 
 def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
     drivers = {host.name: driver.version for host in hosts if (driver := scheduler_of(host, catalog).driver)}
     if len(set(drivers.values())) > 1:
-        each = ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
+        driver_texts = ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
         fix = "install the same vGPU manager on all"
-        yield Finding(Severity.WARNING, cluster.name, f"its hosts have different NVIDIA drivers: {each}", fix)
+        yield Finding(Severity.WARNING, cluster.name, f"its hosts have different NVIDIA drivers: {driver_texts}", fix)
     yield from unlike_ecc(cluster.name, hosts)
     yield from _of_drs(cluster, hosts, inventory)
 
@@ -142,8 +144,8 @@ def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> It
 
 def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:
     """A warning for each: gpuops does nothing about it, a person must."""
-    for each in missed:
-        yield Finding(Severity.WARNING, each.given.name, each.since, each.move)
+    for absent in missed:
+        yield Finding(Severity.WARNING, absent.given.name, absent.since, absent.move)
 
 
 def of_lock_vms(names: Collection[str], inventory: Inventory) -> Iterator[Finding]:
@@ -163,9 +165,9 @@ OLDEST_SOUND: Final = (2, 7, 2)
 def of_parser(version: tuple[int, ...]) -> Iterator[Finding]:
     """A note for a libexpat older than the one without known weaknesses."""
     if version < OLDEST_SOUND:
-        shown, wanted = (".".join(map(str, each)) for each in (version, OLDEST_SOUND))
+        version_text, sound_text = (".".join(map(str, numbers)) for numbers in (version, OLDEST_SOUND))
         reason = (
-            f"this Python reads XML with it; before {wanted} it has known weaknesses, unless its vendor mended them"
+            f"this Python reads XML with it; before {sound_text} it has known weaknesses, unless its vendor mended them"
         )
         fix = "update Python or the system's libexpat; gpuops refuses entities and deep nesting before it sees them"
-        yield Finding(Severity.NOTE, f"libexpat {shown}", reason, fix)
+        yield Finding(Severity.NOTE, f"libexpat {version_text}", reason, fix)

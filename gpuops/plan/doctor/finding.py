@@ -12,14 +12,14 @@ class Severity(StrEnum):
     ERROR = "error"
     """Something does not work."""
     WARNING = "warning"
-    """Something will not work as expected, or cannot be told."""
+    """Something will not work as expected, or it is not known whether it does."""
     NOTE = "note"
     """Worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`fix` is a command, or what to do where there is none."""
+    """`fix` is a command, or what to do if there is no command for it."""
 
     severity: Severity
     subject: str

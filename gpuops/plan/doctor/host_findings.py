@@ -60,8 +60,8 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
         yield Finding(
             Severity.WARNING, host.name, f"this login cannot read {paths}", "ask for the read-only role there"
         )
-    found = scheduler_of(host, catalog)
-    yield from _driver(found, Severity.NOTE if by_roles else Severity.WARNING)
+    host_scheduler = scheduler_of(host, catalog)
+    yield from _driver(host_scheduler, Severity.NOTE if by_roles else Severity.WARNING)
     for gpu in host.gpus:
         yield from _of_gpu(gpu, host)
     for device in host.others:
@@ -69,17 +69,17 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
     yield from _nothing_offered(host, catalog)
     yield from of_health(host)
     yield from of_modes(host)
-    yield from _options(found)
+    yield from _options(host_scheduler)
     yield from _custody(host)
 
 
-def _driver(found: HostScheduler, unread: Severity) -> Iterator[Finding]:
-    name, settings = found.host.name, found.settings
-    serving = [gpu for gpu in found.host.gpus if not gpu.passed_through]
+def _driver(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding]:
+    name, settings = host_scheduler.host.name, host_scheduler.settings
+    serving = [gpu for gpu in host_scheduler.host.gpus if not gpu.passed_through]
     if settings.has_module is False and serving:
         fix = "install NVIDIA's vGPU manager (VIB) on it"
         yield Finding(Severity.ERROR, name, "has GPUs for vGPUs, and no NVIDIA driver", fix)
-    elif settings.has_module is not False and found.driver is None:
+    elif settings.has_module is not False and host_scheduler.driver is None:
         fix = "log in as somebody with Host.Config.Image, or look with esxcli software vib list"
         yield Finding(unread, name, "its NVIDIA driver's version is not known", fix)
     for reason in settings.unread:
@@ -136,29 +136,34 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, f"{host.name} {gpu.address}", reason, fix)
 
 
-def _options(found: HostScheduler) -> Iterator[Finding]:
-    """Module options that wait for a reboot, or that nobody can read as meant."""
-    if found.settings.reboot_pending:
-        fix = _module_options_fix(found)
-        yield Finding(Severity.WARNING, found.host.name, "other module options are in force after its reboot", fix)
-    for each in found.gpus:
-        if isinstance(each.configured, Unread):
+def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
+    """Yield module options that wait for a reboot, or that cannot be read."""
+    if host_scheduler.settings.reboot_pending:
+        fix = _module_options_fix(host_scheduler)
+        yield Finding(
+            Severity.WARNING, host_scheduler.host.name, "other module options are in force after its reboot", fix
+        )
+    for gpu_scheduler in host_scheduler.gpus:
+        if isinstance(gpu_scheduler.configured, Unread):
             fix = "gpuops scheduler set writes it anew"
             yield Finding(
-                Severity.WARNING, f"{found.host.name} {each.gpu.address}", f"its scheduler: {each.configured}", fix
+                Severity.WARNING,
+                f"{host_scheduler.host.name} {gpu_scheduler.gpu.address}",
+                f"its scheduler: {gpu_scheduler.configured}",
+                fix,
             )
 
 
 def _custody(host: Host) -> Iterator[Finding]:
-    """Whoever else sets module options may set back what `scheduler set` sets."""
-    found = custody_of(host)
-    for name in found.profiles or ():
+    """Yield a note for each host profile or cluster configuration that may undo `scheduler set`."""
+    custody = custody_of(host)
+    for name in custody.profiles or ():
         reason = f"host profile {name} is attached to it, and may set the options of module nvidia back"
         yield Finding(Severity.NOTE, host.name, reason, "change the profile with the scheduler")
-    if found.configured:
+    if custody.configured:
         reason = "its cluster keeps its configuration, and may set the options of module nvidia back"
         yield Finding(Severity.NOTE, host.name, reason, "change the cluster's configuration with the scheduler")
-    if found.profiles is None or found.configured is None:
+    if custody.profiles is None or custody.configured is None:
         reason = "whether a host profile or its cluster's configuration sets it back cannot be read"
         yield Finding(Severity.NOTE, host.name, reason, "look in the vSphere Client: Policies and Profiles")
 
@@ -200,31 +205,31 @@ def of_modes(host: Host) -> Iterator[Finding]:
     """Modes that wait for a reset of the GPU or for a reboot."""
     for state in (host.settings or HostSettings()).mig or ():
         subject = f"{host.name} {state.address}"
-        for what, now, then in (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending)):
+        for setting, now, then in (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending)):
             if now is not None and then is not None and now is not then:
-                fix = _mig_fix(host.name, state.address, on=then) if what == "MIG mode" else _BY_HAND
+                fix = _mig_fix(host.name, state.address, on=then) if setting == "MIG mode" else _BY_HAND
                 will = "on" if then else "off"
-                yield Finding(Severity.WARNING, subject, f"{what} is {will} from the next reset or reboot on", fix)
+                yield Finding(Severity.WARNING, subject, f"{setting} is {will} from the next reset or reboot on", fix)
 
 
 def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
     """A VM with a vGPU moves only between GPUs of one model and the same ECC state (NVIDIA AI Enterprise docs)."""
-    found: defaultdict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
+    hosts_by_model: defaultdict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
     for host in hosts:
         for state in (host.settings or HostSettings()).mig or ():
             gpu = host.gpu(state.address)
             if gpu is not None and state.ecc is not None:
-                found[gpu.name][state.ecc].add(host.name)
-    for model, by_state in sorted(found.items()):
+                hosts_by_model[gpu.name][state.ecc].add(host.name)
+    for model, by_state in sorted(hosts_by_model.items()):
         if len(by_state) > 1:
-            fewer = min(by_state.items(), key=lambda item: (len(item[1]), item[0]))
+            fewer = min(by_state.items(), key=lambda state_and_hosts: (len(state_and_hosts[1]), state_and_hosts[0]))
             word = "on" if fewer[0] else "off"
             reason = f"ECC of {model} is {word} on {', '.join(sorted(fewer[1]))} alone: no vGPU moves between them"
             yield Finding(Severity.WARNING, cluster, reason, "set it alike: nvidia-smi -e on the hosts, and a reboot")
 
 
 def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:
-    """The command for a graphics type that waits; one that no command sets is brought into force by hand."""
+    """The command for a graphics type that waits; a type that no command sets needs a manual reboot."""
     if configured not in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT):
         return _BY_HAND
     return command("mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
@@ -236,13 +241,13 @@ def _mig_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
     return command(verb, gpu=str(gpu), host=hosts_called(host), host_shell="ssh", reboot=_ROLLING)
 
 
-def _module_options_fix(found: HostScheduler) -> str:
+def _module_options_fix(host_scheduler: HostScheduler) -> str:
     """For module options that wait: the command that sets the policy of one GPU as it is, which changes nothing but
     reboots the host."""
-    for each in found.gpus:
-        scheduler = each.configured
-        if each.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
-            gpu, host = str(each.gpu.address), hosts_called(found.host.name)
+    for gpu_scheduler in host_scheduler.gpus:
+        scheduler = gpu_scheduler.configured
+        if gpu_scheduler.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
+            gpu, host = str(gpu_scheduler.gpu.address), hosts_called(host_scheduler.host.name)
             return command("scheduler set", **_scheduler_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
     return _BY_HAND
 
@@ -274,17 +279,19 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
     for place in dict.fromkeys(host.cluster or host.ref for host in hosts if host.gpus):
         members = [host for host in inventory.hosts.values() if (host.cluster or host.ref) == place]
         name = place_name(members[0], inventory)
-        for each in inventory.reservations.unknown:
-            if each.place in (place, ""):
-                what = f"what is reserved of {each.profile or 'DirectPath profiles'} is not known: {each.reason}"
+        for unknown in inventory.reservations.unknown:
+            if unknown.place in (place, ""):
+                message = (
+                    f"what is reserved of {unknown.profile or 'DirectPath profiles'} is not known: {unknown.reason}"
+                )
                 fix = "see to it that this login may read the DirectPath profiles: gpuops help place"
-                yield Finding(Severity.WARNING, name, what, fix)
-        for told in inventory.reservations.in_place(place):
-            now, most = (_counted(told.profile, members, each, catalog) for each in (inventory, empty))
-            if not (_is_within(told.remaining, now) and _is_within(told.maximum, most)):
+                yield Finding(Severity.WARNING, name, message, fix)
+        for capacity in inventory.reservations.in_place(place):
+            now, most = (_count_slots(capacity.profile, members, snapshot, catalog) for snapshot in (inventory, empty))
+            if not (_is_within(capacity.remaining, now) and _is_within(capacity.maximum, most)):
                 reason = (
-                    f"{told.profile}: vCenter counts {told.remaining} more of {told.maximum}, gpuops {_range(now)} of "
-                    f"{_range(most)}"
+                    f"{capacity.profile}: vCenter counts {capacity.remaining} more of {capacity.maximum}, "
+                    f"gpuops {_range(now)} of {_range(most)}"
                 )
                 fix = "plans go by the smaller count; look for GPUs in another mode, or held by what vCenter hides"
                 yield Finding(Severity.WARNING, name, reason, fix)
@@ -300,9 +307,9 @@ def _is_usable(host: Host) -> bool:
     return bool(host.connected) and not host.in_maintenance
 
 
-def _devices(told: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
+def _devices(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
     holding = DeviceHolders(host, inventory)
-    rooms = [room for device in host.devices if told.is_of(device) and (room := holding.room(device)) is not None]
+    rooms = [room for device in host.devices if capacity.is_of(device) and (room := holding.room(device)) is not None]
     return total(rooms)
 
 
@@ -311,12 +318,12 @@ def _without_vms(inventory: Inventory) -> Inventory:
     return replace(inventory, vms={}, hosts={host.ref: host for host in hosts})
 
 
-def _counted(profile: str, members: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Slots:
+def _count_slots(profile: str, members: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Slots:
     """The room of the GPUs of these hosts, as far as they can be used."""
     rooms, usable = Rooms(catalog), [host for host in members if _is_usable(host)]
     states = (state for host in usable for state in gpu_states(inventory.hosts[host.ref], inventory, catalog))
-    found = [rooms.on(state, (profile,)) for state in states]
-    return total([slots[profile] for slots in found if profile in slots])
+    rooms_by_gpu = [rooms.on(state, (profile,)) for state in states]
+    return total([slots[profile] for slots in rooms_by_gpu if profile in slots])
 
 
 def _is_within(count: int, slots: Slots) -> bool:

@@ -40,13 +40,13 @@ class _Place:
     """Objects of one kind on which a login may do the same."""
 
     name: str
-    held: frozenset[str]
+    privileges: frozenset[str]
 
 
 def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory: Inventory) -> Iterator[Finding]:
     """What this login lacks of the roles that are wanted, and what it may do beyond them.
 
-    `root` is the id of the root folder. Where nothing at all was told there is one finding.
+    `root` is the id of the root folder. There is one finding if vCenter reports no privileges at all.
     """
     if not granted:
         fix = "look at its permissions in the vSphere Client"
@@ -65,11 +65,11 @@ def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory:
     named: set[str] = set()
     for place in places["VM"]:
         nearest = _nearest(place, of_vms)
-        if nearest is not None and (missing := nearest.privileges - place.held):
+        if nearest is not None and (missing := nearest.privileges - place.privileges):
             named.add(nearest.name)
             yield _lacks(place, nearest, missing)
     for wish in wishes:
-        if wish.name not in named and not any(wish.privileges <= place.held for place in places[_kind(wish)]):
+        if wish.name not in named and not any(wish.privileges <= place.privileges for place in places[_kind(wish)]):
             yield _nowhere(wish, places[_kind(wish)])
     yield from _surplus(wishes, of_vms, places, granted.get(root, frozenset()))
 
@@ -83,13 +83,13 @@ def _kind(wish: RoleWish) -> str:
 
 def _nearest(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
     """The role that is meant by what is granted there; None = none of them is. One that is there in full is meant."""
-    alike = [wish for wish in wishes if wish.privileges & place.held]
+    alike = [wish for wish in wishes if wish.privileges & place.privileges]
     return max(
         alike,
         key=lambda wish: (
-            wish.privileges <= place.held,
-            len(wish.privileges & place.held),
-            -len(wish.privileges - place.held),
+            wish.privileges <= place.privileges,
+            len(wish.privileges & place.privileges),
+            -len(wish.privileges - place.privileges),
         ),
         default=None,
     )
@@ -101,10 +101,10 @@ def _lacks(place: _Place, wish: RoleWish, missing: Collection[str]) -> Finding:
 
 
 def _nowhere(wish: RoleWish, places: Sequence[_Place]) -> Finding:
-    nearest = max(places, key=lambda place: len(wish.privileges & place.held), default=None)
+    nearest = max(places, key=lambda place: len(wish.privileges & place.privileges), default=None)
     reason = f"this login has it on no {_kind(wish)}"
-    if nearest is not None and nearest.held & wish.privileges:
-        reason += f"; on {nearest.name} it lacks {_some(wish.privileges - nearest.held)}"
+    if nearest is not None and nearest.privileges & wish.privileges:
+        reason += f"; on {nearest.name} it lacks {_some(wish.privileges - nearest.privileges)}"
     return Finding(Severity.WARNING, wish.name, reason, f"give it on: {wish.where}; or leave it out of the file")
 
 
@@ -118,18 +118,18 @@ def _surplus(
 
     What a role for VMs holds means nothing on a host or cluster that it is propagated to, nor theirs on a VM.
     """
-    known = frozenset(privilege for wish in wishes for privilege in wish.privileges)
+    role_privileges = frozenset(privilege for wish in wishes for privilege in wish.privileges)
     elsewhere = frozenset(privilege for wish in wishes if wish not in of_vms for privilege in wish.privileges)
-    everywhere = at_root - IMPLIED - known
-    found: dict[frozenset[str], list[str]] = defaultdict(list)
+    everywhere = at_root - IMPLIED - role_privileges
+    places_by_surplus: dict[frozenset[str], list[str]] = defaultdict(list)
     if everywhere:
-        found[everywhere].append("the whole vCenter")
-    for kind, each in ((kind, place) for kind, found_there in places.items() for place in found_there):
-        wanted = known if kind != "VM" else elsewhere | _in_full(each, of_vms)
-        beyond = each.held - wanted - everywhere
+        places_by_surplus[everywhere].append("the whole vCenter")
+    for kind, object_place in ((kind, place) for kind, found_there in places.items() for place in found_there):
+        expected = role_privileges if kind != "VM" else elsewhere | _in_full(object_place, of_vms)
+        beyond = object_place.privileges - expected - everywhere
         if beyond:
-            found[beyond].append(each.name)
-    for privileges, names in found.items():
+            places_by_surplus[beyond].append(object_place.name)
+    for privileges, names in places_by_surplus.items():
         reason = f"this login also has {_some(privileges)}: no role of the file gives it that there"
         fix = "take it away, or write it into the file where it is meant"
         yield Finding(Severity.WARNING, _some(names, _FEW // 2), reason, fix)
@@ -137,7 +137,7 @@ def _surplus(
 
 def _in_full(place: _Place, wishes: Iterable[RoleWish]) -> frozenset[str]:
     """What the roles that are there hold together; where none is there in full, what the one that is meant would."""
-    full = [wish.privileges for wish in wishes if wish.privileges <= place.held]
+    full = [wish.privileges for wish in wishes if wish.privileges <= place.privileges]
     if full:
         return frozenset().union(*full)
     nearest = _nearest(place, wishes)
@@ -145,35 +145,35 @@ def _in_full(place: _Place, wishes: Iterable[RoleWish]) -> frozenset[str]:
 
 
 def _vm_places(granted: Granted, inventory: Inventory) -> tuple[_Place, ...]:
-    found = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
-    return tuple(_Place(name, held) for name, held in places_of_vms(found, inventory))
+    without_implied = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
+    return tuple(_Place(name, vm_privileges) for name, vm_privileges in places_of_vms(without_implied, inventory))
 
 
-def places_of_vms(held: Granted, inventory: Inventory) -> tuple[tuple[str, frozenset[str]], ...]:
+def places_of_vms(granted: Granted, inventory: Inventory) -> tuple[tuple[str, frozenset[str]], ...]:
     """Folders by what the login may do with the VMs in them; one in which it differs is two places, by their VMs."""
-    found: dict[tuple[str, frozenset[str]], list[str]] = defaultdict(list)
+    names_by_place: dict[tuple[str, frozenset[str]], list[str]] = defaultdict(list)
     for ref, vm in inventory.vms.items():
-        if ref in held:
-            found[vm.folder, held[ref]].append(vm.name)
-    halved = [folder for folder, _ in found]
+        if ref in granted:
+            names_by_place[vm.folder, granted[ref]].append(vm.name)
+    halved = [folder for folder, _ in names_by_place]
     return tuple(
         (folder if folder and halved.count(folder) == 1 else _some(names, _FEW // 2), has)
-        for (folder, has), names in sorted(found.items(), key=lambda each: each[0][0])
+        for (folder, has), names in sorted(names_by_place.items(), key=lambda pair: pair[0][0])
     )
 
 
 def _places(granted: Granted, names: Mapping[str, str]) -> tuple[_Place, ...]:
     return tuple(
-        _Place(name, granted[ref] - IMPLIED) for ref, name in sorted(names.items(), key=lambda each: each[1])
+        _Place(name, granted[ref] - IMPLIED) for ref, name in sorted(names.items(), key=lambda pair: pair[1])
         if ref in granted
     )  # fmt: skip
 
 
 def _some(names: Collection[str], most: int = _FEW) -> str:
     """The first of them in order, and how many more there are."""
-    shown = sorted(names)[: most if len(names) > most + 1 else None]
-    rest = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+    first_names = sorted(names)[: most if len(names) > most + 1 else None]
+    further_count = len(names) - len(first_names)
+    return ", ".join(first_names) + (f" and {further_count} more" if further_count else "")
 
 
 def _login(inventory: Inventory) -> str:
@@ -181,7 +181,7 @@ def _login(inventory: Inventory) -> str:
 
 
 MOST_VMS: Final = 1000
-"""Of so many VMs a login is asked at the most: some of each folder, for a role is given on folders."""
+"""The number of VMs to check at most: some of each folder, because roles are given on folders."""
 _POWER: Final = frozenset({"VirtualMachine.Interact.PowerOn", "VirtualMachine.Interact.PowerOff"})
 _DEVICES: Final = frozenset(
     f"VirtualMachine.Config.{setting}"
@@ -268,14 +268,17 @@ def privileges_to_ask() -> Mapping[ObjectKind, frozenset[str]]:
     return {kind: frozenset().union(*(verb.needs.get(kind, ()) for verb in VERBS)) for kind in ObjectKind}
 
 
-def of_verbs(held: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[VerbPrivileges, ...]:
+def of_verbs(granted: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[VerbPrivileges, ...]:
     """Each verb with what the login lacks for it. `held`: by object that vCenter told of, what it has of that."""
-    asked = objects_to_ask(inventory)
+    objects = objects_to_ask(inventory)
     return tuple(
         VerbPrivileges(
             verb.name,
             verb.role,
-            tuple(_need(kind, wanted, asked[kind], held, inventory) for kind, wanted in verb.needs.items()),
+            tuple(
+                _need(kind, verb_privileges, objects[kind], granted, inventory)
+                for kind, verb_privileges in verb.needs.items()
+            ),
         )
         for verb in VERBS
     )
@@ -283,27 +286,27 @@ def of_verbs(held: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[
 
 def _need(
     kind: ObjectKind,
-    wanted: frozenset[str],
+    verb_privileges: frozenset[str],
     refs: Collection[str],
-    held: Mapping[str, frozenset[str]],
+    granted: Mapping[str, frozenset[str]],
     inventory: Inventory,
 ) -> VerbNeed:
-    told = {ref: wanted & held[ref] for ref in refs if ref in held}
-    found: dict[frozenset[str], list[str]] = defaultdict(list)
-    for name, has in _places_with_privileges(kind, told, inventory):
-        found[wanted - has].append(name)
-    allowed = tuple(found.pop(frozenset(), ()))
-    order = sorted(found.items(), key=lambda each: (-len(each[1]), sorted(each[0])))
+    usable = {ref: verb_privileges & granted[ref] for ref in refs if ref in granted}
+    places_by_lack: dict[frozenset[str], list[str]] = defaultdict(list)
+    for name, has in _places_with_privileges(kind, usable, inventory):
+        places_by_lack[verb_privileges - has].append(name)
+    allowed = tuple(places_by_lack.pop(frozenset(), ()))
+    order = sorted(places_by_lack.items(), key=lambda pair: (-len(pair[1]), sorted(pair[0])))
     lacking = tuple(LackingPrivileges(privileges, tuple(places)) for privileges, places in order)
-    return VerbNeed(kind, wanted, allowed, lacking, untold=len(refs) - len(told))
+    return VerbNeed(kind, verb_privileges, allowed, lacking, untold=len(refs) - len(usable))
 
 
 def _places_with_privileges(
-    kind: ObjectKind, told: Mapping[str, frozenset[str]], inventory: Inventory
+    kind: ObjectKind, usable: Mapping[str, frozenset[str]], inventory: Inventory
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """Where a login may do the same, and what: folders of VMs; hosts, clusters and datastores by name."""
     if kind is ObjectKind.VM or kind is ObjectKind.TEMPLATE:
-        yield from places_of_vms(told, inventory)
+        yield from places_of_vms(usable, inventory)
         return
     named: Mapping[str, Host | Cluster | Datastore]
     match kind:
@@ -317,4 +320,4 @@ def _places_with_privileges(
             named = {}  # no verb of the table needs anything there
         case _:
             assert_never(kind)
-    yield from sorted(((named[ref].name, has) for ref, has in told.items()), key=lambda each: each[0])
+    yield from sorted(((named[ref].name, has) for ref, has in usable.items()), key=lambda pair: pair[0])

@@ -127,14 +127,14 @@ def _split(vm: Vm, host: Host) -> Iterator[Finding]:
         return
     memory_mib = max(node.memory_mib for node in host.numa_nodes)
     cpus = max(node.logical_cpus for node in host.numa_nodes)
-    over = []
+    excesses = []
     if vm.memory_mib > memory_mib:
-        over.append(f"{vm.memory_mib} MiB of memory, a node has {memory_mib}")
+        excesses.append(f"{vm.memory_mib} MiB of memory, a node has {memory_mib}")
     if vm.vcpus > cpus:
-        over.append(f"{vm.vcpus} vCPUs, a node has {cpus}")
-    if over:
+        excesses.append(f"{vm.vcpus} vCPUs, a node has {cpus}")
+    if excesses:
         fix = "make it smaller, or give it GPUs of several nodes: gpuops help place"
-        reason = f"is wider than a NUMA node of {host.name} ({'; '.join(over)}): part of it is far from its GPU"
+        reason = f"is wider than a NUMA node of {host.name} ({'; '.join(excesses)}): part of it is far from its GPU"
         yield Finding(Severity.NOTE, vm.name, reason, fix)
 
 
@@ -154,9 +154,9 @@ def _bound_away(vm: Vm, host: Host) -> Iterator[Finding]:
 
 
 def _stays(case: MovabilityCase) -> Iterator[Finding]:
-    found = judge_movability(case)
-    if found.way is not MoveMethod.VMOTION and found.reasons:
-        reason = f"cannot be moved while it runs: {'; '.join(found.reasons)}"
+    movability = judge_movability(case)
+    if movability.way is not MoveMethod.VMOTION and movability.reasons:
+        reason = f"cannot be moved while it runs: {'; '.join(movability.reasons)}"
         fix = "its host can be rebooted with --vms shut-down: gpuops help change"
         if manager_of(case.vm) is not None:
             fix = "its manager moves or stops it before its host can be rebooted"

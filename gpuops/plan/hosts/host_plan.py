@@ -1,7 +1,7 @@
 """Makes one plan of the settings to change on several hosts; the requests about hosts call it.
 
-Refused on one host, nothing is done on any. `combined` makes one plan of what each host comes to; `kept_as_they_are`
-names the VMs that forbid a change of their host.
+Refused on one host, nothing is done on any. `combine_parts` makes one plan of what each host comes to;
+`kept_as_they_are` names the VMs that forbid a change of their host.
 """
 
 from __future__ import annotations
@@ -58,27 +58,33 @@ def tells_impact(step: HostStep) -> bool:
     return isinstance(step, ConfigureModes)
 
 
-def impact_words(told: Impacts) -> str:
+def impact_words(impacts: Impacts) -> str:
     """What vCenter says that a change takes, in words."""
-    if ConfigureImpact.REBOOT in told:
+    if ConfigureImpact.REBOOT in impacts:
         return "vCenter: takes a reboot"
     return (
-        "vCenter: takes maintenance mode" if ConfigureImpact.MAINTENANCE_MODE in told else "vCenter: in force at once"
+        "vCenter: takes maintenance mode"
+        if ConfigureImpact.MAINTENANCE_MODE in impacts
+        else "vCenter: in force at once"
     )
 
 
-def left_to_do(plan: Plan[HostStep], told: Mapping[str, Impacts], inventory: Inventory, noun: str) -> tuple[str, ...]:
+def left_to_do(
+    plan: Plan[HostStep], impacts: Mapping[str, Impacts], inventory: Inventory, noun: str
+) -> tuple[str, ...]:
     """What is left to do of a plan that was carried out, by what vCenter `told` of each host (ref)."""
     hosts = [step.host for step in plan.steps if step.host in plan.reboots]
     asking = {step.host for step in plan.steps if tells_impact(step)}
     by_reboot, by_maintenance = [], []
     for ref in hosts:
-        if ref not in asking or ref not in told or ConfigureImpact.REBOOT in told[ref]:  # a reboot is enough for all
+        if (
+            ref not in asking or ref not in impacts or ConfigureImpact.REBOOT in impacts[ref]
+        ):  # a reboot is enough for all
             by_reboot.append(inventory.hosts[ref].name)
-        elif ConfigureImpact.MAINTENANCE_MODE in told[ref]:
+        elif ConfigureImpact.MAINTENANCE_MODE in impacts[ref]:
             by_maintenance.append(inventory.hosts[ref].name)
-    said = ((REBOOT, by_reboot), (MAINTENANCE, by_maintenance))
-    return tuple(text.format(", ".join(names), noun) for text, names in said if names)
+    texts = ((REBOOT, by_reboot), (MAINTENANCE, by_maintenance))
+    return tuple(text.format(", ".join(names), noun) for text, names in texts if names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +105,9 @@ class HostPart:
 def hosts_meant(
     verb: str, host: str | None, cluster: str | None, inventory: Inventory, *, every: bool = False
 ) -> tuple[Host, ...]:
-    """The hosts with GPUs, or with `every` with none too, that a change is of.
+    """Return the hosts affected by a change: those with GPUs, or all of them if `every` is set.
 
-    Raises UsageError where none is named, HostNotFound.
+    Raises UsageError if neither a host nor a cluster is named, HostNotFound.
     """
     if host is None and cluster is None:
         raise UsageError(f"{verb} needs --host or --cluster", hint="--host '*' means every host with GPUs")
@@ -112,10 +118,10 @@ def hosts_meant(
     return scope.hosts(inventory)
 
 
-def combined(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> Plan[HostStep]:
+def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> Plan[HostStep]:
     """The plan of all hosts; `noun` names the command that shows what came of it."""
     steps = tuple(part.step for part in parts if part.step is not None)
-    rejections = tuple(each for part in parts for each in part.rejections)
+    rejections = tuple(rejection for part in parts for rejection in part.rejections)
     because = tuple(text for part in parts for text in part.because)
     if rejections:
         return Plan(rejections=rejections, withheld=steps)
@@ -123,14 +129,14 @@ def combined(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) ->
     if not steps:
         return Plan(because=because, due=due)
     names = [part.name for part in parts if part.reboots and part.step is not None and not tells_impact(part.step)]
-    told = [part.name for part in parts if part.step is not None and tells_impact(part.step)]
+    names_by_vcenter = [part.name for part in parts if part.step is not None and tells_impact(part.step)]
     return Plan(
         waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),
         because=(*because, *notes),
         afterwards=(
             *((REBOOT.format(", ".join(names), noun),) if names else ()),
-            *((UNTOLD.format(", ".join(told), noun),) if told else ()),
+            *((UNTOLD.format(", ".join(names_by_vcenter), noun),) if names_by_vcenter else ()),
         ),
         due=due,
         reboots=frozenset(part.step.host for part in parts if part.step is not None and part.reboots),
@@ -144,16 +150,16 @@ def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     and what a night has started or suspended there goes back in the morning to the host it knows.
     """
     for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
-        marker = next((found for value in vm.attributes.values() if (found := parse_marker(value))), None)
+        marker = next((marker_found for text in vm.attributes.values() if (marker_found := parse_marker(text))), None)
         if marker is not None:
             hint = "gpuops rotate day brings it back; change the host then"
             yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker.night}", hint=hint)
         elif vm.power is PowerState.SUSPENDED and may_hold_vgpu(vm):
-            what = "its devices cannot be read" if vm.devices is None else "with a vGPU"
+            detail = "its devices cannot be read" if vm.devices is None else "with a vGPU"
             hint = f"resume {vm.name} or shut it down; change the host then"
-            yield Rejection(host.name, f"{vm.name} is suspended there, {what}", hint=hint)
+            yield Rejection(host.name, f"{vm.name} is suspended there, {detail}", hint=hint)
 
 
 def may_hold_vgpu(vm: Vm) -> bool:
-    """Whether it has a vGPU, or nobody can say that it has none."""
+    """Return whether the VM has a vGPU, or may have one."""
     return vm.devices is None or bool(vm.vgpus)

@@ -35,7 +35,7 @@ POSSIBLE, LISTED, CERTAIN = 0, 1, 2
 VgpuOnGpu = tuple[int, str, int]
 """(number of the VM, profile, how certain)."""
 GpuContent = tuple[VgpuOnGpu, ...]
-"""The vGPUs that are on one GPU at the most."""
+"""The vGPUs that may be on one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,16 @@ def make_search_vms(
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
     vms = []
-    for number, each in enumerate(standings):
-        vm = each.vm
+    for number, movability in enumerate(standings):
+        vm = movability.vm
         allowed: frozenset[int] = frozenset()
-        if each.way in ways:
-            refs, _ = targets.of(vm, running=each.way is MoveMethod.VMOTION)
+        if movability.way in ways:
+            refs, _ = targets.of(vm, running=movability.way is MoveMethod.VMOTION)
             allowed = frozenset(numbers[ref] for ref in refs)
         if allowed <= {numbers.get(vm.host or "")}:
             allowed = frozenset()
         running = vm.power is not PowerState.SUSPENDED
-        bindable = bool(allowed) and each.way is MoveMethod.POWERED_OFF and pin is not PinPolicy.NEVER
+        bindable = bool(allowed) and movability.way is MoveMethod.POWERED_OFF and pin is not PinPolicy.NEVER
         memory_mib, reserved_mib = vm.memory_mib or 0, vm.memory_reservation_mib or 0
         alike: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running, bindable)
         if len(vm.profiles) > 1 or seats.get(vm.ref) != 1:
@@ -236,10 +236,10 @@ class ClusterModel:
         return self.slots(host, gpu, content, self.goal.profile).at_least
 
     def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
-        """The slots for further vGPUs of a profile on a GPU that holds this at the most."""
-        known = all(vgpu[2] == CERTAIN for vgpu in content)
-        holding = tuple(sorted(vgpu[1] for vgpu in content)) if known else content
-        key = (self._kinds[host][gpu], known, holding, profile)
+        """The slots for further vGPUs of a profile on a GPU with at most this content."""
+        is_certain = all(vgpu[2] == CERTAIN for vgpu in content)
+        holding = tuple(sorted(vgpu[1] for vgpu in content)) if is_certain else content
+        key = (self._kinds[host][gpu], is_certain, holding, profile)
         if key not in self._slots:
             self._slots[key] = self._compute_slots(self.cluster_hosts[host], gpu, content, profile)
         return self._slots[key]

@@ -81,7 +81,7 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class GpuHolding:
-    """How many vGPUs are on a GPU, at least and at the most; `free`: how much of the goal is free there."""
+    """How many vGPUs are on a GPU, at least and at most; `free`: how much of the goal is free there."""
 
     at_least: int
     at_most: int
@@ -159,9 +159,10 @@ def describe_plan(
     """The chosen sequences by name, as far as the rules of placement confirm each of their moves."""
     before = sum(plans.start.worth for plans in all_plans)
     chosen = [
-        _confirmed(plans, sequence, inventory, catalog) for plans, sequence in zip(all_plans, sequences, strict=True)
+        _confirm_sequence(plans, sequence, inventory, catalog)
+        for plans, sequence in zip(all_plans, sequences, strict=True)
     ]
-    confirmed = all(sequence is asked for sequence, asked in zip(chosen, sequences, strict=True))
+    confirmed = all(admitted is sequence for admitted, sequence in zip(chosen, sequences, strict=True))
     moves: list[PlannedMove] = []
     free = before
     for plans, sequence in zip(all_plans, chosen, strict=True):
@@ -173,19 +174,19 @@ def describe_plan(
         gpus=sum(len(cluster_host.gpus) for plans in all_plans for cluster_host in plans.model.cluster_hosts),
         moves=tuple(moves),
         hosts=tuple(
-            each
+            host_change
             for plans, sequence in zip(all_plans, chosen, strict=True)
-            for each in _changes(plans, sequence.cluster_state)
+            for host_change in _changes(plans, sequence.cluster_state)
         ),
         before=before,
         after=free,
         bound=before + sum(plans.most_to_gain for plans in all_plans),
         proven=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled),
         proven_unpinned=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled_unpinned),
-        assumes=tuple(dict.fromkeys(each for plans in all_plans for each in _assumptions(plans))),
+        assumes=tuple(dict.fromkeys(assumption for plans in all_plans for assumption in _assumptions(plans))),
         settled=min((plans.settled for plans in all_plans), default=limit),
         stays=stays,
-        unclear=tuple(each for plans in all_plans for each in _unclear(plans)),
+        unclear=tuple(unclear_gpu for plans in all_plans for unclear_gpu in _unclear(plans)),
         steps_of_gain=tuple(_gains(before, moves)),
     )
 
@@ -215,7 +216,9 @@ def _choice_of_gpu(mode: VgpuMode | None, policy: AssignmentPolicy | None) -> st
     return f"{where}: any"
 
 
-def _confirmed(plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog) -> MoveSequence:
+def _confirm_sequence(
+    plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog
+) -> MoveSequence:
     """The sequence, or the best part of it whose moves are all admitted."""
     cluster_hosts = plans.model.cluster_hosts
     steps = [
@@ -227,10 +230,12 @@ def _confirmed(plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory
         for number, vm_move in enumerate(sequence.vm_moves)
         if vm_move.gpus and (step_vm := plans.model.search_vms[vm_move.search_vm].vm)
     }
-    held = admitted_moves(steps, inventory, catalog, pins)
-    if held == sequence.moves:
+    admitted_count = admitted_moves(steps, inventory, catalog, pins)
+    if admitted_count == sequence.moves:
         return sequence
-    parts = [replay(plans.model, plans.start.cluster_state, sequence.vm_moves[:moves]) for moves in range(held + 1)]
+    parts = [
+        replay(plans.model, plans.start.cluster_state, sequence.vm_moves[:moves]) for moves in range(admitted_count + 1)
+    ]
     return make_frontier([part for part in parts if part is not None])[-1]
 
 
@@ -285,20 +290,20 @@ def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
 
 def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
     model = plans.model
-    for was, now in zip(plans.start.cluster_state, after, strict=True):
-        cluster_host = model.cluster_hosts[was.number]
+    for before, now in zip(plans.start.cluster_state, after, strict=True):
+        cluster_host = model.cluster_hosts[before.number]
         gpus = [
             GpuChange(
                 address=gpu.address,
-                before=_gpu_holding(plans, was.number, at, was.contents[at]),
+                before=_gpu_holding(plans, before.number, at, before.contents[at]),
                 after=_gpu_holding(plans, now.number, at, content),
                 certain=at not in now.indistinct,
             )
             for at, (gpu, content) in enumerate(zip(cluster_host.gpus, now.contents, strict=True))
-            if was.contents[at] != content or at in now.indistinct
+            if before.contents[at] != content or at in now.indistinct
         ]
         if gpus:
-            yield HostChange(cluster_host.host, was.worth, now.worth, tuple(gpus))
+            yield HostChange(cluster_host.host, before.worth, now.worth, tuple(gpus))
 
 
 def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) -> GpuHolding:
@@ -343,10 +348,12 @@ class Defrag:
         """Which hosts take part: VMs leave no other host, and go to no other."""
         return Scope(self.cluster, self.host)
 
-    def planned(self, inventory: Inventory, catalog: Catalog, kept: Mapping[str, str] = NONE_KEPT) -> Defragmentation:
+    def find_moves(
+        self, inventory: Inventory, catalog: Catalog, reasons_to_stay: Mapping[str, str] = NONE_KEPT
+    ) -> Defragmentation:
         """The moves, what is free before and after them, and why the other VMs stay.
 
-        `kept`: VM ref -> why it is left where it is, beside what the snapshot itself says against its moving.
+        `reasons_to_stay`: VM ref -> why it stays, in addition to the reasons in the snapshot.
 
         Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a
         profile that no host offers.
@@ -361,13 +368,12 @@ class Defrag:
         stays: list[StayingVm] = []
         powered_off: set[str] = set()
         for hosts in _by_cluster(self.scope.hosts(inventory), inventory):
-            # 2. Cluster by cluster: neither CPU features nor networks of hosts are read, and a cluster is where they
-            # are
-            #    alike. Who may move, and to which hosts.
-            movabilities = judge_all(inventory, hosts, catalog, (OPT_OUT,), kept)
+            # 2. Which VMs may move, and to which hosts. VMs stay in their cluster: neither CPU features nor networks of
+            #    hosts are read, and hosts of one cluster have the same.
+            movabilities = judge_all(inventory, hosts, catalog, (OPT_OUT,), reasons_to_stay)
             targets = TargetHosts(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
             states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
-            seats = gpus_per_vm(state for each in states.values() for state in each)
+            seats = gpus_per_vm(state for of_host in states.values() for state in of_host)
             search_vms = make_search_vms(movabilities, seats, targets, ways, self.pin)
             stays += _staying_vms(movabilities, search_vms, targets, ways)
             # 3. The best plans for each number of moves.
@@ -378,7 +384,9 @@ class Defrag:
                 catalog,
             )
             all_plans.append(explore_cluster(model, _first_state(model, states, world), limit))
-            powered_off |= {each.vm.ref for each in movabilities if each.way is MoveMethod.POWERED_OFF}
+            powered_off |= {
+                movability.vm.ref for movability in movabilities if movability.way is MoveMethod.POWERED_OFF
+            }
         # 4. One plan for each cluster within the limit, then names, and the check of every move by the exact rules.
         sequences = combine_clusters(all_plans, limit)
         return describe_plan(
@@ -422,9 +430,9 @@ def _staying_vms(
     targets: TargetHosts,
     ways: frozenset[MoveMethod],
 ) -> Iterator[StayingVm]:
-    for each, search_vm in zip(movabilities, search_vms, strict=True):
-        if each.way not in ways:
-            yield StayingVm(each.vm, each.way, each.reasons)
+    for movability, search_vm in zip(movabilities, search_vms, strict=True):
+        if movability.way not in ways:
+            yield StayingVm(movability.vm, movability.way, movability.reasons)
         elif not search_vm.movable:
-            _, refusals = targets.of(each.vm, running=each.way is MoveMethod.VMOTION)
-            yield StayingVm(each.vm, MoveMethod.NOT, tuple(map(str, refusals)) or ("no other host takes part",))
+            _, refusals = targets.of(movability.vm, running=movability.way is MoveMethod.VMOTION)
+            yield StayingVm(movability.vm, MoveMethod.NOT, tuple(map(str, refusals)) or ("no other host takes part",))

@@ -27,7 +27,7 @@ from gpuops.plan.moving.search import GreedySearch, search_all_orders
 
 
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:
-    """How much more can be free at the most, whatever is moved where. It may be more than any moves reach."""
+    """Return an upper bound on how much more can be freed. It may be more than any moves reach."""
     free_now = sum(now.worth for now in cluster_state)
     free_when_emptied = sum(
         model.worth(now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu[0]].movable))
@@ -89,22 +89,25 @@ def _free_when_packed(model: ClusterModel, cluster_state: ClusterState) -> int |
     if model.goal.profile is not None:
         return _slots_when_packed(packings, model.catalog.profile(model.goal.profile))
     return sum(
-        len(each.gpus) - (sum(each.of_sizes().values()) if each.same_size else each.by_memory) for each in packings
+        len(packing.gpus) - (sum(packing.of_sizes().values()) if packing.same_size else packing.by_memory)
+        for packing in packings
     )
 
 
 def _slots_when_packed(packings: Sequence[_BoardPacking], profile: VgpuProfile | None) -> int | None:
     """Free slots of the profile where the other sizes take no more GPUs than they need; None = not known."""
-    of_board = [each for each in packings if profile is not None and each.board.key == profile.board]
-    if profile is None or not all(each.same_size for each in of_board):
+    of_board = [packing for packing in packings if profile is not None and packing.board.key == profile.board]
+    if profile is None or not all(packing.same_size for packing in of_board):
         return None
     free_slots = 0
-    for each in of_board:
-        others = sum(gpus for size, gpus in each.of_sizes().items() if size != profile.framebuffer_mib)
-        held = sum(
-            profile_held.framebuffer_mib == profile.framebuffer_mib for gpu in each.gpus for profile_held in gpu.content
+    for packing in of_board:
+        other_gpus = sum(gpus for size, gpus in packing.of_sizes().items() if size != profile.framebuffer_mib)
+        profile_slots = sum(
+            profile_held.framebuffer_mib == profile.framebuffer_mib
+            for gpu in packing.gpus
+            for profile_held in gpu.content
         )
-        free_slots += (len(each.gpus) - others) * profile.max_per_gpu - held
+        free_slots += (len(packing.gpus) - other_gpus) * profile.max_per_gpu - profile_slots
     return free_slots
 
 
@@ -129,8 +132,8 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
 
 def _of_no_use(model: ClusterModel, board: Board) -> bool:
     """Whether GPUs of this model cannot run the profile that is wanted."""
-    wanted = model.catalog.profile(model.goal.profile) if model.goal.profile is not None else None
-    return wanted is not None and wanted.board != board.key
+    goal_profile = model.catalog.profile(model.goal.profile) if model.goal.profile is not None else None
+    return goal_profile is not None and goal_profile.board != board.key
 
 
 TABLES: Final = 4000
@@ -212,7 +215,7 @@ def _shorten(model: ClusterModel, sequence: MoveSequence, start: MoveSequence) -
     """The sequence without moves that it does not need: a VM that moves twice may go at once."""
     vm_moves, times = sequence.vm_moves, Counter(vm_move.search_vm for vm_move in sequence.vm_moves)
     for vm_move in [vm_move for vm_move in vm_moves if times[vm_move.search_vm] > 1][:_REPLAYS]:
-        without = tuple(each for each in vm_moves if each is not vm_move)
+        without = tuple(kept_move for kept_move in vm_moves if kept_move is not vm_move)
         tried = replay(model, start.cluster_state, without)
         if tried is not None and tried.worth >= sequence.worth:
             vm_moves = without
@@ -238,4 +241,4 @@ def combine_clusters(all_plans: Sequence[ClusterPlans], limit: int) -> tuple[Mov
                 if total <= limit and (total not in after or freed > after[total][0]):
                     after[total] = (freed, (*sequences, sequence))
         best = after
-    return min(best.items(), key=lambda each: (-each[1][0], each[0]))[1][1]
+    return min(best.items(), key=lambda moves_and_gain: (-moves_and_gain[1][0], moves_and_gain[0]))[1][1]

@@ -89,7 +89,7 @@ class MovabilityCase:
     inventory: Inventory
     catalog: Catalog
     marks: Sequence[Mark]
-    kept: Mapping[str, str] = field(default_factory=dict)
+    reasons_to_stay: Mapping[str, str] = field(default_factory=dict)
     """VM ref -> why the caller wants it left where it is."""
 
 
@@ -97,12 +97,18 @@ Reasons = Iterator[str]
 
 
 def judge_all(
-    inventory: Inventory, hosts: Iterable[Host], catalog: Catalog, marks: Sequence[Mark], kept: Mapping[str, str]
+    inventory: Inventory,
+    hosts: Iterable[Host],
+    catalog: Catalog,
+    marks: Sequence[Mark],
+    reasons_to_stay: Mapping[str, str],
 ) -> list[Movability]:
     """The movability of the VMs of these hosts that have a vGPU and are not off, by host and name."""
     return [
         judge_movability(
-            MovabilityCase(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, marks, kept)
+            MovabilityCase(
+                vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, marks, reasons_to_stay
+            )
         )
         for host in hosts
         for vm in sorted(inventory.vms_on(host), key=lambda vm: (vm.name, vm.ref))
@@ -140,8 +146,8 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 def owner_reasons(case: MovabilityCase) -> Reasons:
     """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
     yield from filter(None, (left_to_manager(case.vm), lends(case.vm)))
-    if case.vm.ref in case.kept:
-        yield case.kept[case.vm.ref]
+    if case.vm.ref in case.reasons_to_stay:
+        yield case.reasons_to_stay[case.vm.ref]
     for mark in case.marks:
         on = mark.on(case.vm)
         if on is not False:
@@ -201,8 +207,8 @@ def plugin_reasons(case: MovabilityCase) -> Reasons:
     settings = case.vm.extra_config or {}
     for ordinal in (passthru_number(device.key) for device in case.vm.devices or ()):
         for name in _PLUGIN_PARAMETERS:
-            value = settings.get(f"pciPassthru{ordinal}.cfg.{name}", "")
-            if value not in ("", "0"):
+            parameter = settings.get(f"pciPassthru{ordinal}.cfg.{name}", "")
+            if parameter not in ("", "0"):
                 yield f"{name} rules out vMotion"
 
 
@@ -218,7 +224,7 @@ class TargetHosts:
     hosts: Sequence[Host]
     cluster: Cluster | None
     inventory: Inventory
-    _known: dict[tuple[object, ...], tuple[frozenset[str], tuple[Rejection, ...]]] = field(default_factory=dict)
+    _answers: dict[tuple[object, ...], tuple[frozenset[str], tuple[Rejection, ...]]] = field(default_factory=dict)
 
     def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
         """Refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
@@ -227,24 +233,24 @@ class TargetHosts:
         # has the CPU that it reserves there already.
         reserved = (vm.cpu_reservation_mhz, vm.host) if vm.cpu_reservation_mhz else None
         alike = (vm.profiles, vm.vcpus, vm.memory_mib, reserved, vm.datastores, vm.vapp, vm.unreadable, rules, running)
-        if alike not in self._known:
+        if alike not in self._answers:
             headroom = Headroom(vm, self.inventory)
             refused = {host.ref: next(self._refusals(vm, host, headroom, running), None) for host in self.hosts}
-            self._known[alike] = (
+            self._answers[alike] = (
                 frozenset(ref for ref, refusal in refused.items() if refusal is None),
                 tuple(refusal for refusal in refused.values() if refusal is not None),
             )
-        return self._known[alike]
+        return self._answers[alike]
 
     def _refusals(self, vm: Vm, host: Host, headroom: Headroom, running: bool) -> Iterator[Rejection]:
-        wanted = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
+        wish = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
         for question in _FILTERS:
-            refusal = question(wanted, host, self.inventory)
+            refusal = question(wish, host, self.inventory)
             if refusal is not None:
                 yield refusal
-        kept = headroom.refusal(host)
-        if kept is not None:
-            yield kept
+        headroom_refusal = headroom.refusal(host)
+        if headroom_refusal is not None:
+            yield headroom_refusal
         for rule in self._rules(vm):
             if not rule.allows(host.ref):
                 yield Rejection(host.name, f"DRS rule {rule.name!r} keeps {vm.name} off it")
@@ -271,26 +277,26 @@ def admitted_moves(
     for number, step in enumerate(steps):
         if number in pins:
             inventory = project(ReconfigureVm(step.vm, VmChange(extra_config=pins[number])), inventory, catalog)
-        if not _admitted(step, inventory, catalog):
+        if not _is_admitted(step, inventory, catalog):
             return number
         lost, before = _without_place(step.host, inventory, catalog), inventory
         inventory = project(step, inventory, catalog)
         if not _without_place(step.host, inventory, catalog) <= lost:
             return number
         target = inventory.hosts[step.host]
-        if any(each.too_few for each in reserved_left([target], before, inventory, catalog)):
+        if any(shortage.too_few for shortage in reserved_left([target], before, inventory, catalog)):
             return number
     return len(steps)
 
 
-def _admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bool:
+def _is_admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bool:
     vm, host = inventory.vm(step.vm), inventory.hosts.get(step.host)
     if host is None:
         return False
-    wanted = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
-    if refusals(wanted, host, inventory) or Headroom(vm, inventory).refusal(host) is not None:
+    wish = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
+    if refusals(wish, host, inventory) or Headroom(vm, inventory).refusal(host) is not None:
         return False
-    seating = seat(vm, wanted.demands, host, inventory, catalog)
+    seating = seat(vm, wish.demands, host, inventory, catalog)
     return seating.complete and not seating.doubts
 
 

@@ -1,6 +1,6 @@
 """What a move does: on which GPU a host puts a VM that arrives, as far as that is certain, and sequences of moves.
 
-`search.py` calls it. A host chooses the GPU itself and vMotion cannot be told otherwise, so such a move
+`search.py` calls it. The host chooses the GPU itself, and vMotion has no option for it, so such a move
 counts only as far as the host's documented policy leaves no choice:
 
 * one GPU is possible: the VM is on it;
@@ -93,9 +93,9 @@ def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arriv
             # The first GPU stands for the one that it is; which VMs were beside the new one is no longer known.
             indistinct |= set(vgpu_arrival.gpus)
             fixed |= {vgpu[0] for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
-        one = vgpu_arrival.gpus if vgpu_arrival.basis is ArrivalBasis.ANY else vgpu_arrival.gpus[:1]
+        chosen_gpus = vgpu_arrival.gpus if vgpu_arrival.basis is ArrivalBasis.ANY else vgpu_arrival.gpus[:1]
         sure = POSSIBLE if vgpu_arrival.basis is ArrivalBasis.ANY else CERTAIN
-        for gpu in one:
+        for gpu in chosen_gpus:
             contents[gpu] = (*contents[gpu], (search_vm.number, profile, sure))
         touched += vgpu_arrival.gpus
         basis = max(basis, vgpu_arrival.basis, key=list(ArrivalBasis).index)
@@ -196,15 +196,15 @@ def _possible_choices(
     `open_to_host`: the GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own.
     """
     cluster_host = model.cluster_hosts[host]
-    told = all(vgpu[2] == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
-    told = told and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
+    is_certain = all(vgpu[2] == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
+    is_certain = is_certain and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
     by_mode: dict[VgpuMode | None, list[int]] = {}
     for gpu in open_to_host:
         by_mode.setdefault(cluster_host.gpus[gpu].vgpu_mode, []).append(gpu)
     gpus_possible: list[int] = []
-    ruled = told
+    ruled = is_certain
     for mode, gpus in by_mode.items():
-        order = _order_of_choice(model, host, mode, real, gpus) if told else None
+        order = _order_of_choice(model, host, mode, real, gpus) if is_certain else None
         ruled = ruled and order is not None
         gpus_possible += gpus if order is None else _first_ranks(order, open_to_host)
     return tuple(sorted(gpus_possible)), ruled
@@ -290,8 +290,8 @@ def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove
     arrival = arrival_of(model, cluster_state[vm_move.to], vm_move)
     if arrival is None:
         return None
-    here = remove_vm(model, source, search_vm)
-    return None if here is None else with_host(with_host(cluster_state, here), arrival.now)
+    source_after = remove_vm(model, source, search_vm)
+    return None if source_after is None else with_host(with_host(cluster_state, source_after), arrival.now)
 
 
 def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[VmMove]) -> MoveSequence | None:
@@ -347,20 +347,20 @@ def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | 
 
 def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[SearchVm]:
     """The VMs of the host that may move, one of each kind on GPUs that are alike."""
-    known = set()
+    yielded_kinds = set()
     for gpu, content in enumerate(now.contents):
         for number in dict.fromkeys(vgpu[0] for vgpu in content):
             search_vm = model.search_vms[number]
             alike = (search_vm.kind, model.kind_of_gpu(now.number, gpu, content))
-            if search_vm.movable and number not in now.fixed and alike not in known:
-                known.add(alike)
+            if search_vm.movable and number not in now.fixed and alike not in yielded_kinds:
+                yielded_kinds.add(alike)
                 yield search_vm
 
 
 def distinct_hosts(cluster_state: ClusterState, without: HostContents | None = None) -> Iterator[HostContents]:
     """The hosts, one of each set that is alike."""
-    known = set()
+    yielded_keys = set()
     for now in cluster_state:
-        if now is not without and now.key not in known:
-            known.add(now.key)
+        if now is not without and now.key not in yielded_keys:
+            yielded_keys.add(now.key)
             yield now

@@ -4,7 +4,7 @@ Problem: the host chooses the GPU of a VM that arrives, so who arrives first may
 The largest first, each on the host with the most room, finds a way mostly; where it does not, another order may.
 Choice: a search of all orders and hosts, depth first, in which that usual way is the first one that is tried. VMs that
 are alike are one, and so are orders that lead to the same GPUs. A VM that finds no place now finds none after others
-have come, for nobody makes room by arriving; so more of one kind than fit without the others end it at once.
+have come, because no arrival makes room; so more of one kind than fit without the others end it at once.
 After `MOST_TRIES` questions it gives up, and says so.
 What this gives up: VMs that run elsewhere stay where they are; room is not made by moving those first.
 
@@ -30,7 +30,7 @@ Admit = Callable[[Vm, Host, Inventory], Inventory | None]
 
 @dataclass(frozen=True, slots=True)
 class PlacesFound:
-    """Who goes where, in this order. `whole` False = the search gave up: that there is no way is not proven."""
+    """The VMs with their hosts, in this order. `whole` False = the search gave up: that there is no way is not proven."""
 
     places: tuple[tuple[Vm, Host], ...] | None
     whole: bool
@@ -64,10 +64,10 @@ class _Search:
     """By ref of a VM; those of one kind may stand for each other."""
     tries: int = 0
     failed: set[object] = field(default_factory=set)
-    """What is known to lead nowhere: who still waits, and what is on each host."""
+    """The states that are known to lead nowhere: the waiting VMs, and the content of each host."""
 
     def too_many(self, vms: Sequence[Vm], inventory: Inventory) -> bool:
-        """Whether there are more of one kind than find a place when nobody else comes."""
+        """Return whether there are more VMs of one kind than find a place without any others."""
         return any(not self._fit([vm for vm in vms if self.kinds[vm.ref] == kind], inventory) for kind in self._all())
 
     def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
@@ -94,8 +94,8 @@ class _Search:
             return None
         choices = self._choices(groups, inventory)
         for vm, host, after in choices or ():
-            rest = [each for each in groups[0] if each is not vm]
-            following = self.place([rest, *groups[1:]] if rest else groups[1:], after)
+            remaining_vms = [waiting_vm for waiting_vm in groups[0] if waiting_vm is not vm]
+            following = self.place([remaining_vms, *groups[1:]] if remaining_vms else groups[1:], after)
             if following is not None:
                 return [(vm, host), *following]
             if self.tries > MOST_TRIES:
@@ -106,14 +106,14 @@ class _Search:
     def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
         """Every VM that may come next, one of each kind, with each host that takes it; none where one of all finds
         no place."""
-        found: list[tuple[Vm, Host, Inventory]] = []
+        arrivals: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
             for vm in self._one_of_each(group):
                 choices = list(self._on_each(vm, inventory))
                 if not choices:
                     return []
-                found += choices if number == 0 else ()
-        return found
+                arrivals += choices if number == 0 else ()
+        return arrivals
 
     def _on_each(self, vm: Vm, inventory: Inventory) -> Iterator[tuple[Vm, Host, Inventory]]:
         for ref in self.targets[vm.ref]:
@@ -125,15 +125,15 @@ class _Search:
                 yield vm, inventory.hosts[ref], after
 
     def _one_of_each(self, group: Sequence[Vm]) -> Iterator[Vm]:
-        seen: set[int] = set()
+        yielded_kinds: set[int] = set()
         for vm in group:
             kind = self.kinds[vm.ref]
-            if kind not in seen:
-                seen.add(kind)
+            if kind not in yielded_kinds:
+                yielded_kinds.add(kind)
                 yield vm
 
     def _state(self, groups: list[list[Vm]], inventory: Inventory) -> object:
-        """Who waits, by kind, and what is on the hosts that may take somebody, by kind too."""
+        """Return the waiting VMs by kind, and the content of the hosts that may take one of them, by kind too."""
         waiting = tuple(tuple(sorted(self.kinds[vm.ref] for vm in group)) for group in groups)
         hosts = sorted({ref for refs in self.targets.values() for ref in refs})
         return waiting, tuple(self._on(inventory.hosts[ref], inventory) for ref in hosts)
@@ -143,7 +143,9 @@ class _Search:
         gpus = tuple(
             (
                 None if gpu.vms is None else tuple(sorted(map(self._name, gpu.vms))),
-                None if gpu.vgpus is None else tuple(sorted((each.profile, each.start or 0) for each in gpu.vgpus)),
+                None
+                if gpu.vgpus is None
+                else tuple(sorted((placement.profile, placement.start or 0) for placement in gpu.vgpus)),
             )
             for gpu in host.gpus
         )
@@ -160,7 +162,7 @@ def _kinds(vms: Sequence[Vm], targets: Mapping[str, Sequence[str]], single: Coll
 
 
 def _needs(vm: Vm, targets: Mapping[str, Sequence[str]], single: Collection[str]) -> object:
-    devices = None if vm.devices is None else tuple(replace(each, key=0) for each in vm.devices)
+    devices = None if vm.devices is None else tuple(replace(device, key=0) for device in vm.devices)
     settings = tuple(sorted((vm.extra_config or {}).items()))
     size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
     where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power

@@ -63,12 +63,12 @@ class GreedySearch:
     def sequences(self, sequence: MoveSequence) -> Frontier:
         """The frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
         improvements = [sequence]
-        again = True
-        while again:
+        has_improved = True
+        while has_improved:
             before = improvements[-1].worth
             improvements += self._by_departures(improvements[-1])
             improvements += self._by_filling_hosts(improvements[-1])
-            again = improvements[-1].worth > before
+            has_improved = improvements[-1].worth > before
         return make_frontier(improvements)
 
     def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
@@ -118,7 +118,7 @@ class GreedySearch:
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
         """Each departure tried once, the cheapest first; where its host has changed meanwhile it is computed anew."""
         improvements: list[MoveSequence] = []
-        heap = [each for now in sequence.cluster_state for each in self._departures_of_host(now)]
+        heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
         heapq.heapify(heap)
         queued = set(heap)
         while heap:
@@ -172,15 +172,17 @@ class GreedySearch:
             return None
         key = (now.number, now.key, search_vm.kind)
         if key not in self._fits:
-            ranked = [rank for rank, _ in self._ranked(now, search_vm)]
+            ranked = [rank for rank, _ in self._arrival_costs(now, search_vm)]
             self._fits[key] = min(ranked) if ranked else None
         return self._fits[key]
 
     def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
         """The move of the VM to this host, which takes it, by the way that costs the least."""
-        return VmMove(search_vm.number, now.number, min(self._ranked(now, search_vm))[1])
+        return VmMove(search_vm.number, now.number, min(self._arrival_costs(now, search_vm))[1])
 
-    def _ranked(self, now: HostContents, search_vm: SearchVm) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _arrival_costs(
+        self, now: HostContents, search_vm: SearchVm
+    ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """What each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
         for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
             if arrival.now.worth >= now.worth:
@@ -197,20 +199,20 @@ class GreedySearch:
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """The sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
         for number in sorted(search_vm.allowed):
-            for other in (
+            for blocker in (
                 distinct_movable_vms(self.model, sequence.cluster_state[number]) if self.room_for_others > 0 else ()
             ):
                 self.room_for_others -= 1
-                left = remove_vm(self.model, sequence.cluster_state[number], other)
-                if other is search_vm or left is None or self._rank(left, search_vm) is None:
+                host_after = remove_vm(self.model, sequence.cluster_state[number], blocker)
+                if blocker is search_vm or host_after is None or self._rank(host_after, search_vm) is None:
                     continue
-                target = self._best_target(sequence.cluster_state, other, without=number)
+                target = self._best_target(sequence.cluster_state, blocker, without=number)
                 if target is None:
                     continue
-                first = _with_move(self.model, sequence, self._move(sequence.cluster_state[target], other))
-                both = None if first is None else _with_move(self.model, first, self._move(left, search_vm))
-                if both is not None:
-                    return both
+                first = _with_move(self.model, sequence, self._move(sequence.cluster_state[target], blocker))
+                both_moved = None if first is None else _with_move(self.model, first, self._move(host_after, search_vm))
+                if both_moved is not None:
+                    return both_moved
         return None
 
     def _there_and_back(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
@@ -218,22 +220,26 @@ class GreedySearch:
 
         One vMotion cannot move a VM between GPUs of one host.
         """
-        own = host_of(sequence.cluster_state, search_vm)
-        for number in sorted(search_vm.allowed) if own is not None and own.number in search_vm.allowed else ():
+        own_host = host_of(sequence.cluster_state, search_vm)
+        for number in (
+            sorted(search_vm.allowed) if own_host is not None and own_host.number in search_vm.allowed else ()
+        ):
             if self.room_for_others <= 0:
                 return None
             self.room_for_others -= 1
-            gone = None if own is None else _with_move(self.model, sequence, VmMove(search_vm.number, number))
+            moved_away = (
+                None if own_host is None else _with_move(self.model, sequence, VmMove(search_vm.number, number))
+            )
             back = (
                 None
-                if own is None or gone is None
-                else _with_move(self.model, gone, VmMove(search_vm.number, own.number))
+                if own_host is None or moved_away is None
+                else _with_move(self.model, moved_away, VmMove(search_vm.number, own_host.number))
             )
             if (
                 back is not None
-                and own is not None
+                and own_host is not None
                 and back.worth >= sequence.worth
-                and back.cluster_state[own.number].key != own.key
+                and back.cluster_state[own_host.number].key != own_host.key
             ):
                 return back
         return None
@@ -255,13 +261,13 @@ class _Departure:
 
 def _departures_from(model: ClusterModel, now: HostContents, gpu: int, content: GpuContent) -> Iterator[_Departure]:
     worth = model.worth(now.number, gpu, content)
-    known: set[tuple[int, ...]] = set()
+    yielded_kinds: set[tuple[int, ...]] = set()
     for vms in _departure_sets(model, content):
-        left = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
-        gain = model.worth(now.number, gpu, left) - worth
+        remaining = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
+        gain = model.worth(now.number, gpu, remaining) - worth
         kinds = tuple(sorted(model.search_vms[vm].kind for vm in vms))
-        if gain > 0 and kinds not in known:
-            known.add(kinds)
+        if gain > 0 and kinds not in yielded_kinds:
+            yielded_kinds.add(kinds)
             yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
 
 
@@ -296,27 +302,27 @@ class ExactResult:
 
 
 def search_all_orders(
-    model: ClusterModel, known: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
+    model: ClusterModel, known_plans: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
 ) -> ExactResult:
     """The best plans of up to `limit` moves.
 
-    `known`: plans that were found by other means. `most`: no more than this can be freed. `binding`: VMs may be bound.
+    `known_plans`: the plans of the greedy search. `most`: the most that can be freed. `binding`: VMs may be bound.
     """
-    start = known[0]
-    best, layer, moves, proven = known, [start], 0, limit
-    seen = {_key(start.cluster_state)}
+    start = known_plans[0]
+    best, layer, moves, proven = known_plans, [start], 0, limit
+    visited = {_key(start.cluster_state)}
     gain_steps: GainSteps = {}
     # Breadth first: a layer holds the sequences of so many moves that may still lead to something better.
     while layer and moves < limit:
         new_sequences: list[MoveSequence] = []
         for after in one_move_further(model, layer, binding=binding):
             key = _key(after.cluster_state)
-            if key in seen:
+            if key in visited:
                 continue
             # The budget is spent inside this layer, so only the layers before it are proven.
-            if len(seen) >= budget:
+            if len(visited) >= budget:
                 return ExactResult(make_frontier([*best, *new_sequences]), min(proven, moves))
-            seen.add(key)
+            visited.add(key)
             new_sequences.append(after)
             # Counted on several GPUs: more may be free than is found here, so only the layers before it are proven.
             if after.overcounted:
@@ -340,17 +346,17 @@ def _may_win(
     model: ClusterModel, sequence: MoveSequence, best: Frontier, most: int, limit: int, gain_steps: GainSteps
 ) -> bool:
     """Whether further moves can free as much as a known plan with fewer moves, or more than any known plan."""
-    worths = [known.worth for known in best]
-    for more, moves in enumerate(_fewest_moves(model, sequence.cluster_state, gain_steps), 1):
-        if sequence.moves + moves > limit or sequence.worth + more > most:
+    worths = [plan.worth for plan in best]
+    for gain, moves in enumerate(_fewest_moves(model, sequence.cluster_state, gain_steps), 1):
+        if sequence.moves + moves > limit or sequence.worth + gain > most:
             return False
-        at = bisect_right(worths, sequence.worth + more - 1)
+        at = bisect_right(worths, sequence.worth + gain - 1)
         if at == len(best) or best[at].moves > sequence.moves + moves:
             return True
     return False
 
 
-def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, known: GainSteps) -> Iterator[int]:
+def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: GainSteps) -> Iterator[int]:
     """Lower bounds on the moves that free one more, two more and so on, whatever room there is.
 
     The cheapest gains of all GPUs, added up. A VM on several GPUs frees on each of them, so the sum is divided by the
@@ -363,9 +369,9 @@ def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, known: GainS
         shared = max(shared, *spread.values(), 1)
         for gpu, content in enumerate(now.contents):
             alike = model.kind_of_gpu(now.number, gpu, content)
-            if alike not in known:
-                known[alike] = tuple(_gain_steps(model, now.number, gpu, content))
-            steps += known[alike]
+            if alike not in gain_steps:
+                gain_steps[alike] = tuple(_gain_steps(model, now.number, gpu, content))
+            steps += gain_steps[alike]
     total = Fraction()
     for moves, gain in sorted(steps):
         for _ in range(gain):
@@ -384,7 +390,9 @@ def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -
     best = [0]
     for moves in range(1, len(movable) + 1):
         sets = _sets_of_departing_vms(movable, moves, whole=model.goal.profile is None)
-        worths = [model.worth(host, gpu, tuple(vgpu for vgpu in content if vgpu[0] not in gone)) for gone in sets]
+        worths = [
+            model.worth(host, gpu, tuple(vgpu for vgpu in content if vgpu[0] not in departing)) for departing in sets
+        ]
         best.append(max(worths, default=start) - start)
     at = 0
     while at < len(best) - 1:

@@ -51,8 +51,8 @@ def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
         yield f"DRS of cluster {cluster.name} is {cluster.drs_behavior or 'in no mode that can be read'}"
     if cluster.drs_options is None:
         yield f"the advanced options of DRS of cluster {cluster.name} cannot be read"
-    elif (value := drs_option(cluster, EVACUATION)) != "-1":
-        yield f"{EVACUATION} of cluster {cluster.name} is {_said(value)}, not -1"
+    elif (setting := drs_option(cluster, EVACUATION)) != "-1":
+        yield f"{EVACUATION} of cluster {cluster.name} is {_format_option(setting)}, not -1"
 
 
 # assumption: drs-vgpu-vms
@@ -61,14 +61,14 @@ def balancing_obstacles(cluster: Cluster) -> Iterator[str]:
     if cluster.drs_options is None:
         return
     for name in (AUTOMATION, MOVES_AT_ONCE):
-        if (value := drs_option(cluster, name)) != "1":
-            yield f"{name} is {_said(value)}, not 1"
+        if (setting := drs_option(cluster, name)) != "1":
+            yield f"{name} is {_format_option(setting)}, not 1"
     if drs_option(cluster, STUN_TOLERATED) is None:
         yield f"{STUN_TOLERATED} is not set"
 
 
-def _said(value: str | None) -> str:
-    return "not set" if value is None else repr(value)
+def _format_option(setting: str | None) -> str:
+    return "not set" if setting is None else repr(setting)
 
 
 TOLERATED_S: Final = 100
@@ -85,26 +85,26 @@ class Stun:
 
 def stun_between(vm: Vm, hosts: Iterable[Host]) -> Stun | None:
     """The estimate for a move of the VM between these hosts; None = unknown, or the VM has no vGPU."""
-    found = [list(_of_host(vm, host)) for host in hosts]
-    if not vm.vgpus or not all(found):
+    estimates_by_host = [list(_of_host(vm, host)) for host in hosts]
+    if not vm.vgpus or not all(estimates_by_host):
         return None
-    seconds = [each for of_host in found for each in of_host]
+    seconds = [estimate for of_host in estimates_by_host for estimate in of_host]
     return Stun(min(seconds), max(seconds))
 
 
 def _of_host(vm: Vm, host: Host) -> Iterator[int]:
     """The sum over its vGPUs at each bandwidth for which the host has an estimate of all of them."""
-    told = host.config_target.stuns if host.config_target is not None else ()
-    for bandwidth in dict.fromkeys(each.bandwidth_mbps for each in told):
-        at = {each.profile: each.stun_s for each in told if each.bandwidth_mbps == bandwidth}
+    estimates = host.config_target.stuns if host.config_target is not None else ()
+    for bandwidth in dict.fromkeys(estimate.bandwidth_mbps for estimate in estimates):
+        at = {estimate.profile: estimate.stun_s for estimate in estimates if estimate.bandwidth_mbps == bandwidth}
         if all(profile in at for profile in vm.profiles):
             yield sum(at[profile] for profile in vm.profiles)
 
 
 def tolerated_s(cluster: Cluster | None) -> int:
     """The longest stun that the cluster tolerates."""
-    said = drs_option(cluster, STUN_TOLERATED) or ""
-    return int(said) if said.isdecimal() else TOLERATED_S
+    text = drs_option(cluster, STUN_TOLERATED) or ""
+    return int(text) if text.isdecimal() else TOLERATED_S
 
 
 def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rejection | None:
@@ -119,4 +119,4 @@ def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rej
 
 def own_stun_settings(vm: Vm) -> tuple[str, ...]:
     """The VM's settings that are named after stun, `key = value`."""
-    return tuple(f"{key} = {value}" for key, value in sorted((vm.extra_config or {}).items()) if "stun" in key.lower())
+    return tuple(f"{key} = {text}" for key, text in sorted((vm.extra_config or {}).items()) if "stun" in key.lower())

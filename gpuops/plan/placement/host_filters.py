@@ -196,5 +196,5 @@ def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
 def limit_slots(bars_on_host: Sequence[Bar], slots: Slots) -> Slots:
     """Return the slots that remain usable in spite of these reasons."""
     for bar in bars_on_host:
-        slots = Slots(0, 0, bar.because) if bar.certain else slots.doubted(bar.because)
+        slots = Slots(0, 0, bar.because) if bar.certain else slots.as_doubtful(bar.because)
     return slots

@@ -257,7 +257,9 @@ class RoomByMoves:
                 from gpuops.plan.moving.defrag import Defrag
 
                 self._cached_moves[key] = (
-                    Defrag(profile, _MOST_MOVES, cluster=cluster).planned(self.world, catalog, self._yet_to_run).moves
+                    Defrag(profile, _MOST_MOVES, cluster=cluster)
+                    .find_moves(self.world, catalog, self._yet_to_run)
+                    .moves
                 )
         return self._cached_moves[key]
 

@@ -23,7 +23,7 @@ from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, option_of, signature
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
-from gpuops.plan.core.versions import unsupported
+from gpuops.plan.core.versions import unsupported_option
 from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, kept_pins, only_requested, other_gpus, vgpus
 from gpuops.plan.devices.requested import (
     Answer,
@@ -135,14 +135,14 @@ class Attach:
         """Plan the attachment in this snapshot. Raises UsageError for unknown names and impossible options."""
         self._check()
         vm = inventory.find_vm(self.vm)
-        unsupported_option = unsupported(
+        unsupported = unsupported_option(
             inventory.api_version,
             dynamic=self._is_dynamic,
             label=self.label is not None,
             group=self.device_group is not None,
         )
-        if unsupported_option is not None:
-            return refuse(Rejection(vm.name, unsupported_option, hint="leave that option out, or use a newer vCenter"))
+        if unsupported is not None:
+            return refuse(Rejection(vm.name, unsupported, hint="leave that option out, or use a newer vCenter"))
         hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device) or self._is_dynamic)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:

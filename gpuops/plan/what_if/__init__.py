@@ -1,4 +1,4 @@
-"""Compares a fleet with the same fleet after changes that nobody has made; `gpuops what-if` shows it.
+"""Compares a fleet with the same fleet after assumed changes; `gpuops what-if` shows it.
 
 * `gpu_models.py`   which GPU model is meant, and which vGPU profiles a GPU offers in a mode
 * `new_hosts.py`    hosts that are added, made as one that is there
@@ -10,5 +10,5 @@
 * `question.py`     `WhatIf.answer`: both fleets, the same requests, the same night
 
 A changed snapshot is a snapshot: requests are placed by `plan/queue`, VMs restart by `plan/hosts/readiness`, nights are
-planned by `plan/rotation`, and none of them knows that nobody has made the change.
+planned by `plan/rotation`, and none of them knows that the change is assumed.
 """

@@ -1,11 +1,11 @@
-"""What is asked of both fleets, and what becomes of it: requests of a file, recorded days, or made-up arrivals.
+"""Makes the requests for both fleets, and places them: requests of a file, recorded days, or made-up arrivals.
 
 * a file: its requests, placed as `gpuops place --file` places them, the largest first;
 * recorded days: of each profile the vGPUs by which the most that ran at once on a day is above what runs now, each in a
   VM as large as the median VM with that profile. Of one profile the most may have been at another hour than of another;
 * made-up arrivals: so many VMs, each as one drawn by the seed from those that run with GPUs now.
 
-Arrivals, recorded or made up, are placed in their order, each when nobody knows who comes next; none of them leaves.
+Arrivals, recorded or made up, are placed in their order, each without knowledge of the next; none of them leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuops.plan.what_if.gpu_models import board_of
 from gpuops.plan.what_if.seeded import drawn
 
 MOST_DAYS: Final = 28
-"""So many recorded days are asked of the fleets at the most, the last ones."""
+"""The number of recorded days to place at most, the last ones."""
 
 Peaks = Mapping[str, Mapping[date, int]]
 """By profile and day, the most vGPUs that ran at once."""
@@ -54,7 +54,7 @@ class FleetDemand:
     source: DemandSource
     draws: tuple[tuple[Workload, ...], ...] = ()
     because: str = ""
-    """Why there are none."""
+    """Why there are no requests."""
     any_model: bool = False
     """Whether one without a place may have vGPUs of its size and series of another GPU model."""
 
@@ -88,18 +88,18 @@ def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
     days = sorted({day for of_days in peaks.values() for day in of_days})[-MOST_DAYS:]
     draws = []
     for day in days:
-        wanted = {
+        beyond_running = {
             profile: of_days.get(day, 0) - running.get(profile, 0)
             for profile, of_days in sorted(peaks.items())
             if typical.get(profile) is not None
         }
         arrivals = [
             replace(typical_one, name=f"{profile} {number}", profile=profile)
-            for profile, more in wanted.items()
+            for profile, count in beyond_running.items()
             if (typical_one := typical[profile]) is not None
-            for number in range(1, more + 1)
+            for number in range(1, count + 1)
         ]
-        draws.append(tuple(sorted(arrivals, key=lambda each: drawn(day.toordinal(), each.name, 2**32))))
+        draws.append(tuple(sorted(arrivals, key=lambda arrival: drawn(day.toordinal(), arrival.name, 2**32))))
     if not any(draws):
         return FleetDemand(DemandSource.NONE, because=f"on none of {len(days)} recorded days more ran than now")
     return FleetDemand(DemandSource.RECORDED, tuple(draws))
@@ -115,8 +115,8 @@ def _typical(vms: Sequence[Vm]) -> Workload | None:
 def made_up_demand(inventory: Inventory, catalog: Catalog, arrivals: int, seeds: int) -> FleetDemand:
     """So many VMs by each seed, drawn from those that run with GPUs now."""
     vms = sorted(inventory.vms.values(), key=lambda vm: (vm.name, vm.ref))
-    known = (_workload(vm, inventory, catalog) for vm in vms if vm.power is PowerState.ON)
-    alike = [workload for workload in known if workload is not None]
+    candidates = (_workload(vm, inventory, catalog) for vm in vms if vm.power is PowerState.ON)
+    alike = [workload for workload in candidates if workload is not None]
     if not alike:
         return FleetDemand(DemandSource.NONE, because="no VM with a GPU runs that requests could be made up as")
     return FleetDemand(
@@ -134,16 +134,18 @@ def made_up_demand(inventory: Inventory, catalog: Catalog, arrivals: int, seeds:
 def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None:
     """The request for a VM like this one; None = it has no GPU, or devices that a request cannot ask for by kind."""
     devices = vm.devices or ()
-    if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(each, "group", None) for each in devices):
+    if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(device, "group", None) for device in devices):
         return None
     bare = Workload(vm.name, vm.vcpus, vm.memory_mib)
     if len(vm.vgpus) == len(devices):
         counts = {profile: vm.profiles.count(profile) for profile in vm.profiles}
-        (first, number), *more = counts.items()
-        return replace(bare, profile=first, count=number, more=tuple(Vgpus(*each) for each in more))
+        (first, number), *further = counts.items()
+        return replace(
+            bare, profile=first, count=number, more=tuple(Vgpus(*profile_and_count) for profile_and_count in further)
+        )
     host = inventory.host_of(vm)
-    whole = [each for each in devices if isinstance(each, DirectPathDevice | DynamicDevice)]
-    at = [each.address if isinstance(each, DirectPathDevice) else each.assigned for each in whole]
+    whole = [device for device in devices if isinstance(device, DirectPathDevice | DynamicDevice)]
+    at = [device.address if isinstance(device, DirectPathDevice) else device.assigned for device in whole]
     gpus = [host.gpu(address) if host is not None and address is not None else None for address in at]
     models = {board.key for gpu in gpus if gpu is not None and (board := board_of(gpu, catalog)) is not None}
     if len(whole) < len(devices) or None in gpus or len(models) != 1:
@@ -163,14 +165,14 @@ def place_demand(
     queue = Queue(world, catalog, explain=False, pin=PinPolicy.AUTO, any_reason=False)
     if demand.source is DemandSource.FILE:
         queue = queue.with_best(workloads)
-        workloads = [each.workload for each in queue.answers]
+        workloads = [answer.workload for answer in queue.answers]
     hopeless: set[Workload] = set()
-    answered = {each.workload.name: isinstance(each, Placed) for each in queue.answers}
+    answered = {answer.workload.name: isinstance(answer, Placed) for answer in queue.answers}
     for workload in workloads:
-        own = () if workload.name in answered else (workload,)
-        others = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
-        for way in () if answered.get(workload.name) else (*own, *others):
-            # Nobody leaves, so one that is like a refused one is refused too.
+        first_choice = () if workload.name in answered else (workload,)
+        alternatives = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
+        for way in () if answered.get(workload.name) else (*first_choice, *alternatives):
+            # No VM leaves, so a request like a refused one is refused too.
             shape = replace(way, name="")
             if shape in hopeless:
                 continue
@@ -186,35 +188,39 @@ def _on_other_models(workload: Workload, inventory: Inventory, catalog: Catalog)
 
     Words that bind requests to each other bind it to none then.
     """
-    own = [catalog.profile(name) for name in catalog_names(workload, inventory, catalog)]
-    if len(own) != 1 or own[0] is None or workload.affinity is not None:
+    own_profiles = [catalog.profile(name) for name in catalog_names(workload, inventory, catalog)]
+    if len(own_profiles) != 1 or own_profiles[0] is None or workload.affinity is not None:
         return
     for name in inventory.offered_profiles:
-        other = catalog.profile(name)
-        if other is None or other.board == own[0].board or other.mig_backed is not own[0].mig_backed:
+        candidate = catalog.profile(name)
+        if (
+            candidate is None
+            or candidate.board == own_profiles[0].board
+            or candidate.mig_backed is not own_profiles[0].mig_backed
+        ):
             continue
-        if (other.framebuffer_mib, other.series) == (own[0].framebuffer_mib, own[0].series):
+        if (candidate.framebuffer_mib, candidate.series) == (own_profiles[0].framebuffer_mib, own_profiles[0].series):
             yield replace(workload, profile=name)
 
 
 def catalog_names(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
     """The profiles that it asks for, by the names that hosts or GPU models have; unknown ones are left out."""
     devices = choices_of_devices(workload, inventory, catalog) if workload.profile else ()
-    vgpus = (each for choice in devices if not isinstance(choice, Rejection) for each in choice)
-    return tuple(dict.fromkeys(each.profile for each in vgpus if isinstance(each, VgpuDevice)))
+    chosen_devices = (device for choice in devices if not isinstance(choice, Rejection) for device in choice)
+    return tuple(dict.fromkeys(device.profile for device in chosen_devices if isinstance(device, VgpuDevice)))
 
 
-def _outcome(queue: Queue, asked: Sequence[Workload], catalog: Catalog) -> PlacedDemand:
-    placed = {each.workload.name: each for each in queue.answers if isinstance(each, Placed)}
+def _outcome(queue: Queue, workloads: Sequence[Workload], catalog: Catalog) -> PlacedDemand:
+    placed = {answer.workload.name: answer for answer in queue.answers if isinstance(answer, Placed)}
     kinds: dict[str, tuple[int, int]] = {}
-    for workload in asked:
+    for workload in workloads:
         kind = kind_of(workload)
-        done, of = kinds.get(kind, (0, 0))
-        kinds[kind] = (done + (workload.name in placed), of + 1)
+        placed_count, of = kinds.get(kind, (0, 0))
+        kinds[kind] = (placed_count + (workload.name in placed), of + 1)
     return PlacedDemand(
-        asked=len(asked),
-        waiting=tuple(each.name for each in asked if each.name not in placed),
-        placed_mib=sum(framebuffer_mib(each.vm.devices or (), catalog) for each in placed.values()),
+        asked=len(workloads),
+        waiting=tuple(workload.name for workload in workloads if workload.name not in placed),
+        placed_mib=sum(framebuffer_mib(answer.vm.devices or (), catalog) for answer in placed.values()),
         kinds=dict(sorted(kinds.items())),
     )
 
@@ -225,8 +231,8 @@ def kind_of(workload: Workload) -> str:
 
 
 def _parts(workload: Workload) -> Iterator[str]:
-    for each in workload.vgpus:
-        yield each.profile if each.count == 1 else f"{each.count} x {each.profile}"
+    for vgpus in workload.vgpus:
+        yield vgpus.profile if vgpus.count == 1 else f"{vgpus.count} x {vgpus.profile}"
     if workload.device:
         yield f"GPU {', '.join(map(str, workload.device))}"
     if workload.device_group is not None:

@@ -12,7 +12,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import PowerOnVm
-from gpuops.plan.hosts.readiness.loss import Stranded, restarted
+from gpuops.plan.hosts.readiness.loss import Stranded, find_restarts
 from gpuops.plan.placement.project import project
 from gpuops.plan.what_if.hardware import with_hardware
 from gpuops.plan.what_if.layouts import with_layout
@@ -44,7 +44,7 @@ class ChangedFleet:
             *(f"as if: {change}" for change in self.done),
             *self.notes,
             *(f"{vm.name} would start anew on {host.name}" for vm, host in self.restarts),
-            *(f"{each.vm.name} would find no place: {each.reasons[0]}" for each in self.stranded),
+            *(f"{stranded_vm.vm.name} would find no place: {stranded_vm.reasons[0]}" for stranded_vm in self.stranded),
         )
 
 
@@ -53,34 +53,36 @@ def changed_fleet(
 ) -> ChangedFleet:
     """The snapshot after all of these. Raises UsageError, HostNotFound and ProfileUnknown for what is not there."""
     world = inventory
-    done: list[str] = []
+    change_texts: list[str] = []
     notes: list[str] = []
     displaced: list[str] = []
     for number, change in enumerate(changes, 1):
         if isinstance(change, AddVms):
             continue
         if isinstance(change, ChangeProfile):
-            found = with_profile(change, world, catalog, policy)
+            changed = with_profile(change, world, catalog, policy)
         elif isinstance(change, ApplyLayout):
-            found = with_layout(change, world, catalog)
+            changed = with_layout(change, world, catalog)
         else:
-            found = with_hardware(change, number, world, catalog)
-        world = found.inventory
-        done.append(found.done)
-        notes += found.notes
-        displaced += found.displaced
-    fleet = _started_anew(list(dict.fromkeys(displaced)), world, catalog)
-    world, asked, ran = fleet.inventory, 0, 0
+            changed = with_hardware(change, number, world, catalog)
+        world = changed.inventory
+        change_texts.append(changed.done)
+        notes += changed.notes
+        displaced += changed.displaced
+    fleet = _restart_displaced(list(dict.fromkeys(displaced)), world, catalog)
+    world, asked_count, ran = fleet.inventory, 0, 0
     for number, change in enumerate(changes, 1):
         if isinstance(change, AddVms):
-            more = with_more_vms(change, number, world, catalog, policy, seed)
-            world = more.inventory
-            asked, ran = asked + more.asked, ran + more.placed
-            done.append(more.done)
-    return ChangedFleet(world, tuple(done), tuple(notes), fleet.restarts, fleet.stranded, fleet.proven, asked, ran)
+            addition = with_more_vms(change, number, world, catalog, policy, seed)
+            world = addition.inventory
+            asked_count, ran = asked_count + addition.asked, ran + addition.placed
+            change_texts.append(addition.done)
+    return ChangedFleet(
+        world, tuple(change_texts), tuple(notes), fleet.restarts, fleet.stranded, fleet.proven, asked_count, ran
+    )
 
 
-def _started_anew(refs: Sequence[str], inventory: Inventory, catalog: Catalog) -> ChangedFleet:
+def _restart_displaced(refs: Sequence[str], inventory: Inventory, catalog: Catalog) -> ChangedFleet:
     """The snapshot in which those of these VMs run again that find a place in their cluster, their own host first."""
     clusters: dict[str | None, list[Vm]] = {}
     for ref in refs:
@@ -90,13 +92,13 @@ def _started_anew(refs: Sequence[str], inventory: Inventory, catalog: Catalog) -
     world, proven = inventory, True
     restarts: list[tuple[Vm, Host]] = []
     stranded: list[Stranded] = []
-    for there, vms in clusters.items():
-        hosts = [host for host in world.hosts.values() if there in (host.cluster, host.ref)]
-        cluster = there if there in world.clusters else None
-        found = restarted(vms, [host for host in hosts if host.connected is True], cluster, world, catalog)
-        for vm, host in found.places:
+    for cluster_or_host, vms in clusters.items():
+        hosts = [host for host in world.hosts.values() if cluster_or_host in (host.cluster, host.ref)]
+        cluster = cluster_or_host if cluster_or_host in world.clusters else None
+        loss = find_restarts(vms, [host for host in hosts if host.connected is True], cluster, world, catalog)
+        for vm, host in loss.places:
             world = project(PowerOnVm(vm.ref, host.ref), world, catalog)
-        restarts += found.places
-        stranded += found.stranded
-        proven = proven and found.proven
+        restarts += loss.places
+        stranded += loss.stranded
+        proven = proven and loss.proven
     return ChangedFleet(world, restarts=tuple(restarts), stranded=tuple(stranded), proven=proven)

@@ -26,16 +26,19 @@ MODES: Final[Mapping[GpuServing, VgpuMode]] = {
 
 def board_meant(text: str, catalog: Catalog) -> Board:
     """The GPU model of that key, short name or name (`l40s`, `NVIDIA L40S`). Raises UsageError with near ones."""
-    wanted = text.strip().lower()
+    folded_text = text.strip().lower()
     for field in ("key", "short_name", "name"):
-        found = [board for board in catalog.boards if getattr(board, field).lower() == wanted]
-        if len(found) == 1:
-            return found[0]
-    known = {board.key.lower(): board.key for board in catalog.boards}
-    near = [known[each] for each in get_close_matches(wanted.removeprefix("nvidia ").replace(" ", "-"), known, n=3)]
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
+        matching_boards = [board for board in catalog.boards if getattr(board, field).lower() == folded_text]
+        if len(matching_boards) == 1:
+            return matching_boards[0]
+    keys = {board.key.lower(): board.key for board in catalog.boards}
+    near = [
+        keys[close_key]
+        for close_key in get_close_matches(folded_text.removeprefix("nvidia ").replace(" ", "-"), keys, n=3)
+    ]
+    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
     hint = "gpuops profiles lists the GPU models"
-    raise UsageError(f"no GPU model {text!r} in the catalogue{meant}", hint=hint)
+    raise UsageError(f"no GPU model {text!r} in the catalogue{suggestion}", hint=hint)
 
 
 def board_of(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
@@ -44,7 +47,7 @@ def board_of(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
 
 
 def lacks(mode: GpuServing, board: Board) -> str:
-    """Why GPUs of this model cannot serve so; empty = they can, or nobody knows."""
+    """Why GPUs of this model cannot serve so; empty = they can, or it is not known."""
     if mode is GpuServing.MIG and board.mig is None:
         return f"{board.name} has no MIG mode (NVIDIA MIG User Guide)"
     if mode is GpuServing.MIXED_SIZE and board.mixed_size_mode is False:
@@ -58,14 +61,14 @@ def with_offers(host: Host, fleet: Iterable[Host], catalog: Catalog) -> Host:
     What it, or another host, says of a profile stays true of it. What none offers yet may be suspended and migrated.
     GPUs that are not in the catalogue keep what the host says of profiles that are not in it either.
     """
-    told = {offer.name: offer for other in (*fleet, host) for offer in other.profiles or ()}
-    kept = [offer.name for offer in host.profiles or () if catalog.profile(offer.name) is None]
-    names = sorted({*kept, *_offered(host, catalog)})
-    offers = tuple(told.get(name) or OfferedProfile(name, suspend=True, migrate=True) for name in names)
+    offers_by_name = {offer.name: offer for fleet_host in (*fleet, host) for offer in fleet_host.profiles or ()}
+    uncatalogued_names = [offer.name for offer in host.profiles or () if catalog.profile(offer.name) is None]
+    names = sorted({*uncatalogued_names, *_offered_profiles(host, catalog)})
+    offers = tuple(offers_by_name.get(name) or OfferedProfile(name, suspend=True, migrate=True) for name in names)
     return replace(host, profiles=offers)
 
 
-def _offered(host: Host, catalog: Catalog) -> Iterator[str]:
+def _offered_profiles(host: Host, catalog: Catalog) -> Iterator[str]:
     for gpu in host.gpus:
         board = board_of(gpu, catalog)
         if board is not None and gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through:

@@ -1,7 +1,7 @@
 """Hosts and GPUs that are added, lost or in another mode, and which VMs have to start anew for it.
 
-A GPU's mode changes only while no VM is on it (NVIDIA NVML docs), so whoever runs there starts anew, as whoever ran on
-what is lost does. A host that is lost is one that vCenter does not reach; of its VMs those with GPUs start elsewhere.
+A GPU's mode changes only while no VM is on it (NVIDIA NVML docs), so the VMs on it start anew, as do the VMs of a lost
+host or GPU. A lost host is one that vCenter does not reach; its VMs with GPUs start elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HardwareChange = AddHosts | LoseHost | LoseGpu | ChangeGpuMode
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The snapshot after a change, before anybody has started anew."""
+    """The snapshot after a change, before any VM has started anew."""
 
     inventory: Inventory
     done: str
@@ -46,8 +46,8 @@ def with_hardware(change: HardwareChange, number: int, inventory: Inventory, cat
     """
     match change:
         case AddHosts():
-            hosts, done = new_hosts(change, number, inventory, catalog)
-            return Changed(inventory.with_hosts(hosts), done)
+            hosts, change_text = new_hosts(change, number, inventory, catalog)
+            return Changed(inventory.with_hosts(hosts), change_text)
         case LoseHost(host=name):
             return _without_host(inventory.find_host(name), inventory)
         case LoseGpu(host=name, gpu=address):
@@ -59,9 +59,9 @@ def with_hardware(change: HardwareChange, number: int, inventory: Inventory, cat
 def _without_host(host: Host, inventory: Inventory) -> Changed:
     if host.connected is False:
         raise UsageError(f"{host.name} is lost already: vCenter does not reach it", hint="name another host")
-    there = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON]
-    displaced = tuple(vm.ref for vm in there if any(map(is_gpu, vm.devices or ())))
-    world = _off((vm.ref for vm in there), inventory)
+    running_vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON]
+    displaced = tuple(vm.ref for vm in running_vms if any(map(is_gpu, vm.devices or ())))
+    world = _off((vm.ref for vm in running_vms), inventory)
     dead = replace(world.hosts[host.ref], connected=False)
     return Changed(world.with_hosts([dead]), f"{host.name} is lost", displaced)
 
@@ -69,20 +69,22 @@ def _without_host(host: Host, inventory: Inventory) -> Changed:
 def _without_gpu(host: Host, address: PciAddress, inventory: Inventory, catalog: Catalog) -> Changed:
     gpu = host.gpu(address)
     if gpu is None:
-        there = ", ".join(str(each.address) for each in host.gpus) or "none"
-        raise UsageError(f"{host.name} has no GPU {address}", hint=f"its GPUs: {there}")
+        addresses = ", ".join(str(host_gpu.address) for host_gpu in host.gpus) or "none"
+        raise UsageError(f"{host.name} has no GPU {address}", hint=f"its GPUs: {addresses}")
     world, displaced = with_gpus_emptied(host, [gpu], inventory)
-    left = world.hosts[host.ref]
-    left = replace(left, gpus=tuple(each for each in left.gpus if each.address != address))
-    left = with_offers(left, inventory.hosts.values(), catalog)
+    changed_host = world.hosts[host.ref]
+    changed_host = replace(
+        changed_host, gpus=tuple(host_gpu for host_gpu in changed_host.gpus if host_gpu.address != address)
+    )
+    changed_host = with_offers(changed_host, inventory.hosts.values(), catalog)
     return Changed(
-        world.with_hosts([left]), f"{host.name} loses GPU {address} ({gpu.name})", displaced, unread_gpus([gpu])
+        world.with_hosts([changed_host]), f"{host.name} loses GPU {address} ({gpu.name})", displaced, unread_gpus([gpu])
     )
 
 
 def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> Changed:
-    meant = gpus_meant(change, inventory, catalog)
-    able, notes = _able(change, meant, catalog)
+    requested_gpus = gpus_meant(change, inventory, catalog)
+    able, notes = _able(change, requested_gpus, catalog)
     changing = [(host, gpu) for host, gpu in able if gpu.vgpu_mode is not MODES[change.mode]]
     if not changing:
         raise UsageError(
@@ -91,33 +93,33 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
     world = inventory
     displaced: list[str] = []
     for host in {host.ref: host for host, _ in changing}.values():
-        gpus = [gpu for other, gpu in changing if other.ref == host.ref]
+        gpus = [gpu for changing_host, gpu in changing if changing_host.ref == host.ref]
         world, off = with_gpus_emptied(host, gpus, world)
         displaced += off
         addresses = {gpu.address for gpu in gpus}
-        left = world.hosts[host.ref]
+        changed_host = world.hosts[host.ref]
         # Empty then, and nobody knows where what starts there will lie: as vCenter shows it.
         changed = tuple(
             replace(gpu, vgpu_mode=MODES[change.mode], vgpus=None, gpu_instances=None)
             if gpu.address in addresses
             else gpu
-            for gpu in left.gpus
+            for gpu in changed_host.gpus
         )
-        left = with_offers(replace(left, gpus=changed), inventory.hosts.values(), catalog)
-        world = world.with_hosts([left])
+        changed_host = with_offers(replace(changed_host, gpus=changed), inventory.hosts.values(), catalog)
+        world = world.with_hosts([changed_host])
     names = sorted({host.name for host, _ in changing})
-    done = f"{count_gpus(len(changing))} of {', '.join(names)} in {change.mode} mode"
+    change_text = f"{count_gpus(len(changing))} of {', '.join(names)} in {change.mode} mode"
     if change.mode is GpuServing.MIXED_SIZE and version_numbers(inventory.api_version) < version_numbers(
         MIXED_SIZE_SINCE
     ):
         notes.append(f"mixed-size mode needs vSphere {MIXED_SIZE_SINCE}, this is {inventory.api_version}")
-    return Changed(world, done, tuple(displaced), (*notes, *unread_gpus(gpu for _, gpu in changing)))
+    return Changed(world, change_text, tuple(displaced), (*notes, *unread_gpus(gpu for _, gpu in changing)))
 
 
 def gpus_meant(
     change: ChangeGpuMode | ApplyLayout, inventory: Inventory, catalog: Catalog
 ) -> list[tuple[Host, PhysicalGpu]]:
-    """The GPUs that are meant, with their hosts. Raises UsageError where there is none, HostNotFound."""
+    """Return the selected GPUs with their hosts. Raises UsageError if there are none, HostNotFound."""
     hosts = gpu_hosts(inventory)
     if change.host is not None:
         Scope(host=change.host).check(inventory)
@@ -125,28 +127,28 @@ def gpus_meant(
         if not hosts:
             raise HostNotFound(change.host, near=[host.name for host in gpu_hosts(inventory)][:3])
     board = board_meant(change.model, catalog) if change.model is not None else None
-    found = [
+    matching_gpus = [
         (host, gpu)
         for host in hosts
         for gpu in host.gpus
         if (not change.gpu or gpu.address in change.gpu) and (board is None or board_of(gpu, catalog) == board)
     ]
-    missing = [address for address in change.gpu if all(gpu.address != address for _, gpu in found)]
-    if missing or not found:
-        what = f"GPU {missing[0]}" if missing else f"{board.name}" if board is not None else "GPU"
+    missing = [address for address in change.gpu if all(gpu.address != address for _, gpu in matching_gpus)]
+    if missing or not matching_gpus:
+        gpu_text = f"GPU {missing[0]}" if missing else f"{board.name}" if board is not None else "GPU"
         where = f"on {change.host}" if change.host is not None else "here"
-        raise UsageError(f"there is no {what} {where}", hint="gpuops inventory --hosts shows the GPUs")
-    return found
+        raise UsageError(f"there is no {gpu_text} {where}", hint="gpuops inventory --hosts shows the GPUs")
+    return matching_gpus
 
 
 def _able(
-    change: ChangeGpuMode, meant: Iterable[tuple[Host, PhysicalGpu]], catalog: Catalog
+    change: ChangeGpuMode, requested_gpus: Iterable[tuple[Host, PhysicalGpu]], catalog: Catalog
 ) -> tuple[list[tuple[Host, PhysicalGpu]], list[str]]:
     """Those that have the mode, and notes of the others. Raises UsageError for one that was named, or if none has."""
     able: list[tuple[Host, PhysicalGpu]] = []
     against: list[str] = []
     doubts: list[str] = []
-    for host, gpu in meant:
+    for host, gpu in requested_gpus:
         board, where = board_of(gpu, catalog), f"{host.name} {gpu.address}"
         if gpu.passed_through or gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
             against.append(f"{where} serves no vGPUs: it is given whole, or its graphics type is another one")
@@ -159,7 +161,7 @@ def _able(
                 doubts.append(f"{where}: whether {name} has a {change.mode} mode is not known")
     if against and (change.gpu or not able):
         raise UsageError(against[0], hint="choose GPUs that have it: --host, --gpu or --model")
-    return able, [*(f"left as it is: {each}" for each in against), *doubts]
+    return able, [*(f"left as it is: {reason}" for reason in against), *doubts]
 
 
 def with_gpus_emptied(
@@ -182,7 +184,7 @@ def _off(refs: Iterable[str], inventory: Inventory) -> Inventory:
 
 def unread_gpus(gpus: Iterable[PhysicalGpu]) -> tuple[str, ...]:
     unread = sum(gpu.vms is None and not gpu.passed_through for gpu in gpus)
-    return (f"who runs on {count_gpus(unread)} of them cannot be read",) if unread else ()
+    return (f"which VMs run on {count_gpus(unread)} of them cannot be read",) if unread else ()
 
 
 def count_gpus(number: int) -> str:

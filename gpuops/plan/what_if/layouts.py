@@ -91,7 +91,7 @@ def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | N
 
     GPUs are numbered as by nvidia-smi on the host: by PCI address, without those in passthrough.
     """
-    number = sorted(other.address for other in host.gpus if not other.passed_through).index(gpu.address)
+    number = sorted(host_gpu.address for host_gpu in host.gpus if not host_gpu.passed_through).index(gpu.address)
     model = frozenset({(gpu.vendor_id, gpu.device_id)})
     fitting = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]
     return fitting[-1] if fitting else None
@@ -115,8 +115,8 @@ def _divide_gpus_of_host(
     return world.with_hosts([changed_host]), off
 
 
-def _differs(gpu: PhysicalGpu, other: PhysicalGpu) -> bool:
-    return (gpu.vgpu_mode, gpu.gpu_instances) != (other.vgpu_mode, other.gpu_instances)
+def _differs(gpu: PhysicalGpu, changed_gpu: PhysicalGpu) -> bool:
+    return (gpu.vgpu_mode, gpu.gpu_instances) != (changed_gpu.vgpu_mode, changed_gpu.gpu_instances)
 
 
 def _contents(gpus: Iterable[PhysicalGpu]) -> str:

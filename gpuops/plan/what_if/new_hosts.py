@@ -20,7 +20,7 @@ from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.what_if.gpu_models import MODES, board_meant, board_of, lacks, with_offers
 
 _FIRST_BUS: Final = 0x10
-"""GPUs that nobody has built yet are at buses 10, 11, 12 ... (hexadecimal)."""
+"""GPUs that do not exist yet are at buses 10, 11, 12 ... (hexadecimal)."""
 
 
 def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Catalog) -> tuple[tuple[Host, ...], str]:
@@ -35,14 +35,16 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
     gpus = _like(like, change.mode, catalog) if board is None else _new(board, change, like)
     if not gpus:
         raise UsageError(f"{like.name} has no GPU", hint="say which: --add-hosts 2xL40S:8")
-    found = tuple(
-        _bare(like, gpus, f"what-if-host-{number}-{each}", f"new-{number}-{each}")
-        for each in range(1, change.count + 1)
+    hosts = tuple(
+        _bare(like, gpus, f"what-if-host-{number}-{host_number}", f"new-{number}-{host_number}")
+        for host_number in range(1, change.count + 1)
     )
-    what = f"{len(gpus)} x {board.name}" if board is not None else f"the GPUs of {like.name}"
+    gpus_text = f"{len(gpus)} x {board.name}" if board is not None else f"the GPUs of {like.name}"
     serving = f" in {change.mode} mode" if change.mode is not None else ""
-    told = f"{change.count} more host{'s' if change.count > 1 else ''} with {what}{serving}, made as {like.name}"
-    return tuple(with_offers(host, inventory.hosts.values(), catalog) for host in found), told
+    change_text = (
+        f"{change.count} more host{'s' if change.count > 1 else ''} with {gpus_text}{serving}, made as {like.name}"
+    )
+    return tuple(with_offers(host, inventory.hosts.values(), catalog) for host in hosts), change_text
 
 
 def _model_host(board: Board | None, inventory: Inventory, catalog: Catalog) -> Host:
@@ -82,7 +84,7 @@ def _new(board: Board, change: AddHosts, like: Host) -> tuple[PhysicalGpu, ...]:
 
 
 def _like(like: Host, mode: GpuServing | None, catalog: Catalog) -> tuple[PhysicalGpu, ...]:
-    """The same GPUs, healthy and with nobody on them. Raises UsageError for a mode that one of them has not."""
+    """Return the same GPUs, healthy and empty. Raises UsageError for a mode that one of them lacks."""
     return tuple(_empty(gpu, mode, catalog) for gpu in like.gpus)
 
 
@@ -91,9 +93,9 @@ def _empty(gpu: PhysicalGpu, mode: GpuServing | None, catalog: Catalog) -> Physi
     if mode is not None and board is not None and (why := lacks(mode, board)):
         raise UsageError(why, hint="leave the mode out, or say it of single GPUs in a file (gpuops help what-if)")
     serves = gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through
-    wanted: VgpuMode | None = MODES[mode] if mode is not None and serves else gpu.vgpu_mode
+    vgpu_mode: VgpuMode | None = MODES[mode] if mode is not None and serves else gpu.vgpu_mode
     vms = () if gpu.vms is not None or serves else None
-    return replace(gpu, vms=vms, vgpus=None, vgpu_mode=wanted, health=None)
+    return replace(gpu, vms=vms, vgpus=None, vgpu_mode=vgpu_mode, health=None)
 
 
 def _bare(like: Host, gpus: tuple[PhysicalGpu, ...], ref: str, name: str) -> Host:

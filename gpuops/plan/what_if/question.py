@@ -131,8 +131,8 @@ class WhatIf:
     @property
     def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The GPU models and the vGPU profiles that the changes name."""
-        models = (each.model for each in self.changes if isinstance(each, AddHosts | ChangeGpuMode | ApplyLayout))
-        profiles = (each.profile for each in self.changes if isinstance(each, ChangeProfile))
+        models = (change.model for change in self.changes if isinstance(change, AddHosts | ChangeGpuMode | ApplyLayout))
+        profiles = (change.profile for change in self.changes if isinstance(change, ChangeProfile))
         return tuple(model for model in models if model is not None), tuple(profiles)
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
@@ -151,7 +151,7 @@ class WhatIf:
             raise UsageError("nothing is changed", hint=hint)
         policy = night.request.policy if night is not None else None
         # More VMs of a pool differ by the seed; nothing else does.
-        seeds = range(1, self.seeds + 1) if any(isinstance(each, AddVms) for each in self.changes) else (1,)
+        seeds = range(1, self.seeds + 1) if any(isinstance(change, AddVms) for change in self.changes) else (1,)
         then = [changed_fleet(self.changes, inventory, catalog, policy, seed) for seed in seeds]
         Place(self.requests).check_profiles(then[0].inventory, catalog)
         demand = replace(self._demand(inventory, catalog, peaks or {}), any_model=self.any_model)
@@ -190,8 +190,8 @@ def _outcome(
             gpu.memory_mib or (board.framebuffer_mib if board is not None else 0)
             for gpu, board in zip(gpus, boards, strict=True)
         ),
-        running=DrawnFigure(tuple(_running(each.inventory) for each in fleets)),
-        more_placed=DrawnFigure(tuple(each.more_placed for each in fleets)),
+        running=DrawnFigure(tuple(_running(fleet.inventory) for fleet in fleets)),
+        more_placed=DrawnFigure(tuple(fleet.more_placed for fleet in fleets)),
         requests=tuple(
             place_demand(
                 demand,
@@ -201,7 +201,7 @@ def _outcome(
             )
             for number in range(pairs)
         ),
-        nights=tuple(_night(each.inventory, catalog, night) for each in fleets) if night is not None else (),
+        nights=tuple(_night(fleet.inventory, catalog, night) for fleet in fleets) if night is not None else (),
     )
 
 
@@ -209,14 +209,14 @@ def unwanted_models(
     changes: Sequence[FleetChange], demand: FleetDemand, then: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
     """Names of the GPU models that are added and that no request asks for: a profile is of one model."""
-    models = [each.model for each in changes if isinstance(each, AddHosts) and each.model is not None]
-    workloads = {replace(each, name="") for draw in demand.draws for each in draw}
-    if not workloads or demand.any_model or any(not each.vgpus for each in workloads):
+    models = [change.model for change in changes if isinstance(change, AddHosts) and change.model is not None]
+    workloads = {replace(workload, name="") for draw in demand.draws for workload in draw}
+    if not workloads or demand.any_model or any(not workload.vgpus for workload in workloads):
         return ()
-    names = {name for each in workloads for name in catalog_names(each, then, catalog)}
-    asked = {profile.board for name in names if (profile := catalog.profile(name)) is not None}
+    names = {name for workload in workloads for name in catalog_names(workload, then, catalog)}
+    requested_boards = {profile.board for name in names if (profile := catalog.profile(name)) is not None}
     boards = {board.key: board.name for board in (board_meant(model, catalog) for model in models)}
-    return tuple(name for key, name in boards.items() if key not in asked)
+    return tuple(name for key, name in boards.items() if key not in requested_boards)
 
 
 def _running(inventory: Inventory) -> int:
@@ -224,12 +224,12 @@ def _running(inventory: Inventory) -> int:
 
 
 def _night(inventory: Inventory, catalog: Catalog, night: NightAsked) -> NightOutcome:
-    found = preview_night(night.request, inventory, catalog, night.at)
-    decision = found.night_plan.decision
+    preview = preview_night(night.request, inventory, catalog, night.at)
+    decision = preview.night_plan.decision
     return NightOutcome(
         desktops=len(decision.desktops),
         starts=len(decision.starts),
         waiting=sum(not choice.chosen for choice in decision.choices),
-        gpu_hours=found.gpu_hours,
-        refusals=tuple(map(str, found.night_plan.refusals)),
+        gpu_hours=preview.gpu_hours,
+        refusals=tuple(map(str, preview.night_plan.refusals)),
     )

@@ -38,17 +38,17 @@ _BINDINGS: Final = ("gpu-pci-id", AFFINITY_KEY)
 def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> Changed:
     """The snapshot in which all vGPUs of these VMs are of another profile.
 
-    Who ran has to start anew; who was suspended is off. Raises UsageError where it means no VM, or no profile.
+    Running VMs have to start anew; suspended VMs are off. Raises UsageError if it selects no VM, or no profile.
     """
     profile = _profile(change.profile, inventory, catalog)
-    meant = [vm for vm in _vms(change.of, inventory, policy) if vm.vgpus and not vm.template]
-    if not meant:
-        what = "VM with a vGPU in the pool" if _is_pool(change.of, policy) else "VM with a vGPU named"
-        raise UsageError(f"there is no {what} {change.of}", hint="gpuops inventory --vms shows the VMs")
-    changing = [vm for vm in meant if any(each != profile for each in vm.profiles)]
+    selected_vms = [vm for vm in _vms(change.of, inventory, policy) if vm.vgpus and not vm.template]
+    if not selected_vms:
+        reason = "VM with a vGPU in the pool" if _is_pool(change.of, policy) else "VM with a vGPU named"
+        raise UsageError(f"there is no {reason} {change.of}", hint="gpuops inventory --vms shows the VMs")
+    changing = [vm for vm in selected_vms if any(vgpu_profile != profile for vgpu_profile in vm.profiles)]
     if not changing:
         raise UsageError(
-            f"nothing would change: {len(meant)} VMs have {profile} already", hint="leave --change-profile out"
+            f"nothing would change: {len(selected_vms)} VMs have {profile} already", hint="leave --change-profile out"
         )
     world = inventory
     displaced: list[str] = []
@@ -56,7 +56,7 @@ def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, 
         if vm.power is not PowerState.OFF:
             world = project(PowerOffVm(vm.ref), world)
         displaced += [vm.ref] if vm.power is PowerState.ON else []
-        devices = tuple(_with(each, profile) for each in vm.devices or ())
+        devices = tuple(_with(device, profile) for device in vm.devices or ())
         world = world.with_vm(replace(world.vm(vm.ref), devices=devices))
     return Changed(world, f"{len(changing)} VMs of {change.of} have {profile}", tuple(displaced))
 
@@ -67,9 +67,9 @@ def _with(device: GpuDevice, profile: str) -> GpuDevice:
 
 def _profile(text: str, inventory: Inventory, catalog: Catalog) -> str:
     """The profile that hosts offer by that name, or else one of the catalogue. Raises ProfileUnknown."""
-    known = [profile.name for board in catalog.boards for profile in board.profiles if profile.attachable]
+    attachable = [profile.name for board in catalog.boards for profile in board.profiles if profile.attachable]
     offered = set(inventory.offered_profiles)
-    return resolve(text, sorted(offered | {name for name in known if name not in offered}))
+    return resolve(text, sorted(offered | {name for name in attachable if name not in offered}))
 
 
 def _is_pool(of: str, policy: Policy | None) -> bool:
@@ -98,14 +98,16 @@ class MoreVms:
 def with_more_vms(
     change: AddVms, number: int, inventory: Inventory, catalog: Catalog, policy: Policy | None, seed: int
 ) -> MoreVms:
-    """The snapshot in which as many of them run as find a place. Raises UsageError where there is none to make them as.
+    """Return the snapshot with as many more VMs as find a place. Raises UsageError if there is no VM to copy.
 
     `number`: which of the changes it is, for their names.
     """
-    models, what = _models(change, inventory, catalog, policy)
-    chosen = [models[drawn(seed, f"more {number} {each}", len(models))] for each in range(change.count)]
+    models, model_source = _models(change, inventory, catalog, policy)
+    chosen = [models[drawn(seed, f"more {number} {vm_number}", len(models))] for vm_number in range(change.count)]
     marker = policy.marker if policy is not None else ""
-    clones = [_clone(vm, f"what-if-vm-{number}-{each}", each, marker) for each, vm in enumerate(chosen, 1)]
+    clones = [
+        _clone(vm, f"what-if-vm-{number}-{vm_number}", vm_number, marker) for vm_number, vm in enumerate(chosen, 1)
+    ]
     by_name = {_request(clone).name: clone for clone in clones}
     claimed, _ = with_claims(inventory, catalog)
     queue = Queue(claimed, catalog, explain=False, pin=PinPolicy.AUTO, any_reason=False)
@@ -113,20 +115,20 @@ def with_more_vms(
     world = inventory
     for placed in queue.answers:
         if isinstance(placed, Placed):
-            there = running(placed.vm, placed.placement, placed.workload.numa)
+            placed_vm = running(placed.vm, placed.placement, placed.workload.numa)
             clone = by_name[placed.workload.name]
-            settings = {**(clone.extra_config or {}), **(there.extra_config or {})}
-            world = take(replace(clone, host=there.host, extra_config=settings), world, catalog)
-    waiting = [each.workload.profile or "" for each in queue.answers if not isinstance(each, Placed)]
-    done = f"{change.count} more VMs of {what}"
-    return MoreVms(world, len(clones) - len(waiting), len(clones), tuple(waiting), done)
+            settings = {**(clone.extra_config or {}), **(placed_vm.extra_config or {})}
+            world = take(replace(clone, host=placed_vm.host, extra_config=settings), world, catalog)
+    waiting = [answer.workload.profile or "" for answer in queue.answers if not isinstance(answer, Placed)]
+    change_text = f"{change.count} more VMs of {model_source}"
+    return MoreVms(world, len(clones) - len(waiting), len(clones), tuple(waiting), change_text)
 
 
 def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> tuple[Sequence[Vm], str]:
     """The VMs that more are made as, and what they are of."""
     if _is_pool(change.of, policy):
         vms = _vms(change.of, inventory, policy)
-        what = f"pool {change.of}"
+        model_source = f"pool {change.of}"
     else:
         try:
             profile = _profile(change.of, inventory, catalog)
@@ -135,13 +137,13 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
             hint = f"pools of the policy: {pools}" if pools else "a pool is named with --policy FILE"
             raise type(error)(f"{change.of!r} is neither a pool nor a profile: {error.message}", hint=hint) from error
         vms = [vm for vm in _vms("*", inventory, policy) if set(vm.profiles) == {profile}]
-        what = profile
+        model_source = profile
     usable = [vm for vm in vms if vm.vgpus and vm.vcpus and vm.memory_mib and not vm.template]
     usable = [vm for vm in usable if len(vm.vgpus) == len(vm.devices or ())]
     if not usable:
         hint = "name a profile or a pool of which VMs are there, or ask for them by --requests FILE"
-        raise UsageError(f"there is no VM of {what} to make others as", hint=hint)
-    return [vm for vm in usable if vm.power is PowerState.ON] or usable, what
+        raise UsageError(f"there is no VM of {model_source} to make others as", hint=hint)
+    return [vm for vm in usable if vm.power is PowerState.ON] or usable, model_source
 
 
 def _clone(model: Vm, ref: str, number: int, marker: str) -> Vm:
@@ -168,8 +170,8 @@ def _request(clone: Vm) -> Workload:
     counts: dict[str, int] = {}
     for profile in clone.profiles:
         counts[profile] = counts.get(profile, 0) + 1
-    (first, number), *more = counts.items()
+    (first, number), *further = counts.items()
     assert clone.vcpus is not None, "only such VMs are models"
     assert clone.memory_mib is not None, "only such VMs are models"
-    others = tuple(Vgpus(name, times) for name, times in more)
-    return Workload(clone.ref, clone.vcpus, clone.memory_mib, profile=first, count=number, more=others)
+    further_vgpus = tuple(Vgpus(name, times) for name, times in further)
+    return Workload(clone.ref, clone.vcpus, clone.memory_mib, profile=first, count=number, more=further_vgpus)

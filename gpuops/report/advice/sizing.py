@@ -60,7 +60,7 @@ def _counts(answer: SizingAnswer) -> TextTable:
 def _highlight_allowed(text: str, share: GpuShare, answer: SizingAnswer) -> str | Text:
     """Return the cell in green if its slowdown is allowed."""
     allowed = answer.sizing.limits.at_most
-    return Text(text, "green") if allowed is not None and share.judged <= allowed else text
+    return Text(text, "green") if allowed is not None and share.highest_slowdown <= allowed else text
 
 
 def _slowdown(share: GpuShare) -> str:

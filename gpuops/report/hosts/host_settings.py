@@ -16,7 +16,7 @@ from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
+from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, describe_clamping
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
 from gpuops.report.gpu_health import GpuHealthRecord
@@ -309,7 +309,7 @@ def _words(reading: Reading | None) -> str:
         case Unread():
             return str(reading)
         case VgpuScheduler():
-            clamped_text = clamped(reading)
+            clamped_text = describe_clamping(reading)
             return f"{reading} ({clamped_text})" if clamped_text else str(reading)
 
 

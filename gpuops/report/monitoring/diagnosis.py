@@ -14,7 +14,7 @@ from gpuops.report.text import count
 
 if TYPE_CHECKING:
     from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, Diagnosis, JudgedCases, Suspect
-    from gpuops.advise.diagnosis.learning import Trained
+    from gpuops.advise.diagnosis.learning import TrainingOutcome
     from gpuops.advise.diagnosis.model import Forest
     from gpuops.model.vcenter.inventory import Inventory
 
@@ -225,7 +225,7 @@ class DiagnoseSettledDocument(PrintedDocument, frozen=True):
     at_fault: list[Component]
 
 
-def trained_text(training: Trained) -> Shown:
+def trained_text(training: TrainingOutcome) -> Shown:
     """Return whether the new model replaces the previous one, and how both were rated."""
     comparison = "" if training.before is None else f"; the previous one {training.before:.1%}"
     verdict = "the new model is used" if training.replaced else "the previous model is better, and stays in use"
@@ -266,7 +266,7 @@ class DiagnoseTrainDocument(PrintedDocument, frozen=True):
     candidates: list[DiagnosisCandidateRecord]
 
     @classmethod
-    def made_of(cls, training: Trained) -> Self:
+    def made_of(cls, training: TrainingOutcome) -> Self:
         candidates = [
             DiagnosisCandidateRecord.from_attributes(settings, right=right) for settings, right in training.tried
         ]

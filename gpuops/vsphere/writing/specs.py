@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import Refused
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
-from gpuops.plan.core.versions import unsupported
+from gpuops.plan.core.versions import unsupported_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ def _present(devices: Sequence[Any], key: int) -> Any:
 
 
 def _check_version(change: VmChange, api_version: str) -> None:
-    beyond = unsupported(
+    beyond = unsupported_option(
         api_version,
         dynamic=any(isinstance(new, NewDynamic) for new in change.add),
         group=change.device_group is not None,

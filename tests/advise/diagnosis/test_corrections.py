@@ -23,7 +23,7 @@ def said(*components: Component, by_rule: bool = False) -> Diagnosis:
 
 def first(vms: list[Vm], settled: list[SettledDiagnosis], asked: Vm, answer: Diagnosis) -> Component:
     corrections = LocalCorrections.of(settled, {each.ref: each for each in vms})
-    return corrections.applied(answer, asked).suspects[0].component
+    return corrections.apply_to(answer, asked).suspects[0].component
 
 
 def test_the_corrected_vm_at_once_and_others_of_its_image_from_two_on() -> None:

@@ -12,9 +12,9 @@ from gpuops.advise.diagnosis.answer import CERTAIN, scores
 from gpuops.advise.diagnosis.channels import CHANNELS
 from gpuops.advise.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import _winner, examples, fitted, taught, trained, with_hidden
+from gpuops.advise.diagnosis.learning import _winner, examples, fit_forest, train, with_confirmed, with_hidden
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import Forest, ForestSettings, read, written
+from gpuops.advise.diagnosis.model import Forest, ForestSettings, from_document, to_document
 from gpuops.advise.diagnosis.rules import certain, ruled_out
 from gpuops.advise.diagnosis.symptoms import NAMES as SYMPTOMS
 from gpuops.advise.diagnosis.symptoms import UNKNOWN, symptoms
@@ -26,7 +26,7 @@ CASES = list(made_cases(11, 6))
 
 @pytest.fixture(scope="module")
 def model() -> Forest:
-    return replace(fitted(examples(CASES), ForestSettings(trees=8, trees_of_each=3), 1), right=0.5)
+    return replace(fit_forest(examples(CASES), ForestSettings(trees=8, trees_of_each=3), 1), right=0.5)
 
 
 @pytest.mark.long
@@ -39,7 +39,7 @@ def test_a_row_has_a_number_for_each_name_and_none_is_missing() -> None:
 @pytest.mark.long
 def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
     rows = features([case.case for case in CASES])
-    again = read(json.loads(json.dumps(written(model))))
+    again = from_document(json.loads(json.dumps(to_document(model))))
     assert again.probabilities(rows) == pytest.approx(model.probabilities(rows), abs=0.01)
     assert 0 <= model.probabilities(rows).min() <= model.probabilities(rows).max() <= 1
     assert (model.probabilities(rows).argmax(axis=1) == examples(CASES)[1]).mean() > 0.95, "these it has seen"
@@ -59,19 +59,19 @@ def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
 )
 def test_what_is_no_model_is_refused(model: Forest, edit: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"it |a tree "):
-        read({**written(model), **edit})
+        from_document({**to_document(model), **edit})
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["feature", "low", "high", "roots", "leaf", "component", "share", "threshold"])
 @pytest.mark.parametrize("value", [10**9, -2, None, "x"])
 def test_trees_that_go_nowhere_are_refused(model: Forest, name: str, value: object) -> None:
-    told = json.loads(json.dumps(written(model)))
+    told = json.loads(json.dumps(to_document(model)))
     if (name, value) in {("threshold", 10**9), ("threshold", -2), ("share", 10**9), ("share", -2), ("feature", -2)}:
         return  # any number is a threshold
     told["trees"][name][0] = value
     with pytest.raises(ValueError, match=r"it |a tree |invalid literal|could not convert"):
-        read(told)
+        from_document(told)
 
 
 def test_what_tells_a_component_alone_are_its_own_channels_and_facts() -> None:
@@ -114,7 +114,7 @@ def test_statistics_and_spells_go_over_the_steps_that_are_known() -> None:
 @pytest.mark.long
 def test_a_confirmed_case_counts_in_its_leaves_and_moves_no_node(model: Forest) -> None:
     corrected = replace(CASES[0], at_fault=frozenset({Component.NETWORK}))
-    after = taught(model, examples(CASES), [corrected])
+    after = with_confirmed(model, examples(CASES), [corrected])
     rows, network = features([CASES[0].case]), COMPONENTS.index(Component.NETWORK)
     assert (after.trees.threshold == model.trees.threshold).all()
     assert after.probabilities(rows)[0, network] > model.probabilities(rows)[0, network] + 0.2
@@ -122,7 +122,7 @@ def test_a_confirmed_case_counts_in_its_leaves_and_moves_no_node(model: Forest) 
     apart = [at for at, its in enumerate(leaves) if not (its == leaves[0]).any()]
     others = features([CASES[at].case for at in apart])
     assert len(apart) > len(CASES) / 2, "most cases share no leaf with it"
-    assert (after.trees.summed(others) == model.trees.summed(others)).all()
+    assert (after.trees.sum_shares(others) == model.trees.sum_shares(others)).all()
 
 
 def case(facts: CaseFacts | None = None, **series: list[float]) -> DiagnosisCase:
@@ -200,9 +200,9 @@ def test_settings_win_where_chance_does_not_explain_what_they_have_more() -> Non
 
 @pytest.mark.long
 def test_a_worse_model_never_replaces_the_one_that_stands() -> None:
-    good = trained([], None, each_fault=30)
+    good = train([], None, each_fault=30)
     assert good.replaced and good.before is None and good.model.cases == 30 * 26, "each once"
-    worse = trained([], good.model, seed=2, each_fault=2)
+    worse = train([], good.model, seed=2, each_fault=2)
     assert worse.before is not None and worse.after < worse.before
     assert not worse.replaced and worse.model is good.model
     assert good.model.settings in [settings for settings, _ in worse.tried], "the winner's are where the next begins"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuops.advise.diagnosis.answer import diagnosed, scores
+from gpuops.advise.diagnosis.answer import diagnose_cases, scores
 from gpuops.advise.diagnosis.channels import channels
 from gpuops.advise.diagnosis.contradictions import without_contradictions
 from gpuops.advise.diagnosis.made_cases import made_cases
@@ -39,7 +39,7 @@ def test_without_nvidia_smi_nothing_is_said_of_what_it_alone_shows() -> None:
     assert all(untellable(case) >= BY_SMI for case in cases)
     rows = scores(cases, shipped_model())
     assert not rows[:, [COMPONENTS.index(component) for component in BY_SMI]].any()
-    for answer in diagnosed(cases, shipped_model()):
+    for answer in diagnose_cases(cases, shipped_model()):
         assert {suspect.component for suspect in answer.suspects}.isdisjoint(BY_SMI)
         assert set(answer.untellable) >= BY_SMI
 
@@ -71,7 +71,7 @@ def test_a_vm_that_uses_more_than_its_gpu_makes_both_unknown() -> None:
     case, notes = without_contradictions(DiagnosisCase(300, contradicting))
     assert set(case.series) == {"vm:cpu.ready.summation"}
     assert notes == ("the VM uses 60% of a GPU whose own counter shows 0%: the use of both is unknown",)
-    [answer] = diagnosed([DiagnosisCase(300, contradicting)], shipped_model())
+    [answer] = diagnose_cases([DiagnosisCase(300, contradicting)], shipped_model())
     assert answer.contradictions == notes and Component.NOISY_NEIGHBOUR in answer.untellable
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.advise.sizing.measured import measured_curve, overheads
-from gpuops.advise.sizing.sharing import staggered
+from gpuops.advise.sizing.sharing import staggered_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice
 
@@ -15,7 +15,7 @@ SLOTS = 6
 
 def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.0) -> MeasuredCount:
     """A count as the model has it, of work that takes 10 s alone under best effort."""
-    return MeasuredCount(policy, sharers, tuple(10.0 * staggered(policy, busy, sharers, SLOTS, overlap)))
+    return MeasuredCount(policy, sharers, tuple(10.0 * staggered_slowdowns(policy, busy, sharers, SLOTS, overlap)))
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from gpuops.advise.sizing.pairs import error_on_unknown, fitted
+from gpuops.advise.sizing.pairs import error_on_unknown, fit_pairs
 from gpuops.model.devices.shared_gpu import ObservedPair
 
 KEEPS = {"a": 0.95, "b": 0.8, "c": 0.6, "d": 0.7, "e": 0.85, "f": 0.5}
@@ -28,14 +28,14 @@ def pairs(noise: float = 0.0) -> list[ObservedPair]:
 
 def test_a_pair_that_was_never_seen_is_foreseen() -> None:
     known = [pair for pair in pairs() if pair.names != ("b", "e")]
-    model = fitted(known)
+    model = fit_pairs(known)
     assert model.speed("b", "e") == pytest.approx(0.8 * 0.5, abs=0.02)
     assert model.speed("e", "b") == pytest.approx(0.85 * 0.6, abs=0.02)
     assert model.speed("b", "unseen") is None
 
 
 def test_sensitivity_and_pressure_are_shares_of_speed() -> None:
-    model = fitted(pairs())
+    model = fit_pairs(pairs())
     assert min(model.sensitivity, key=lambda name: model.sensitivity[name]) == "a", "it keeps most"
     assert max(model.pressure, key=lambda name: model.pressure[name]) == "e", "it leaves least"
     assert all(0.0 < each < 1.0 for each in (*model.sensitivity.values(), *model.pressure.values()))
@@ -43,7 +43,7 @@ def test_sensitivity_and_pressure_are_shares_of_speed() -> None:
 
 def test_one_odd_pair_moves_no_other() -> None:
     odd = [ObservedPair(pair.names, (0.05, 0.05)) if pair.names == ("a", "d") else pair for pair in pairs()]
-    model = fitted(odd)
+    model = fit_pairs(odd)
     assert model.speed("a", "b") == pytest.approx(0.95 * 0.6, abs=0.03)
     assert model.speed("d", "c") == pytest.approx(0.7 * 0.75, abs=0.03)
 
@@ -56,6 +56,6 @@ def test_the_error_is_that_of_pairs_the_fit_does_not_know() -> None:
 
 
 def test_nothing_is_made_of_nothing() -> None:
-    model = fitted([])
+    model = fit_pairs([])
     assert (model.names, dict(model.sensitivity) if model.names else {}) == ((), {})
     assert np.isnan(model.slowdowns(["a", "b"])).all()

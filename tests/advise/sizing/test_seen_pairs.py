@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuops.advise.sizing.advice import sized
-from gpuops.advise.sizing.pairs import fitted
+from gpuops.advise.sizing.advice import size_pool
+from gpuops.advise.sizing.pairs import fit_pairs
 from gpuops.advise.sizing.question import BusyShares, SharingLimits
 from gpuops.advise.sizing.seen_pairs import FEWEST_STEPS, seen_pairs
 from gpuops.advise.sizing.sharing import pairwise_slowdowns
@@ -96,11 +96,11 @@ def test_what_was_seen_counts_where_both_work_and_nowhere_else() -> None:
     part, hours = PARTS, PART_HOURS
     a = np.where(part == 0, 0.5, np.where(part == 1, 0.25, 0.0))
     b = np.where(part == 2, 0.5, np.where(part == 1, 0.25, 0.0))
-    seen = fitted(list(seen_pairs({"a": a, "b": b}, [("a", "b")], hours)))
+    seen = fit_pairs(list(seen_pairs({"a": a, "b": b}, [("a", "b")], hours)))
     assert seen.speed("a", "b") == pytest.approx(0.5, abs=0.05), "the busy shares alone say 1 / 1.25"
     wanted = np.stack([np.where(part < 2, 0.5, 0.0), np.where(part > 0, 0.5, 0.0)], axis=1)
     shares = BusyShares(("a", "b"), wanted, np.zeros(120, np.int64), ("a", "b"), seen)
-    [row] = sized(shares, 2, SharingLimits()).rows
+    [row] = size_pool(shares, 2, SharingLimits()).rows
     halves = row.shares[SchedulerPolicy.BEST_EFFORT].slowdown
     assert halves == pytest.approx((1.0 + 2.0) / 2, rel=0.05), "half of its time each is alone"
 

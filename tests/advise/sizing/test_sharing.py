@@ -17,7 +17,7 @@ from gpuops.advise.sizing.sharing import (
     best_effort,
     pairwise_slowdowns,
     slowdowns,
-    staggered,
+    staggered_slowdowns,
 )
 from gpuops.model.devices.scheduler import SchedulerPolicy
 
@@ -113,9 +113,9 @@ def test_vms_that_begin_one_after_another() -> None:
     best = SchedulerPolicy.BEST_EFFORT
     pair = slowdowns(best, np.full(2, 0.6), 2)[0] - 1.0
     assert 1 + pair == pytest.approx(pairwise_slowdowns(np.full(2, 0.6))[0, 1])
-    found = staggered(best, 0.6, 3, 3, 0.25)
+    found = staggered_slowdowns(best, 0.6, 3, 3, 0.25)
     assert found == pytest.approx([1 + pair / 4, 1 + pair / 2, 1 + pair / 4])
-    assert staggered(best, 0.6, 3, 3, 1.0) == pytest.approx(slowdowns(best, np.full(3, 0.6), 3))
-    assert staggered(best, 0.6, 5, 5, 0.0) == pytest.approx(np.ones(5))
-    third = staggered(FIXED, 0.5, 3, 6, 0.25)
+    assert staggered_slowdowns(best, 0.6, 3, 3, 1.0) == pytest.approx(slowdowns(best, np.full(3, 0.6), 3))
+    assert staggered_slowdowns(best, 0.6, 5, 5, 0.0) == pytest.approx(np.ones(5))
+    third = staggered_slowdowns(FIXED, 0.5, 3, 6, 0.25)
     assert third[0] == third[2] == pytest.approx(3.5 + 3 * SWITCHING * 0.25), "absent ones count"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import START, Examples, examples, fitted, taught, with_hidden
+from gpuops.advise.diagnosis.learning import START, Examples, examples, fit_forest, with_confirmed, with_hidden
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.model.measurements.case import LabelledCase
@@ -43,7 +43,7 @@ def run() -> Iterator[Result]:
     cases = [case for fleet in fleets.values() for case in fleet]
     begun = process_time()
     learned = examples(with_hidden(made))
-    model = fitted(learned, START, 1)
+    model = fit_forest(learned, START, 1)
     took_s = process_time() - begun
     begun = process_time()
     told = scores([case.case for case in cases], model)
@@ -134,17 +134,17 @@ def _curves(made: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> Iter
 
 
 def _plain(cases: Sequence[LabelledCase]) -> Forest:
-    return fitted(examples(with_hidden(cases)), START, 1)
+    return fit_forest(examples(with_hidden(cases)), START, 1)
 
 
 def _corrections(learned: Examples, fleet: Sequence[LabelledCase]) -> Iterator[Figure]:
     """A hundred cases of a fleet are corrected; judged are others of it. Poisoned: one of them is labelled wrongly."""
     corrected, judged = list(fleet_cases(NEW_FLEET, 2, CORRECTIONS)), fleet
-    grown = fitted(learned, START, 1)
+    grown = fit_forest(learned, START, 1)
     yield Figure(f"on the fleet {NEW_FLEET} without corrections", right(grown, judged), "%")
-    after = right(taught(grown, learned, corrected), judged)
+    after = right(with_confirmed(grown, learned, corrected), judged)
     yield Figure(f"after {CORRECTIONS} corrections of it", after, "%")
-    lost = [after - right(taught(grown, learned, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
+    lost = [after - right(with_confirmed(grown, learned, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
     yield Figure("one of them wrong takes off", lost[0], "points", 1.0)
     yield Figure(f"... the mean of {WRONG_ONES}, each alone", sum(lost) / len(lost), "points", 1.0)
     yield Figure("... the worst of these", max(lost), "points", 1.0)

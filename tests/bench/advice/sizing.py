@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpuops.advise.sizing.pairs import fitted
+from gpuops.advise.sizing.pairs import fit_pairs
 from gpuops.model.devices.shared_gpu import ObservedPair
 from gpuops.plan.capacity.sizing import SizeRequest, size_numbers
 from gpuops.report.advice.sizing import sizing_document
@@ -129,7 +129,7 @@ def errors_on_unknown(pairs: Sequence[ObservedPair], seed: int) -> Iterator[floa
     """By how much each directed pair is off, by a fit to nine tenths that does not know it in either direction."""
     fold = np.random.default_rng(seed).permutation(len(pairs)) % FOLDS
     for part in range(FOLDS):
-        model = fitted([pair for pair, its in zip(pairs, fold, strict=True) if its != part])
+        model = fit_pairs([pair for pair, its in zip(pairs, fold, strict=True) if its != part])
         for pair in (pair for pair, its in zip(pairs, fold, strict=True) if its == part):
             for (of, beside), speed in _directed(pair).items():
                 told_speed = model.speed(of, beside)

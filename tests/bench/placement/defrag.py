@@ -88,9 +88,9 @@ def main(policy: AssignmentPolicy) -> None:
     """One policy; what was measured as JSON."""
     world = churned(HOSTS, policy)
     started = time.process_time()
-    found = Defrag().planned(world, catalog())
+    found = Defrag().find_moves(world, catalog())
     plan_s = time.process_time() - started
-    few: Defragmentation = Defrag(max_moves=int(SHARE * len(world.vms))).planned(world, catalog())
+    few: Defragmentation = Defrag(max_moves=int(SHARE * len(world.vms))).find_moves(world, catalog())
     assert found.before == whole(world)
     said = {
         "vms": len(world.vms),

@@ -165,7 +165,7 @@ def test_no_history_is_said(lab: Lab) -> None:
         (["--vm", "ml-07"], 2, "no VM with a vGPU is meant"),
         (["--vm", "ml-77"], 2, "no VM 'ml-77' in this vCenter"),
         (["--profile", "a41-8q"], 2, "no host offers a vGPU profile 'a41-8q'"),
-        (["--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs of nvidia_a40-8q at the most"),
+        (["--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs of nvidia_a40-8q at most"),
         ([], 2, "nothing says which VMs are meant"),
         (["--busy", "0.5", "--vm", "vdi-01"], 2, "--busy and --vm exclude each other"),
         (["--busy", "0.5", "--workloads", "x.yaml"], 2, "--busy and --workloads exclude each other"),

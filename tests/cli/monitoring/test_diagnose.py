@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from gpuops.advise.diagnosis.learning import examples, fitted
+from gpuops.advise.diagnosis.learning import examples, fit_forest
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import ForestSettings
 from gpuops.execute.measurements.diagnoses import Diagnoses
@@ -40,7 +40,7 @@ def stored(lab: Lab, values: dict[str, dict[str, int]]) -> None:
 def trained(lab: Lab) -> None:
     """A small model stands."""
     cases = list(made_cases(3, 8))
-    model = fitted(examples(cases), ForestSettings(trees=5), 1)
+    model = fit_forest(examples(cases), ForestSettings(trees=5), 1)
     Diagnoses(default_state_dir()).set_model(replace(model, right=0.5))
 
 
@@ -180,7 +180,7 @@ def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path, t
     assert "move it aside" in done.stderr and "gpuops diagnose train makes a new one" in done.stderr
     assert (folder / "model.json").read_text(encoding="utf-8") == text, "it is left as it was"
     if "format" in text:
-        assert "it is of another version of gpuops" in done.stderr
+        assert "another version of gpuops wrote it" in done.stderr
 
 
 @pytest.mark.long

@@ -69,7 +69,7 @@ def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
     assert lines == [
         (
             "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: 0000:3b:00.0: locked; held "
-            "by 3b (likewise esx-02, esx-03, esx-04 and 1 more) (next: free it)"
+            "by 3b (also esx-02, esx-03, esx-04 and 1 more) (next: free it)"
         )
     ]
 
@@ -81,7 +81,7 @@ def test_where_every_host_fails_its_checks_these_are_said_and_not_the_room() -> 
     assert len(every) == 1 + 2 * len(HOSTS)
     assert lines == [
         (
-            "esx-01: uplink: vmnic0 of switch dvs has no RDMA device (likewise esx-02, esx-03, "
+            "esx-01: uplink: vmnic0 of switch dvs has no RDMA device (also esx-02, esx-03, "
             "esx-04 and 1 more) (next: other)"
         )
     ]

@@ -35,7 +35,7 @@ def test_what_is_said_of_most_comes_first_and_else_the_order_is_kept() -> None:
 )
 def test_reasons_that_differ_in_what_is_of_each_are_alike(first: str, second: str) -> None:
     told = lines(Rejection("esx-01", first), Rejection("esx-02", second))
-    assert told == [f"esx-01: {first} (likewise esx-02)"]
+    assert told == [f"esx-01: {first} (also esx-02)"]
 
 
 def test_other_reasons_are_not_alike() -> None:

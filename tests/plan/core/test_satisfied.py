@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.errors import VmNotFound
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.step_checks import satisfied
+from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import (
     NewVgpu,
     PowerOffForRemoval,
@@ -57,31 +57,31 @@ PROFILE = "grid_a100-3-20c"
 )
 def test_every_step_is_open_before_and_done_after(step: Step) -> None:
     before = lab()
-    assert not satisfied(step, before)
-    assert satisfied(step, project(step, before, catalog()))
+    assert not is_satisfied(step, before)
+    assert is_satisfied(step, project(step, before, catalog()))
 
 
 def test_a_pin_of_another_number_than_the_new_device_got_is_not_done() -> None:
     before = lab()
     step = ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),), extra_config={"pciPassthru0.cfg.gpu-pci-id": FIRST}))
     after = project(step, before, catalog())
-    assert satisfied(step, after)
+    assert is_satisfied(step, after)
     vm = after.vm(ML_07)
     other_key = replace(vm, devices=tuple(replace(device, key=13001) for device in vm.devices or ()))
-    assert not satisfied(step, after.with_vm(other_key))
+    assert not is_satisfied(step, after.with_vm(other_key))
 
 
 def test_a_second_addition_is_not_taken_for_the_first() -> None:
     before = lab()
     again = VmChange(add=(NewVgpu(PROFILE),), devices_after=(f"vgpu {PROFILE}", f"vgpu {PROFILE}"))
-    assert not satisfied(ReconfigureVm(ML_03, again), before)
+    assert not is_satisfied(ReconfigureVm(ML_03, again), before)
 
 
 def test_a_removed_key_that_vcenter_gives_out_again_is_not_mistaken() -> None:
     change = VmChange(remove=(13000,), add=(NewVgpu("grid_a100-2-10c"),), devices_after=("vgpu grid_a100-2-10c",))
     after = project(ReconfigureVm(ML_03, change), lab(), catalog())
     assert [device.key for device in after.vms[ML_03].devices or ()] == [13000]
-    assert satisfied(ReconfigureVm(ML_03, change), after)
+    assert is_satisfied(ReconfigureVm(ML_03, change), after)
 
 
 @pytest.mark.parametrize(
@@ -108,24 +108,24 @@ def test_what_cannot_be_read_is_not_done(change: VmChange) -> None:
         cores_per_numa_node=None,
         memory_reservation_mib=None,
     )
-    assert not satisfied(ReconfigureVm(ML_07, change), world.with_vm(blind))
+    assert not is_satisfied(ReconfigureVm(ML_07, change), world.with_vm(blind))
 
 
 def test_an_empty_value_means_the_key_is_gone() -> None:
     world = lab()
     gone = ReconfigureVm(ML_07, VmChange(extra_config={"a": ""}))
-    assert satisfied(gone, world)
-    assert not satisfied(gone, world.with_vm(replace(world.vms[ML_07], extra_config={"a": "b"})))
+    assert is_satisfied(gone, world)
+    assert not is_satisfied(gone, world.with_vm(replace(world.vms[ML_07], extra_config={"a": "b"})))
 
 
 def test_a_suspended_vm_was_not_shut_down() -> None:
-    assert not satisfied(ShutDownGuest(DESK_4), lab())
-    assert not satisfied(PowerOffVm(DESK_4), lab())
+    assert not is_satisfied(ShutDownGuest(DESK_4), lab())
+    assert not is_satisfied(PowerOffVm(DESK_4), lab())
 
 
 def test_a_vm_that_is_gone_is_an_error() -> None:
     with pytest.raises(VmNotFound):
-        satisfied(SuspendVm("vm-404"), lab())
+        is_satisfied(SuspendVm("vm-404"), lab())
 
 
 def test_stopping_frees_the_gpu_and_starting_takes_one() -> None:
@@ -166,4 +166,4 @@ def test_one_power_state_alone_is_the_one_that_was_meant(step: Step, reached: Po
     """A desktop that somebody powered off is not suspended: what its guest held is lost."""
     for power in (*PowerState, None):
         now = lab()
-        assert satisfied(step, now.with_vm(replace(now.vms[ML_03], power=power))) is (power is reached)
+        assert is_satisfied(step, now.with_vm(replace(now.vms[ML_03], power=power))) is (power is reached)

@@ -44,7 +44,7 @@ def inventory_of(case: DefragCase) -> Inventory:
 
 
 def planned(case: DefragCase, inventory: Inventory) -> Defragmentation:
-    return Defrag(**case.request).planned(inventory, catalog())
+    return Defrag(**case.request).find_moves(inventory, catalog())
 
 
 def check(case: DefragCase) -> None:

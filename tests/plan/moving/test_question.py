@@ -20,7 +20,7 @@ from tests.plan.snapshots import catalog
 
 
 def planned(now: Inventory, **asked: Any) -> Defragmentation:
-    return Defrag(**asked).planned(now, catalog())
+    return Defrag(**asked).find_moves(now, catalog())
 
 
 def told(moves: tuple[PlannedMove, ...]) -> list[tuple[str, str, str]]:

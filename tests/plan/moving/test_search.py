@@ -130,7 +130,7 @@ def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[No
 
 
 def planned(now: Inventory, limit: int | None = None, profile: str | None = None) -> Defragmentation:
-    return Defrag(profile, max_moves=limit).planned(now, catalog())
+    return Defrag(profile, max_moves=limit).find_moves(now, catalog())
 
 
 def confirmed(found: Defragmentation, now: Inventory) -> None:
@@ -181,8 +181,8 @@ def test_no_order_of_moves_does_better_where_vms_may_be_bound(seed: int, policy:
     """VMs that are off for their move are bound where that frees more, or as much in fewer moves, and nowhere else."""
     sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = replace(world(*sizes, policy=policy), hot_migrate_enabled=False), 3
-    found = Defrag(max_moves=limit, powered_off=True).planned(now, catalog())
-    chosen_by_hosts = Defrag(max_moves=limit, powered_off=True, pin=PinPolicy.NEVER).planned(now, catalog())
+    found = Defrag(max_moves=limit, powered_off=True).find_moves(now, catalog())
+    chosen_by_hosts = Defrag(max_moves=limit, powered_off=True, pin=PinPolicy.NEVER).find_moves(now, catalog())
     assert (chosen_by_hosts.after, len(chosen_by_hosts.moves)) == best(numbered(sizes), policy, limit)
     assert (found.after, len(found.moves)) == best_bound(numbered(sizes), policy, limit)
     better = (found.after, -len(found.moves)) > (chosen_by_hosts.after, -len(chosen_by_hosts.moves))
@@ -205,9 +205,9 @@ def test_a_vm_that_moves_while_it_runs_is_never_bound() -> None:
     sizes = (((24,), ()), ((), (24,)))
     now = world(*sizes, policy=AssignmentPolicy.PERFORMANCE)
     off = replace(now, hot_migrate_enabled=False)
-    (bound,) = Defrag(max_moves=1, powered_off=True).planned(off, catalog()).moves
+    (bound,) = Defrag(max_moves=1, powered_off=True).find_moves(off, catalog()).moves
     assert [str(gpu) for gpu in bound.pins.values()] == [address(1)]
-    assert Defrag(max_moves=1, powered_off=True).planned(now, catalog()).moves == ()
+    assert Defrag(max_moves=1, powered_off=True).find_moves(now, catalog()).moves == ()
 
 
 @pytest.mark.long
@@ -215,8 +215,8 @@ def test_in_a_fleet_too_large_for_all_orders_bound_vms_save_moves() -> None:
     """Where hosts put a VM on their emptiest GPU, it has to be moved twice, or a free GPU is lost for it."""
     sizes = by_chance(Random(2), hosts=40, gpus=4)
     now = replace(world(*sizes, policy=AssignmentPolicy.PERFORMANCE), hot_migrate_enabled=False)
-    chosen_by_hosts = Defrag(powered_off=True, pin=PinPolicy.NEVER).planned(now, catalog())
-    found = Defrag(powered_off=True).planned(now, catalog())
+    chosen_by_hosts = Defrag(powered_off=True, pin=PinPolicy.NEVER).find_moves(now, catalog())
+    found = Defrag(powered_off=True).find_moves(now, catalog())
     assert chosen_by_hosts.after == found.after == found.bound
     assert len(found.moves) <= 2 / 3 * len(chosen_by_hosts.moves)
     assert not found.proven

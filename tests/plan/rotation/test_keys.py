@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from gpuops.model.nights.selector import Mark, Selector
-from gpuops.plan.core.privileges import needed, refused_without
+from gpuops.plan.core.privileges import needed_privileges, refused_without
 from tests.execute.small_vcenter import small_world
 from tests.plan.rotation.test_night import POLICY, POOL, plan, suspended
 
@@ -27,7 +27,7 @@ def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out
     # one whose owner agreed and whose user did not: without any, the whole pool would be refused before we come to ask
     world.set("vm-5", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "no"})
     found = plan(world, policy)
-    wants = needed(found.steps)
+    wants = needed_privileges(found.steps)
     lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}
     taken = suspended(refused_without(found, lacking, world.snapshot()))
     assert bool(taken) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))

@@ -9,7 +9,7 @@ import pytest
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.step_checks import satisfied
+from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.several import Change, SeveralVms
@@ -40,7 +40,7 @@ def test_vms_that_are_off_are_reconfigured_in_one_wave(lab: Inventory) -> None:
     alone = [SeveralVms((each,)).plan(lab, catalog(), TAKEN_AT).steps for each in requests]
     assert list(wave.steps) == [step for steps in alone for step in steps], "the same steps as one by one"
     after = carried_out(found, lab)
-    assert all(satisfied(step, after) for step in wave.steps)
+    assert all(is_satisfied(step, after) for step in wave.steps)
     again = plan(after, *requests)
     assert (again.steps, again.rejections, len(again.because)) == ((), (), 10)
 

@@ -22,7 +22,7 @@ from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
-from gpuops.plan.hosts.change.emptying import emptied
+from gpuops.plan.hosts.change.emptying import empty_hosts
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
@@ -108,7 +108,7 @@ def test_a_vm_that_is_handed_over_after_the_plan_is_left_alone(server: SimServer
 def test_a_host_with_such_vms_is_not_emptied(site: Site) -> None:
     inventory = site.vcenter.inventory()
     host = inventory.find_host("esx-01.sup")
-    found = emptied([host], Displacement.POWER_OFF, inventory, catalog_of(inventory))
+    found = empty_hosts([host], Displacement.POWER_OFF, inventory, catalog_of(inventory))
     assert sorted(str(each).split(":")[1].split()[0] for each in found.rejections) == ["kube-01", "kube-02"]
     assert all(KUBE in each.rule for each in found.rejections)
     assert {each.vm.name for each in found.away[host.ref]} == {f"desk-0{n}" for n in range(1, 6)} | {"vCLS-1", "vCLS-2"}

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuops.advise.idle import judged
+from gpuops.advise.idle import judge_vms
 from gpuops.api import Site, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
@@ -52,7 +52,7 @@ class Guests:
 
     def why(self, name: str, policy: Policy = REQUIRED) -> str | None:
         vms = self.look(policy).vms.values()
-        [found] = [each for each in judged(vms, policy) if each.vm.name == name]
+        [found] = [each for each in judge_vms(vms, policy) if each.vm.name == name]
         return found.verdict.objection
 
     def use(self, name: str) -> None:

@@ -26,7 +26,7 @@ from tests.wire.steps.test_lease import LEASED
 EQUAL = SetScheduler(SchedulerPolicy.EQUAL_SHARE, gpu=("0000:d8:00.0",), host="esx-01.lab")
 
 
-def rolled(site: Site, *, apply: bool = True) -> ChangeReport:
+def plan_roll(site: Site, *, apply: bool = True) -> ChangeReport:
     return change(EQUAL, "scheduler set", Rolling(vms=Displacement.POWER_OFF), site, apply=apply)
 
 
@@ -57,7 +57,7 @@ def test_no_change_is_begun_while_another_or_a_night_is_open(lab: SimServer, tmp
         with site_of(lab, tmp_path / str(number)) as site:
             begin(site, kind, dump_order(ChangeOrder("scheduler set", (), {}, {})) if kind == CHANGE else "")
             with pytest.raises(Refused, match=r"that began at .* did not end"):
-                rolled(site)
+                plan_roll(site)
     assert effects(lab) == []
 
 
@@ -66,10 +66,10 @@ def test_a_host_in_tonights_rotation_is_refused_by_name(lab: SimServer, tmp_path
         rotate_init(LEASED, site)
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         before = len(effects(lab))
-        told = [str(each) for each in rolled(site).plan.rejections]
+        told = [str(each) for each in plan_roll(site).plan.rejections]
         assert any("is in the rotation of night" in each for each in told), told
     with site_of(lab, tmp_path / "b") as other:
-        told = [str(each) for each in rolled(other).plan.rejections]
+        told = [str(each) for each in plan_roll(other).plan.rejections]
         assert any("is in the rotation of night" in each for each in told), "by vCenter's markers alone"
         assert len(effects(lab)) == before
 
@@ -86,11 +86,11 @@ def test_a_rotation_of_another_machine_keeps_the_change_away_by_its_lease(lab: S
         with site_of(lab, tmp_path / "a") as one:
             before = len(effects(lab))
             with pytest.raises(Locked, match="holds the lease until"):
-                rolled(one)
+                plan_roll(one)
             assert len(effects(lab)) == before
         held.give_back()
     with site_of(lab, tmp_path / "a") as one:
-        report = rolled(one)
+        report = plan_roll(one)
         assert report.exit_code == 0, (report.plan.rejections, report.outcomes)
 
 

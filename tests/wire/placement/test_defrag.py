@@ -27,7 +27,7 @@ Serve = Callable[[str], SimServer]
 
 def planned(connection: Connection, **asked: Any) -> Defragmentation:
     inventory = connection.inventory()
-    return Defrag(**asked).planned(inventory, catalog_of(inventory))
+    return Defrag(**asked).find_moves(inventory, catalog_of(inventory))
 
 
 def done(step: Step, connection: Connection) -> None:

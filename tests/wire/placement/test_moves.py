@@ -53,7 +53,7 @@ class Bench:
             from gpuops.execute.site import catalog_of
 
             seen = site.vcenter.inventory()
-            return Defrag(max_moves=max_moves).planned(seen, catalog_of(seen))
+            return Defrag(max_moves=max_moves).find_moves(seen, catalog_of(seen))
 
         return self._with(ask)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuops.advise.idle import judged
+from gpuops.advise.idle import judge_vms
 from gpuops.api import Site, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
@@ -74,7 +74,7 @@ def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: P
     with lab(tmp_path, unknown) as site:
         assert suspended(rotate_night(REQUIRED, site, apply=False)) == set()
         seen = site.read_for_policy(site.vcenter.inventory(), REQUIRED)
-        verdicts = judged([vm for vm in seen.vms.values() if vm.vgpu_use is not None], REQUIRED)
+        verdicts = judge_vms([vm for vm in seen.vms.values() if vm.vgpu_use is not None], REQUIRED)
         assert {each.verdict.objection for each in verdicts if each.vm.name == "vdi-07"} == {
             "the use of its vGPU is not known: of the test"
         }

@@ -16,7 +16,7 @@ from gpuops.config.role_file import load_roles
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.plan.core.plan import Report
-from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed
+from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed_privileges
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -167,7 +167,11 @@ def test_the_roles_hold_what_steps_may_need_and_nothing_that_none_does() -> None
         SuspendVm("vm"), ResumeVm("vm"), PowerOnVm("vm"), PowerOffVm("vm"), ShutDownGuest("vm"), RelocateVm("vm", "h"),
         SetAttribute("vm", "a", "b"), RunInGuest("vm", "/x"), ReconfigureVm("vm", change),
     ]  # fmt: skip
-    wanted = {privilege for each in needed(vm_steps).values() for privilege in each} | EDIT_CLUSTER | WANTED_ON_HOSTS
+    wanted = (
+        {privilege for each in needed_privileges(vm_steps).values() for privilege in each}
+        | EDIT_CLUSTER
+        | WANTED_ON_HOSTS
+    )
     wanted |= {MAINTENANCE} | HOT_MOVE | ASSIGN_TO_POOL  # of reboots one after another; of moves between clusters
     assert {privilege for role in ROLES.values() for privilege in role.privileges} == wanted
 

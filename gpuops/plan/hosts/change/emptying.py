@@ -48,7 +48,7 @@ class Leaving(StrEnum):
 
     VMOTION = "vMotion"
     DRS = "DRS"
-    """vCenter moves it when the host enters maintenance mode; nobody brings it back."""
+    """vCenter moves it when the host enters maintenance mode; gpuops does not bring it back."""
     SHUT_DOWN = "shut down"
     POWER_OFF = "shut down, or powered off"
 
@@ -85,7 +85,7 @@ class Staying:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """Hosts without their VMs: who went where, by host, in order; and every VM that cannot go."""
+    """Emptied hosts: by host the VMs that leave it, in order, and every VM that cannot leave."""
 
     away: dict[str, tuple[Away, ...]]
     stays: tuple[Staying, ...]
@@ -95,31 +95,31 @@ class Emptied:
     @property
     def rejections(self) -> tuple[Rejection, ...]:
         """Why they cannot be emptied; () = they can."""
-        return tuple(each.rejection for each in self.stays)
+        return tuple(staying.rejection for staying in self.stays)
 
 
-def emptied(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, catalog: Catalog) -> Emptied:
+def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, catalog: Catalog) -> Emptied:
     """All running VMs of these hosts placed on others, the largest first, each beside those before it."""
     down = [replace(host, in_maintenance=True) for host in hosts]
     before = inventory.with_hosts(down)
     world = _World(before, catalog, vms)
-    found = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.stays))
+    outcome = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.stays))
     if not world.roomless:
-        return found
+        return outcome
     proven, first = True, _World(before, catalog, vms)
     for chosen in _choices(vms):
         leave = [[vm for vm in first.in_order(host) if chosen(vm) and vm.ref in world.movable] for host in down]
         targets = {
-            vm.ref: [each.ref for each in first.takers(vm, host)[0]]
+            vm.ref: [taker.ref for taker in first.takers(vm, host)[0]]
             for host, group in zip(down, leave, strict=True)
             for vm in group
         }
-        places = find_places(leave, targets, before, partial(_moved, catalog=catalog))
+        places = find_places(leave, targets, before, partial(_project_move, catalog=catalog))
         if places.places is not None:
-            again = _World(before, catalog, vms, given={vm.ref: target for vm, target in places.places})
-            return Emptied({host.ref: tuple(again.leave(host)) for host in down}, tuple(again.stays))
+            retried = _World(before, catalog, vms, chosen_targets={vm.ref: target for vm, target in places.places})
+            return Emptied({host.ref: tuple(retried.leave(host)) for host in down}, tuple(retried.stays))
         proven = proven and places.whole
-    return replace(found, proven=proven)
+    return replace(outcome, proven=proven)
 
 
 def _choices(vms: Displacement) -> Iterator[Callable[[Vm], bool]]:
@@ -129,15 +129,15 @@ def _choices(vms: Displacement) -> Iterator[Callable[[Vm], bool]]:
         yield lambda vm: any(_against_stopping(vm))
 
 
-def _moved(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Inventory | None:
+def _project_move(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Inventory | None:
     step = RelocateVm(vm.ref, host.ref)
     return project(step, inventory, catalog) if admitted_moves([step], inventory, catalog) else None
 
 
 def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
     """The VMs that must leave the host, or may have to: largest first."""
-    found = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
-    return sorted(found, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
+    vms = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
+    return sorted(vms, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
 
 
 def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
@@ -156,7 +156,7 @@ class _World:
     inventory: Inventory
     catalog: Catalog
     vms: Displacement
-    given: Mapping[str, Host] = field(default_factory=dict)
+    chosen_targets: Mapping[str, Host] = field(default_factory=dict)
     """By ref of a VM where it goes, in the order in which they leave; of the others that is still to be found."""
     stays: list[Staying] = field(default_factory=list)
     movable: set[str] = field(default_factory=set)
@@ -166,27 +166,27 @@ class _World:
 
     def in_order(self, host: Host) -> list[Vm]:
         """The VMs that leave the host: those whose place is known, then the largest first."""
-        turns = {ref: turn for turn, ref in enumerate(self.given)}
-        found = sorted(runs_there(host, self.inventory), key=self._size, reverse=True)
-        return sorted(found, key=lambda vm: turns.get(vm.ref, len(turns)))
+        turns = {ref: turn for turn, ref in enumerate(self.chosen_targets)}
+        by_size = sorted(runs_there(host, self.inventory), key=self._size, reverse=True)
+        return sorted(by_size, key=lambda vm: turns.get(vm.ref, len(turns)))
 
     def leave(self, host: Host) -> Iterator[Away]:
         for vm in self.in_order(host):
-            found = self._away(vm, host)
-            if isinstance(found, Staying):
-                self.stays.append(found)
+            departure = self._plan_departure(vm, host)
+            if isinstance(departure, Staying):
+                self.stays.append(departure)
                 continue
-            if found.leaving is Leaving.VMOTION and found.target is not None:
-                self.inventory = project(RelocateVm(vm.ref, found.target.ref), self.inventory, self.catalog)
-            elif found.leaving is not Leaving.DRS:
+            if departure.leaving is Leaving.VMOTION and departure.target is not None:
+                self.inventory = project(RelocateVm(vm.ref, departure.target.ref), self.inventory, self.catalog)
+            elif departure.leaving is not Leaving.DRS:
                 self.inventory = project(PowerOffVm(vm.ref), self.inventory, self.catalog)
-            yield found
+            yield departure
 
     def _size(self, vm: Vm) -> tuple[int, int]:
         profiles = [self.catalog.profile(name) for name in vm.profiles]
-        return sum(each.framebuffer_mib for each in profiles if each is not None), vm.memory_mib or 0
+        return sum(profile.framebuffer_mib for profile in profiles if profile is not None), vm.memory_mib or 0
 
-    def _away(self, vm: Vm, host: Host) -> Away | Staying:
+    def _plan_departure(self, vm: Vm, host: Host) -> Away | Staying:
         cluster = self.inventory.clusters.get(host.cluster or "")
         stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
         if is_cluster_agent(vm) or self._drs_moves(vm, host):
@@ -207,7 +207,7 @@ class _World:
                 return Away(vm, Leaving.VMOTION, target)
         else:
             reasons = stands.reasons
-        return self._stopped(vm, host, reasons)
+        return self._plan_shutdown(vm, host, reasons)
 
     def _drs_moves(self, vm: Vm, host: Host) -> bool:
         """Whether DRS moves it by itself: fully automated, for this VM too, and a VM without devices of the host."""
@@ -221,25 +221,34 @@ class _World:
         """The host with the most free memory that surely takes it; or what each of them says."""
         takers, reasons = self.takers(vm, host)
         self.movable.add(vm.ref)
-        chosen = self.given.get(vm.ref)
+        chosen = self.chosen_targets.get(vm.ref)
         for target in takers if chosen is None else (self.inventory.hosts[chosen.ref],):
             if admitted_moves([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
                 return target, ()
         self.roomless = True
-        full = tuple(f"{each.name}: no room that is certain" for each in takers)
+        full = tuple(f"{taker.name}: no room that is certain" for taker in takers)
         return None, (*reasons, *full) or ("no other host in its cluster",)
 
     def takers(self, vm: Vm, host: Host) -> tuple[list[Host], tuple[str, ...]]:
         """(the hosts that may take it, had they the GPUs, the one with the most free memory first; what the others
         say)."""
         cluster = self.inventory.clusters.get(host.cluster or "")
-        near = [each for each in self.inventory.hosts.values() if each.cluster == host.cluster and each.ref != host.ref]
+        near = [
+            near_host
+            for near_host in self.inventory.hosts.values()
+            if near_host.cluster == host.cluster and near_host.ref != host.ref
+        ]
         fit, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
-        slow = {each.ref: too_long(vm, host, each, cluster) for each in near if each.ref in fit}
-        found = sorted((each for each in near if each.ref in fit and slow[each.ref] is None), key=_fullness)
-        return found, (*map(str, refusals), *(str(each) for each in slow.values() if each is not None))
+        slow = {near_host.ref: too_long(vm, host, near_host, cluster) for near_host in near if near_host.ref in fit}
+        fitting_hosts = sorted(
+            (near_host for near_host in near if near_host.ref in fit and slow[near_host.ref] is None), key=_fullness
+        )
+        return fitting_hosts, (
+            *map(str, refusals),
+            *(str(near_host) for near_host in slow.values() if near_host is not None),
+        )
 
-    def _stopped(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Staying:
+    def _plan_shutdown(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Staying:
         """Shut down in place of a move, where that is allowed and the guest can be asked."""
         against = tuple(_against_stopping(vm))
         if self.vms is Displacement.MOVE or against:
@@ -284,27 +293,27 @@ def _fullness(host: Host) -> tuple[float, str]:
 
 def _few(reasons: Collection[str]) -> tuple[str, ...]:
     """The first of many alike: a cluster of ninety hosts has ninety reasons."""
-    told = tuple(dict.fromkeys(reasons))
-    return told if len(told) <= 3 else (*told[:3], f"and {len(told) - 3} more")
+    distinct = tuple(dict.fromkeys(reasons))
+    return distinct if len(distinct) <= 3 else (*distinct[:3], f"and {len(distinct) - 3} more")
 
 
 GUEST_GRACE_S = 300
 """So long a guest has for its shutdown (the default of ShutDownGuest)."""
 
 
-def leaving(away: Iterable[Away]) -> Plan:
+def leaving(departures: Iterable[Away]) -> Plan:
     """The VMs leave: each guest shut down at once, and one VM after another to each host, as it was planned."""
     waves: list[list[Step]] = [[]]
     arrivals: dict[str, int] = {}
-    for each in away:
-        if each.leaving is Leaving.VMOTION and each.target is not None:
-            number = arrivals.get(each.target.ref, 0)
-            arrivals[each.target.ref] = number + 1
+    for departure in departures:
+        if departure.leaving is Leaving.VMOTION and departure.target is not None:
+            number = arrivals.get(departure.target.ref, 0)
+            arrivals[departure.target.ref] = number + 1
             waves += [[] for _ in range(number + 1 - len(waves))]
-            waves[number].append(RelocateVm(each.vm.ref, each.target.ref))
-        elif each.leaving in (Leaving.SHUT_DOWN, Leaving.POWER_OFF):
-            then_off = each.leaving is Leaving.POWER_OFF
-            waves[0].append(ShutDownGuest(each.vm.ref, GUEST_GRACE_S, then_off))
+            waves[number].append(RelocateVm(departure.vm.ref, departure.target.ref))
+        elif departure.leaving in (Leaving.SHUT_DOWN, Leaving.POWER_OFF):
+            then_off = departure.leaving is Leaving.POWER_OFF
+            waves[0].append(ShutDownGuest(departure.vm.ref, GUEST_GRACE_S, then_off))
     return Plan(tuple(Wave("empty the hosts", tuple(steps)) for steps in waves if steps), disruptive=True)
 
 
@@ -313,46 +322,48 @@ def returning(
 ) -> tuple[Plan, tuple[str, ...]]:
     """The VMs come back, and a line for each that does not: what somebody did with it meanwhile is not undone."""
     coming: dict[str, tuple[Vm, Step]] = {}
-    left: list[str] = []
+    remarks: list[str] = []
     for vm in stopped:
         if vm.power is PowerState.OFF and (managed := managed_elsewhere(vm)) is not None:
-            left.append(f"{vm.name} {managed}; left off")
+            remarks.append(f"{vm.name} {managed}; left off")
         elif vm.power is PowerState.OFF:
             coming[vm.ref] = vm, PowerOnVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
-            left.append(f"{vm.name} is {vm.power or 'in no state that can be read'}: left so")
+            remarks.append(f"{vm.name} is {vm.power or 'in no state that can be read'}: left so")
     for vm in moved:
         if vm.host != host.ref and (managed := managed_elsewhere(vm)) is not None:
-            left.append(f"{vm.name} {managed}; left where it is")
+            remarks.append(f"{vm.name} {managed}; left where it is")
         elif vm.power is PowerState.ON and vm.host != host.ref:
             coming[vm.ref] = vm, RelocateVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
-            left.append(f"{vm.name} is {vm.power or 'in no state that can be read'} by now: left where it is")
+            remarks.append(f"{vm.name} is {vm.power or 'in no state that can be read'} by now: left where it is")
     plain = [step for vm, step in coming.values() if not vm.profiles]
-    first, rest = _in_order([vm for vm, _ in coming.values() if vm.profiles], host, inventory, catalog)
+    first, later_vms = _in_order([vm for vm, _ in coming.values() if vm.profiles], host, inventory, catalog)
     waves = [Wave("bring the VMs back", (coming[vm.ref][1],)) for vm in first]
-    others = (*(coming[vm.ref][1] for vm in rest), *plain)
-    return Plan((*waves, Wave("bring the VMs back", others)) if others else tuple(waves)), tuple(left)
+    later_steps = (*(coming[vm.ref][1] for vm in later_vms), *plain)
+    return Plan((*waves, Wave("bring the VMs back", later_steps)) if later_steps else tuple(waves)), tuple(remarks)
 
 
-def doubtful(host: Host, away: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """Names of those who may find no GPU when they come back to a host that nobody else came to meanwhile."""
-    vms = [each.vm for each in away if each.leaving is not Leaving.DRS and each.vm.profiles]
-    first, rest = _in_order(vms, host, inventory, catalog)
+def doubtful(host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """Return the names of the VMs that may find no GPU on their return, even if no other VM came meanwhile."""
+    vms = [departure.vm for departure in departures if departure.leaving is not Leaving.DRS and departure.vm.profiles]
+    first, later_vms = _in_order(vms, host, inventory, catalog)
     for vm in vms:
         inventory = project(PowerOffVm(vm.ref), inventory)
-    found = []
-    for vm in (*first, *rest):
+    names = []
+    for vm in (*first, *later_vms):
         seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), inventory.hosts[host.ref], inventory, catalog)
         if not seating.complete:
-            found.append(vm.name)
+            names.append(vm.name)
         inventory = project(PowerOnVm(vm.ref, host.ref), inventory, catalog)
-    return tuple(found)
+    return tuple(names)
 
 
 def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """(those that come one by one, the rest): who is pinned to a GPU before who may take any, and the others as they
-    would come back from a suspend on that host."""
+    """Return the VMs that come one by one, and the rest.
+
+    VMs that are pinned to a GPU come before VMs that may take any; the others come in the order of a resume.
+    """
     for vm in vms:
         if vm.power is PowerState.ON:
             inventory = project(PowerOffVm(vm.ref), inventory)
@@ -360,5 +371,5 @@ def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog)
     pinned = [inventory.vm(vm.ref) for vm in vms if pins_of(vm)]
     for vm in pinned:
         inventory = project(PowerOnVm(vm.ref, host.ref), inventory, catalog)
-    first, rest = return_order([inventory.vm(vm.ref) for vm in vms if not pins_of(vm)], inventory, catalog)
-    return [*pinned, *first], rest
+    first, later_vms = return_order([inventory.vm(vm.ref) for vm in vms if not pins_of(vm)], inventory, catalog)
+    return [*pinned, *first], later_vms

@@ -38,38 +38,38 @@ def task_satisfied(step: HostTask, host: Host) -> bool:
             assert_never(step)
 
 
-def driven(host: Host) -> tuple[PciAddress, ...]:
+def gpus_of_driver(host: Host) -> tuple[PciAddress, ...]:
     """The GPUs that the host's driver lists: those it must list again after a reboot."""
     return tuple(gpu.address for gpu in host.gpus if gpu.graphics_type is not None)
 
 
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
     """The GPUs in MIG mode that the step leaves in it, as their boot does (assumption: mig-mode-after-boot)."""
-    left = step.devices if isinstance(step, ConfigureMig) else ()
-    given = _given(step)
+    switched = step.devices if isinstance(step, ConfigureMig) else ()
+    given_whole = _given_whole(step)
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
-    return tuple(address for address in divided if address not in left and address not in given)
+    return tuple(address for address in divided if address not in switched and address not in given_whole)
 
 
-def _given(step: HostStep) -> Collection[PciAddress]:
+def _given_whole(step: HostStep) -> Collection[PciAddress]:
     """The GPUs that the step gives to VMs whole."""
     if isinstance(step, ConfigurePassthrough):
-        return {each.address for each in step.devices if each.enabled}
-    return {each.address for each in step.devices if each.after.whole} if isinstance(step, ConfigureModes) else ()
+        return {change.address for change in step.devices if change.enabled}
+    return {change.address for change in step.devices if change.after.whole} if isinstance(step, ConfigureModes) else ()
 
 
-def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
+def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
     """Which of the GPUs are not in MIG mode any more; None = all are. It does not survive a boot on every system."""
     modes = {gpu.address: gpu.vgpu_mode for gpu in host.gpus}
     lost = [str(address) for address in gpus if modes.get(address) is not VgpuMode.MULTI_INSTANCE]
-    again = command("mig set on", host=hosts_called(host.name))
-    return f"MIG mode of {', '.join(lost)} did not survive its boot: {again}" if lost else None
+    set_command = command("mig set on", host=hosts_called(host.name))
+    return f"MIG mode of {', '.join(lost)} did not survive its boot: {set_command}" if lost else None
 
 
-def undriven(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
+def gpus_not_listed(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
     """Those of the GPUs that the driver does not list (yet), but for those that were given to VMs whole."""
-    given = _given(step)
-    return tuple(each for each in gpus if each not in driven(host) and each not in given)
+    given_whole = _given_whole(step)
+    return tuple(address for address in gpus if address not in gpus_of_driver(host) and address not in given_whole)
 
 
 def not_in_force(step: HostStep, host: Host) -> str | None:
@@ -89,29 +89,31 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
             yield from _other_types(graphics, host)
         case ConfigurePassthrough(devices=devices):
             active = {state.address: state.active for state in settings.passthrough or ()}
-            unlike = (each for each in devices if active.get(each.address) is not each.enabled)
-            yield from (f"DirectPath I/O of {each.address} is not {'on' if each.enabled else 'off'}" for each in unlike)
+            unlike = (change for change in devices if active.get(change.address) is not change.enabled)
+            yield from (
+                f"DirectPath I/O of {change.address} is not {'on' if change.enabled else 'off'}" for change in unlike
+            )
         case ConfigureModes(devices=changes):
             yield from _other_modes(changes, settings, host)
         case ConfigureMig(devices=addresses, on=on):
             current = {state.address: state.current for state in settings.mig or ()}
-            others = (address for address in addresses if current.get(address) is not on)
-            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in others)
+            unlike_addresses = (address for address in addresses if current.get(address) is not on)
+            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in unlike_addresses)
         case _:
             assert_never(step)
 
 
 def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
-    """A mode is in force when the GPU is used so: vCenter tells of a device what is configured."""
+    """Yield the modes that are not in force: vCenter reports the configured mode of a device, the GPU the one in use."""
     active = {state.address: state.active for state in settings.passthrough or ()}
-    for each in changes:
-        gpu = host.gpu(each.address)
-        if active.get(each.address) is not each.after.whole:
-            yield f"DirectPath I/O of {each.address} is not {'on' if each.after.whole else 'off'}"
-        elif (size := SERVED_AS.get(each.after)) is not None:
+    for change in changes:
+        gpu = host.gpu(change.address)
+        if active.get(change.address) is not change.after.whole:
+            yield f"DirectPath I/O of {change.address} is not {'on' if change.after.whole else 'off'}"
+        elif (size := SERVED_AS.get(change.after)) is not None:
             served = gpu.vgpu_mode if gpu is not None else None
             if served not in (size, VgpuMode.MULTI_INSTANCE):
-                yield f"the vGPU mode of {each.address} is {served or 'not told'}, not {size}"
+                yield f"the vGPU mode of {change.address} is {served or 'not told'}, not {size}"
 
 
 def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:

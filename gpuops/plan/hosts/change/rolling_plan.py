@@ -17,7 +17,7 @@ from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
-from gpuops.plan.hosts.change.emptying import Away, Leaving, doubtful, emptied, runs_there
+from gpuops.plan.hosts.change.emptying import Away, Leaving, doubtful, empty_hosts, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
@@ -58,14 +58,20 @@ class Roll:
 
     @property
     def does(self) -> tuple[object, ...]:
-        """What is done, without the facts it was planned on: who agreed to one roll agreed to its like."""
+        """Return what is done, without the facts it was planned on: a confirmed roll may be replaced by an equal one."""
         return tuple(
-            (planned.step, tuple((each.vm.ref, each.leaving, each.target and each.target.ref) for each in planned.away))
+            (
+                planned.step,
+                tuple(
+                    (departure.vm.ref, departure.leaving, departure.target and departure.target.ref)
+                    for departure in planned.away
+                ),
+            )
             for planned in self.planned_hosts
         )
 
 
-def rolled(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
+def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
     """The roll that brings the plan into force. Raises UsageError where there is nothing a reboot is needed for."""
     steps = (*plan.steps, *plan.due)
     if plan.feasible and plan.steps and not plan.reboots and not plan.due:
@@ -82,11 +88,11 @@ def rolled(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog
         return Roll(rejections=refused)
     doubts = (_doubt(planned, inventory, catalog) for planned_hosts in rounds for planned in planned_hosts)
     notes = (NO_REBOOT_PERHAPS,) if any(map(tells_impact, steps)) else ()
-    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), (*plan.because, *notes))
+    return Roll(rounds, (), (*plan.warnings, *(doubt for doubt in doubts if doubt)), (*plan.because, *notes))
 
 
 def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:
-    """Who may not find his GPU again, where the host chooses it for those before him; empty = nobody."""
+    """Return a warning with the VMs that may not find a GPU on their return; empty = none."""
     names = doubtful(planned.host, planned.away, inventory, catalog)
     return f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
 
@@ -119,24 +125,26 @@ def planned_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
     """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
-    gone = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
-    if gone:
-        return gone
+    removed = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
+    if removed:
+        return removed
     hosts = [inventory.hosts[step.host] for step in steps]
-    kept = tuple(each for host in hosts for each in kept_as_they_are(host, inventory))
-    if kept:
-        return kept
-    found = emptied(hosts, rolling.vms, inventory, catalog)
-    if found.rejections:
-        return found.rejections
-    return tuple(PlannedHost(host, step, found.away[host.ref]) for host, step in zip(hosts, steps, strict=True))
+    forbidden = tuple(rejection for host in hosts for rejection in kept_as_they_are(host, inventory))
+    if forbidden:
+        return forbidden
+    outcome = empty_hosts(hosts, rolling.vms, inventory, catalog)
+    if outcome.rejections:
+        return outcome.rejections
+    return tuple(PlannedHost(host, step, outcome.away[host.ref]) for host, step in zip(hosts, steps, strict=True))
 
 
-def needed(planned_hosts: Collection[PlannedHost]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
+def privileges_of_hosts(
+    planned_hosts: Collection[PlannedHost],
+) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
     """(by host, by VM) the privileges that the login must have (vSphere API reference, the methods' privileges)."""
     hosts = {planned.host.ref: needed_on_host(planned.step) | {MAINTENANCE} for planned in planned_hosts}
-    vms = {away.vm.ref: _of_vm(away.leaving) for planned in planned_hosts for away in planned.away}
-    return hosts, {ref: wanted for ref, wanted in vms.items() if wanted}
+    vms = {departure.vm.ref: _of_vm(departure.leaving) for planned in planned_hosts for departure in planned.away}
+    return hosts, {ref: privileges for ref, privileges in vms.items() if privileges}
 
 
 def _of_vm(leaving: Leaving) -> frozenset[str]:
@@ -150,16 +158,16 @@ def _of_vm(leaving: Leaving) -> frozenset[str]:
 
 
 def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
-    """What keeps a host from being rebooted, whatever is set on it."""
+    """Yield the reasons against rebooting a host, whatever is set on it."""
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
         return
     if host.in_maintenance is not False:
-        what = "whether it is in maintenance mode cannot be read"
-        what = "is in maintenance mode already: somebody else is at it" if host.in_maintenance else what
-        yield Rejection(host.name, what, hint="take it out of maintenance mode, or leave it out")
+        rule = "whether it is in maintenance mode cannot be read"
+        rule = "is in maintenance mode already" if host.in_maintenance else rule
+        yield Rejection(host.name, rule, hint="take it out of maintenance mode, or leave it out")
     if host.booted is None:
-        yield Rejection(host.name, "when it last booted cannot be read: its return could not be told")
+        yield Rejection(host.name, "when it last booted cannot be read, so a reboot could not be confirmed")
     yield from kept_as_they_are(host, inventory)
     for vm in inventory.vms_on(host):
         if vm.power is None and not vm.template:
@@ -175,9 +183,9 @@ def _rounds(
     refused: list[Rejection] = []
     waiting = list(steps)
     while waiting:
-        size, found = next_round(waiting, rolling, inventory, catalog)
-        refused += _refusals(found)
-        rounds.append(tuple(each for each in found if isinstance(each, PlannedHost)))
+        size, planned = next_round(waiting, rolling, inventory, catalog)
+        refused += _refusals(planned)
+        rounds.append(tuple(planned_host for planned_host in planned if isinstance(planned_host, PlannedHost)))
         del waiting[:size]
     return tuple(rounds), tuple(dict.fromkeys(refused))
 
@@ -187,15 +195,15 @@ def next_round(
 ) -> tuple[int, tuple[PlannedHost, ...] | tuple[Rejection, ...]]:
     """(how many of the next hosts are down together, what is planned for each), or why one host cannot be emptied."""
     size = min(rolling.max_hosts, len(waiting))
-    found = planned_together(waiting[:size], rolling, inventory, catalog)
-    while _refusals(found) and size > 1:
+    planned = planned_together(waiting[:size], rolling, inventory, catalog)
+    while _refusals(planned) and size > 1:
         size -= 1
-        found = planned_together(waiting[:size], rolling, inventory, catalog)
-    return size, found
+        planned = planned_together(waiting[:size], rolling, inventory, catalog)
+    return size, planned
 
 
-def _refusals(found: Sequence[PlannedHost | Rejection]) -> tuple[Rejection, ...]:
-    return tuple(each for each in found if isinstance(each, Rejection))
+def _refusals(planned: Sequence[PlannedHost | Rejection]) -> tuple[Rejection, ...]:
+    return tuple(planned_host for planned_host in planned if isinstance(planned_host, Rejection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +259,12 @@ class PartProgress:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStatus:
-    """The change that has not ended. `verb` empty = there is none."""
+    """The change that has not ended; `verb` is empty if every change has."""
 
     verb: str = ""
     began: datetime | None = None
     holder: str = ""
-    """Who is at it now; empty = it was cut off, or it stopped."""
+    """The run that carries it out now; empty = it was cut off, or it stopped."""
     parts: tuple[PartProgress, ...] = ()
     noun: str = "host"
     """What a part is."""

@@ -1,6 +1,6 @@
 """Which modes a change of vGPU sizes or of DirectPath I/O comes to where vSphere 9.1 sets modes, and if it can.
 
-Before 9.1, and where vCenter reports no mode of a device, the calls of 8.x are used: `mode_changes` is None then.
+Before 9.1, and where vCenter reports no mode of a device, the calls of 8.x are used; `mode_changes` then returns None.
 
 A change of modes also affects slots that are reserved for others: each gets a warning (vSphere 9.0 and newer). A change
 needs an empty GPU, so no running VM loses its slot, but the owner of reserved slots may not find them later.
@@ -27,21 +27,23 @@ SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SER
 """The mode of a GPU whose vGPUs are of these sizes (`SizeMode`)."""
 
 
-def mode_changes(settings: HostSettings, wanted: Mapping[PciAddress, DeviceMode]) -> tuple[ModeChange, ...] | None:
+def mode_changes(
+    settings: HostSettings, requested_modes: Mapping[PciAddress, DeviceMode]
+) -> tuple[ModeChange, ...] | None:
     """The changes of modes; None = they are made by the calls of 8.x."""
     states = {state.address: state for state in settings.passthrough or ()}
-    modes = {address: states[address].mode if address in states else None for address in wanted}
-    if settings.sets_modes is not True or not wanted:
+    modes = {address: states[address].mode if address in states else None for address in requested_modes}
+    if settings.sets_modes is not True or not requested_modes:
         return None
     if any(mode is None for mode in modes.values()):
         return None
-    return tuple(ModeChange(each, str(modes[each]), mode) for each, mode in wanted.items())
+    return tuple(ModeChange(gpu, str(modes[gpu]), mode) for gpu, mode in requested_modes.items())
 
 
 def size_changes(settings: HostSettings, sizes: Mapping[PciAddress, str | None]) -> tuple[ModeChange, ...] | None:
     """The same of vGPU sizes: a GPU that is configured for DirectPath I/O would be taken out of it by its mode."""
-    given = {state.address for state in settings.passthrough or () if state.enabled}
-    if any(address in given or size not in SIZES for address, size in sizes.items()):
+    given_whole = {state.address for state in settings.passthrough or () if state.enabled}
+    if any(address in given_whole or size not in SIZES for address, size in sizes.items()):
         return None
     return mode_changes(settings, {address: SIZES[size] for address, size in sizes.items() if size is not None})
 
@@ -64,20 +66,20 @@ def mode_back(state: PassthroughState, settings: HostSettings) -> DeviceMode:
 def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange]) -> Iterator[Rejection]:
     """A refusal for each device that vCenter does not configure to its mode."""
     offered = {state.address: state.configurable for state in settings.passthrough or ()}
-    for each in changes:
-        if each.after not in offered.get(each.address, ()):
-            modes = ", ".join(offered.get(each.address, ())) or "none"
+    for change in changes:
+        if change.after not in offered.get(change.address, ()):
+            modes = ", ".join(offered.get(change.address, ())) or "none"
             yield Rejection(
-                f"{host.name} {each.address}", f"vCenter does not configure it to {each.after}; to: {modes}"
+                f"{host.name} {change.address}", f"vCenter does not configure it to {change.after}; to: {modes}"
             )
 
 
-def sizes_due(host: Host, settings: HostSettings, meant: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
+def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
     """The sizes that are configured and not in force: they wait for maintenance mode or a reboot."""
     states = {state.address: state for state in settings.passthrough or ()}
     due = (
         (address, state.mode)
-        for address in meant
+        for address in addresses
         if (state := states.get(address)) is not None and (gpu := host.gpu(address)) is not None and _waits(gpu, state)
     )
     return tuple(ModeChange(address, str(mode), DeviceMode(str(mode))) for address, mode in due)
@@ -100,33 +102,33 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
     after = inventory.with_hosts(later)
     doubts = (reserved_unknown(host, inventory) for host in hosts)
     short = (
-        f"{left}: VMs for which it is reserved may find no GPU"
-        for left in reserved_left(hosts, inventory, after, catalog)
-        if left.too_few
+        f"{shortage}: VMs for which it is reserved may find no GPU"
+        for shortage in reserved_left(hosts, inventory, after, catalog)
+        if shortage.too_few
     )
-    return replace(plan, warnings=(*plan.warnings, *dict.fromkeys((*short, *(each for each in doubts if each)))))
+    return replace(plan, warnings=(*plan.warnings, *dict.fromkeys((*short, *(doubt for doubt in doubts if doubt)))))
 
 
 def _then(host: Host, step: HostStep) -> Host:
     """The host as it is once the step is in force, for what vGPUs and VMs with whole devices find there."""
     if isinstance(step, ConfigureGraphics):
-        types = {each.address: each for each in step.after.devices}
+        types = {graphics_device.address: graphics_device for graphics_device in step.after.devices}
         gpus = (_in_type(gpu, types[gpu.address]) if gpu.address in types else gpu for gpu in host.gpus)
         return replace(host, gpus=tuple(gpus))
     if not isinstance(step, ConfigureModes | ConfigurePassthrough):
         return host
     modes = _modes(host, step)
     changes = step.labels if isinstance(step, ConfigureModes) else step.devices
-    labels = {each.address: each.label for each in changes if each.label is not None}
+    labels = {change.address: change.label for change in changes if change.label is not None}
     return replace(
         host,
-        gpus=tuple(_labelled(_in_mode(each, modes.get(each.address)), labels) for each in host.gpus),
-        others=tuple(_labelled(_given(each, modes.get(each.address)), labels) for each in host.others),
+        gpus=tuple(_with_label(_in_mode(gpu, modes.get(gpu.address)), labels) for gpu in host.gpus),
+        others=tuple(_with_label(_give_whole(device, modes.get(device.address)), labels) for device in host.others),
     )
 
 
 def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:
-    """The modes that devices are changed to; those that already are for VMs whole, or are not, as asked, stay."""
+    """The modes that devices are changed to; GPUs that are already in the requested mode are left out."""
     if isinstance(step, ConfigureModes):
         return {change.address: change.after for change in step.devices}
     whole = {device.address: device.passed_through for device in host.devices}
@@ -137,9 +139,9 @@ def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciA
     }
 
 
-def _in_type(gpu: PhysicalGpu, told: GraphicsDevice) -> PhysicalGpu:
-    size = VgpuMode(told.vgpu_mode) if told.vgpu_mode in list(VgpuMode) else gpu.vgpu_mode
-    return replace(gpu, graphics_type=GraphicsType(told.graphics_type), vgpu_mode=size)
+def _in_type(gpu: PhysicalGpu, graphics_device: GraphicsDevice) -> PhysicalGpu:
+    size = VgpuMode(graphics_device.vgpu_mode) if graphics_device.vgpu_mode in list(VgpuMode) else gpu.vgpu_mode
+    return replace(gpu, graphics_type=GraphicsType(graphics_device.graphics_type), vgpu_mode=size)
 
 
 def _in_mode(gpu: PhysicalGpu, mode: DeviceMode | None) -> PhysicalGpu:
@@ -149,11 +151,11 @@ def _in_mode(gpu: PhysicalGpu, mode: DeviceMode | None) -> PhysicalGpu:
         return replace(gpu, graphics_type=None, vgpu_mode=None, passthrough=_whole(gpu.passthrough, on=mode.whole))
     size = VgpuMode.MIXED_SIZE if mode is DeviceMode.VGPU_MIXED_SIZE else VgpuMode.SAME_SIZE
     size = gpu.vgpu_mode if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else size
-    kept = replace(gpu.passthrough, enabled=False, active=False) if gpu.passthrough is not None else None
-    return replace(gpu, graphics_type=GraphicsType.SHARED_DIRECT, vgpu_mode=size, passthrough=kept)
+    passthrough = replace(gpu.passthrough, enabled=False, active=False) if gpu.passthrough is not None else None
+    return replace(gpu, graphics_type=GraphicsType.SHARED_DIRECT, vgpu_mode=size, passthrough=passthrough)
 
 
-def _given(device: OtherDevice, mode: DeviceMode | None) -> OtherDevice:
+def _give_whole(device: OtherDevice, mode: DeviceMode | None) -> OtherDevice:
     return device if mode is None else replace(device, passthrough=_whole(device.passthrough, on=mode.whole))
 
 
@@ -162,7 +164,7 @@ def _whole(state: Passthrough | None, *, on: bool) -> Passthrough:
     return Passthrough(capable=True, enabled=on, active=on, label=state.label if state is not None else None)
 
 
-def _labelled(device: Device, labels: Mapping[PciAddress, str]) -> Device:
+def _with_label(device: Device, labels: Mapping[PciAddress, str]) -> Device:
     if device.address not in labels or device.passthrough is None:
         return device
     return replace(device, passthrough=replace(device.passthrough, label=labels[device.address] or None))

@@ -20,7 +20,7 @@ from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
-from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
 
 _NO_MIG: Final = "has no MIG mode (NVIDIA MIG User Guide)"
 NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"
@@ -50,7 +50,7 @@ class SetMig:
             return refuse(Scope(self.cluster, self.host).nowhere("mig", inventory))
         if all((host.settings or HostSettings()).mig is None and not _why(host) for host in hosts):
             raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
-        return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")
+        return combine_parts([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")
 
     @property
     def _verb(self) -> str:
@@ -59,37 +59,47 @@ class SetMig:
     def _of_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
     ) -> HostPart:
-        told = (host.settings or HostSettings()).mig
+        smi_states = (host.settings or HostSettings()).mig
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
-        if told is None:
+        if smi_states is None:
             return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}"),))
-        states = {state.address: state for state in told}
-        meant = addresses or tuple(address for address, state in states.items() if state.current is not None)
+        states = {state.address: state for state in smi_states}
+        addresses_to_set = addresses or tuple(address for address, state in states.items() if state.current is not None)
         if not addresses:  # its mode may be another one: that all GPUs are in the mode could not be promised
-            meant += tuple(address for address, state in states.items() if _may_have_mig(state, host, catalog))
-        missing = tuple(Rejection(host.name, f"has no GPU {each} (nvidia-smi)") for each in meant if each not in states)
-        changing = [states[each] for each in meant if each in states and states[each].pending is not self.on]
-        against = tuple(each for state in changing for each in _against(state, host, inventory, catalog))
-        kept = tuple(kept_as_they_are(host, inventory)) if changing else ()
-        if missing or against or kept:
-            return HostPart(host.name, (*missing, *against, *kept))
+            addresses_to_set += tuple(
+                address for address, state in states.items() if _may_have_mig(state, host, catalog)
+            )
+        missing = tuple(
+            Rejection(host.name, f"has no GPU {address} (nvidia-smi)")
+            for address in addresses_to_set
+            if address not in states
+        )
+        changing = [
+            states[address]
+            for address in addresses_to_set
+            if address in states and states[address].pending is not self.on
+        ]
+        against = tuple(rejection for state in changing for rejection in _against(state, host, inventory, catalog))
+        forbidden = tuple(kept_as_they_are(host, inventory)) if changing else ()
+        if missing or against or forbidden:
+            return HostPart(host.name, (*missing, *against, *forbidden))
         if not changing:
-            return self._already(host, [states[each] for each in meant])
+            return self._already(host, [states[address] for address in addresses_to_set])
         word = "MIG" if self.on else "no MIG"
-        differences = tuple(GpuDifference(each.address, _word(each), word) for each in changing)
+        differences = tuple(GpuDifference(state.address, _word(state), word) for state in changing)
         return HostPart(
-            host.name, step=ConfigureMig(host.ref, tuple(each.address for each in changing), self.on, differences)
+            host.name, step=ConfigureMig(host.ref, tuple(state.address for state in changing), self.on, differences)
         )
 
     def _already(self, host: Host, states: list[SmiState]) -> HostPart:
         waiting = tuple(state.address for state in states if state.current is not self.on)
         due = ConfigureMig(host.ref, waiting, self.on) if waiting else None
         pending = "; a reboot is pending" if due else ""
-        what = (
+        text = (
             "no GPU with MIG is meant" if not states else f"MIG mode is {'on' if self.on else 'off'} already{pending}"
         )
-        return HostPart(host.name, because=(f"{host.name}: {what}",), due=due)
+        return HostPart(host.name, because=(f"{host.name}: {text}",), due=due)
 
 
 def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
@@ -111,7 +121,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
     elif state.current is None:
         yield Rejection(subject, _NO_MIG)
     elif gpu is None or gpu.vms is None:
-        yield Rejection(subject, "who runs on it cannot be read")
+        yield Rejection(subject, "which VMs run on it cannot be read")
     elif gpu.vms:
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
         yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
@@ -120,7 +130,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
 
 
 def _why(host: Host) -> str:
-    """Why the host's nvidia-smi did not answer; empty = nobody asked it."""
+    """Why the host's nvidia-smi did not answer; empty = it was not asked."""
     unread = (host.settings or HostSettings()).unread
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
 

@@ -1,6 +1,6 @@
 """Set graphics types, vGPU modes and the assignment policy of hosts, as one read-merge-write of HostGraphicsConfig.
 
-What speaks against a type or a mode on a host is told with its rule and its source.
+Every reason against a type or a mode names its rule and its source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.graphics.device_modes import not_offered, size_changes, sizes_due, with_reserved
-from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
 from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 
@@ -57,7 +57,7 @@ class SetMode:
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("mode", inventory))
         parts = [self._of_host(host, gpus, inventory, catalog) for host in hosts]
-        return with_reserved(combined(parts, "mode"), inventory, catalog)
+        return with_reserved(combine_parts(parts, "mode"), inventory, catalog)
 
     def _gpus(self) -> tuple[PciAddress, ...]:
         of_gpus = self.type is not None or self.vgpu_mode is not None
@@ -174,9 +174,9 @@ def _pairs(before: GraphicsSettings, after: GraphicsSettings) -> list[tuple[Grap
 
 
 def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -> Iterator[Rejection]:
-    known = {device.address for device in before.devices}
+    graphics_addresses = {device.address for device in before.devices}
     for address in gpus:
-        if address in known:
+        if address in graphics_addresses:
             continue
         if host.gpu(address) is None:
             yield Rejection(host.name, f"has no GPU {address}")
@@ -209,7 +209,7 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     rule = "a graphics type changes only while no VM is on the host's GPUs (NVIDIA AI Enterprise docs)"
     listed = [gpu for gpu in host.gpus if gpu.graphics_type is not None]
     if any(gpu.vms is None for gpu in listed):
-        yield Rejection(host.name, f"who runs on its GPUs cannot be read, and {rule}")
+        yield Rejection(host.name, f"which VMs run on its GPUs cannot be read, and {rule}")
     running = sorted({name for gpu in listed for name in _holders(gpu, inventory)})
     if running:
         yield Rejection(host.name, f"{rule}; there now: {', '.join(running)}")
@@ -223,7 +223,7 @@ def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, cata
         yield Rejection(subject, "vGPU modes need vSphere 8.0 Update 3", MIXED_SIZE_SINCE, inventory.api_version)
         return
     if gpu is None or gpu.vgpu_mode is None or gpu.vms is None:
-        yield Rejection(subject, "its vGPU mode, or who runs on it, cannot be read")
+        yield Rejection(subject, "its vGPU mode, or which VMs run on it, cannot be read")
         return
     if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE:
         hint = "MIG mode is switched on the host itself: nvidia-smi -i GPU -mig 0"
@@ -239,9 +239,11 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is not None and board.mixed_size_mode is False:
         yield Rejection(subject, f"{board.name} has no mixed-size mode (NVIDIA AI Enterprise docs)")
-    scheduler = next(each for each in scheduler_of(host, catalog).gpus if each.gpu.address == gpu.address)
-    found = scheduler.configured
-    if isinstance(found, VgpuScheduler) and found.policy is SchedulerPolicy.FIXED_SHARE:
+    scheduler = next(
+        gpu_scheduler for gpu_scheduler in scheduler_of(host, catalog).gpus if gpu_scheduler.gpu.address == gpu.address
+    )
+    configured = scheduler.configured
+    if isinstance(configured, VgpuScheduler) and configured.policy is SchedulerPolicy.FIXED_SHARE:
         hint = "gpuops scheduler set --scheduler equal-share, and a reboot, first"
         yield Rejection(subject, "fixed share is not for mixed-size GPUs (NVIDIA AI Enterprise docs)", hint=hint)
 

@@ -31,7 +31,7 @@ from gpuops.plan.core.steps import (
     PassthroughChange,
 )
 from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode, with_reserved
-from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant, kept_as_they_are
 from gpuops.plan.placement.gpu_filters import holders
 
 
@@ -74,7 +74,7 @@ class SetPassthrough:
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
         parts = [self._of_host(host, addresses, inventory, catalog) for host in hosts]
-        return with_reserved(combined(parts, "mode"), inventory, catalog)
+        return with_reserved(combine_parts(parts, "mode"), inventory, catalog)
 
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
         """One that has no GPU may have the other devices that are named."""
@@ -99,8 +99,10 @@ class SetPassthrough:
             return HostPart(host.name, missing)
         changes = {address: change for address in addresses if (change := self._change(states[address])) is not None}
         if not changes:
-            there = [states[address] for address in addresses]
-            return HostPart(host.name, because=(self._already(host, there),), due=self._due(host, there))
+            existing_states = [states[address] for address in addresses]
+            return HostPart(
+                host.name, because=(self._already(host, existing_states),), due=self._due(host, existing_states)
+            )
         rejections = (*self._labels(host, settings), *self._against(host, changes, states, inventory))
         if rejections:
             return HostPart(host.name, rejections)
@@ -127,33 +129,35 @@ class SetPassthrough:
     ) -> tuple[ModeChange, ...] | None:
         """The modes that the change comes to; None = it is made by the call of 8.x, as that of a label alone is."""
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
-        wanted = {
+        requested_modes = {
             address: whole_mode(states[address]) if self.on else mode_back(states[address], settings)
             for address in switched
         }
-        return mode_changes(settings, wanted)
+        return mode_changes(settings, requested_modes)
 
     def _missing(
         self, host: Host, addresses: Iterable[PciAddress], states: Mapping[PciAddress, PassthroughState]
     ) -> Iterator[Rejection]:
         """Each address at which the host has nothing of what is meant."""
-        others = {PciAddress.parse(text) for text in self.device}
+        other_addresses = {PciAddress.parse(text) for text in self.device}
         for address in addresses:
-            there = host.device(address)
-            if address in others:
-                if isinstance(there, PhysicalGpu):
-                    name = f"at {address} is a GPU ({there.name})"
+            existing_device = host.device(address)
+            if address in other_addresses:
+                if isinstance(existing_device, PhysicalGpu):
+                    name = f"at {address} is a GPU ({existing_device.name})"
                     yield Rejection(host.name, name, hint=f"name it as one: --gpu {address}")
-                elif there is None or address not in states:
-                    known = ", ".join(f"{each.address} {each.name}" for each in host.others) or "none"
-                    rule = f"has no device {address} that could be passed through (it has: {known})"
+                elif existing_device is None or address not in states:
+                    listed = ", ".join(f"{device.address} {device.name}" for device in host.others) or "none"
+                    rule = f"has no device {address} that could be passed through (it has: {listed})"
                     yield Rejection(host.name, rule)
-            elif isinstance(there, OtherDevice):
+            elif isinstance(existing_device, OtherDevice):
                 hint = f"name it as another device: --device {address}"
                 yield Rejection(
-                    host.name, f"has no GPU {address}: there is another device ({there.kind}, {there.name})", hint=hint
+                    host.name,
+                    f"has no GPU {address}: there is another device ({existing_device.kind}, {existing_device.name})",
+                    hint=hint,
                 )
-            elif there is None or address not in states:
+            elif existing_device is None or address not in states:
                 yield Rejection(host.name, f"has no GPU {address}")
 
     def _change(self, state: PassthroughState) -> PassthroughChange | None:
@@ -168,7 +172,7 @@ class SetPassthrough:
         return f"DirectPath I/O of {names} is {'on' if self.on else 'off'} on {host.name} already{pending}"
 
     def _due(self, host: Host, states: list[PassthroughState]) -> ConfigurePassthrough | None:
-        waiting = tuple(PassthroughChange(each.address, self.on) for each in states if each.active != self.on)
+        waiting = tuple(PassthroughChange(state.address, self.on) for state in states if state.active != self.on)
         return ConfigurePassthrough(host.ref, waiting) if waiting else None
 
     def _labels(self, host: Host, settings: HostSettings) -> Iterator[Rejection]:
@@ -197,7 +201,7 @@ class SetPassthrough:
                 yield Rejection(f"{host.name} {address}", "cannot be passed through (PciPassthruInfo.passthruCapable)")
             yield from _not_whole(host, states[address], states, set(changes))
         if not self.on:
-            yield from _given(host, switched, inventory)
+            yield from _assigned_to_vms(host, switched, inventory)
 
     def _warnings(
         self,
@@ -215,11 +219,11 @@ class SetPassthrough:
             for vm in inventory.vms_on(host):
                 taking = [device for device in vm.devices or () if _may_take(device, gpu)]
                 if taking and not self.on:
-                    what = _noun(gpu)
-                    yield f"{vm.name} takes any {what} like {host.name} {address}: there is one fewer for it"
+                    noun = _noun(gpu)
+                    yield f"{vm.name} takes any {noun} like {host.name} {address}: there is one fewer for it"
                 elif any(device.label == label for device in taking):
-                    what = f"{_noun(gpu)}s"
-                    yield f"{vm.name} asks for {what} labelled {label}: {host.name} {address} is none any more"
+                    noun = f"{_noun(gpu)}s"
+                    yield f"{vm.name} asks for {noun} labelled {label}: {host.name} {address} loses that label"
 
 
 def _noun(device: PhysicalGpu | OtherDevice) -> str:
@@ -250,33 +254,35 @@ def _in_use(
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
     elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:
-        yield Rejection(subject, "who runs on it cannot be read")
+        yield Rejection(subject, "which VMs run on it cannot be read")
 
 
 def _not_whole(
     host: Host, state: PassthroughState, states: dict[PciAddress, PassthroughState], named: set[PciAddress]
 ) -> Iterator[Rejection]:
     """Devices that depend on one are passed through together (vSphere API, PciPassthruInfo.dependentDevice)."""
-    others = [
-        each.address
-        for each in states.values()
-        if each.depends_on == state.depends_on is not None and each.capable and each.address not in named
+    dependents = [
+        other_state.address
+        for other_state in states.values()
+        if other_state.depends_on == state.depends_on is not None
+        and other_state.capable
+        and other_state.address not in named
     ]
-    left = [address for address in others if states[address].enabled == state.enabled]
-    if left:
-        hint = " ".join(f"--gpu {address}" for address in left)
+    unswitched = [address for address in dependents if states[address].enabled == state.enabled]
+    if unswitched:
+        hint = " ".join(f"--gpu {address}" for address in unswitched)
         yield Rejection(f"{host.name} {state.address}", "only goes with the devices beside it", hint=f"add {hint}")
 
 
-def _given(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Iterator[Rejection]:
+def _assigned_to_vms(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Iterator[Rejection]:
     """VMs that have one of these devices by its address could not start any more."""
     for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
         if vm.devices is None:
             yield Rejection(host.name, f"the devices of {vm.name} cannot be read: one of these may be among them")
         for device in vm.devices or ():
             if isinstance(device, DirectPathDevice) and device.address in addresses:
-                again = command("detach", vm=called(vm), device=str(device.address))
-                hint = f"{again} takes it from the VM"
+                detach_command = command("detach", vm=called(vm), device=str(device.address))
+                hint = f"{detach_command} takes it from the VM"
                 yield Rejection(f"{host.name} {device.address}", f"belongs to {vm.name} (DirectPath I/O)", hint=hint)
 
 
@@ -318,12 +324,14 @@ def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog
     for board in dict.fromkeys(board for address in named if (board := boards.get(address)) is not None):
         behind = [
             str(address)
-            for address, other in boards.items()
-            if other is board and address not in named and _is_passed_through(host, address) is not on
+            for address, other_board in boards.items()
+            if other_board is board and address not in named and _is_passed_through(host, address) is not on
         ]
         if not behind or not _may_be_linked(board):
             continue
-        offered = [group.name for group in groups or () if _offers_any(board, {each.profile for each in group.members})]
+        offered = [
+            group.name for group in groups or () if _offers_any(board, {member.profile for member in group.members})
+        ]
         if offered:
             yield (
                 f"{host.name} offers {', '.join(offered)}: a GPU without its NVLink peers makes no such group, and "

@@ -3,7 +3,7 @@
 They start anew there, as HA restarts them: their pins and DirectPath devices come along, vMotion's rules do not count.
 Sources: VMware vSphere Availability (failover hosts and what admission control keeps free are there for this; VM-host
 rules that must hold and rules that keep VMs apart hold for restarts too; `das.respectVmVmAntiAffinityRules` is on by
-default). Which host HA chooses, and in which order, is its own affair: told is whether there is a way at all.
+default). HA chooses the host and the order itself; the answer is whether there is any way at all.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HostLoss:
     """What becomes of the VMs with GPUs of one host."""
 
     places: tuple[tuple[Vm, Host], ...] = ()
-    """Who starts where, in this order."""
+    """The VMs that find a place, each with its host, in this order."""
     stranded: tuple[Stranded, ...] = ()
     proven: bool = True
     """False: not every way was tried; there may be one with a place for all."""
@@ -62,7 +62,7 @@ class HostLoss:
     def profiles(self) -> tuple[ProfileLoss, ...]:
         """By profile, in the order of their names."""
         placed = Counter(name for vm, _ in self.places for name in _devices(vm))
-        lost = Counter(name for each in self.stranded for name in _devices(each.vm))
+        lost = Counter(name for stranded_vm in self.stranded for name in _devices(stranded_vm.vm))
         names = sorted({*placed, *lost})
         return tuple(ProfileLoss(name, placed[name] + lost[name], placed[name]) for name in names)
 
@@ -73,11 +73,15 @@ def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
     world = inventory.with_hosts([replace(host, connected=False)])
     for vm in vms:
         world = project(PowerOffVm(vm.ref), world)
-    near = [each for each in world.hosts.values() if each.cluster == host.cluster and each.ref != host.ref]
-    return restarted(vms, near if host.cluster is not None else (), host.cluster, world, catalog)
+    near = [
+        cluster_host
+        for cluster_host in world.hosts.values()
+        if cluster_host.cluster == host.cluster and cluster_host.ref != host.ref
+    ]
+    return find_restarts(vms, near if host.cluster is not None else (), host.cluster, world, catalog)
 
 
-def restarted(
+def find_restarts(
     vms: Sequence[Vm], hosts: Sequence[Host], cluster: str | None, world: Inventory, catalog: Catalog
 ) -> HostLoss:
     """Where these VMs, which are off in this snapshot, could start among these hosts of a cluster (by ref).
@@ -87,12 +91,15 @@ def restarted(
     """
     vms = sorted(vms, key=lambda vm: (*_size(vm, catalog), vm.name, vm.ref))
     restart = _Restart(hosts, world.clusters.get(cluster or ""), catalog)
-    found = restart.one_after_another(vms, world)
-    if found.spared or not restart.others:
-        return found
-    targets = {vm.ref: [each.ref for each in restart.others if restart.may_take(vm, each, world)] for vm in vms}
+    loss = restart.one_after_another(vms, world)
+    if loss.spared or not restart.others:
+        return loss
+    targets = {
+        vm.ref: [other_host.ref for other_host in restart.others if restart.may_take(vm, other_host, world)]
+        for vm in vms
+    }
     places = find_places([vms], targets, world, restart.after, restart.apart)
-    return replace(found, proven=places.whole) if places.places is None else HostLoss(places.places)
+    return replace(loss, proven=places.whole) if places.places is None else HostLoss(places.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +124,12 @@ class _Restart:
         places: list[tuple[Vm, Host]] = []
         stranded: list[Stranded] = []
         for vm in vms:
-            found = next(self._ways(vm, world), None)
-            if found is None:
-                reasons = dict.fromkeys(each for host in self.others for each in self._reasons(vm, host, world))
+            way = next(self._ways(vm, world), None)
+            if way is None:
+                reasons = dict.fromkeys(reason for host in self.others for reason in self._reasons(vm, host, world))
                 stranded.append(Stranded(vm, tuple(reasons) or ("no other host in its cluster",)))
                 continue
-            host, world = found
+            host, world = way
             places.append((vm, host))
         return HostLoss(tuple(places), tuple(stranded))
 
@@ -133,23 +140,23 @@ class _Restart:
         return project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
 
     def _ways(self, vm: Vm, world: Inventory) -> Iterator[tuple[Host, Inventory]]:
-        for host in sorted(self.others, key=lambda each: each.ref != vm.host):
+        for host in sorted(self.others, key=lambda other_host: other_host.ref != vm.host):
             after = self.after(vm, host, world)
             if after is not None:
                 yield host, after
 
     def _reasons(self, vm: Vm, host: Host, world: Inventory) -> Iterator[str]:
-        bound = any(isinstance(each, DirectPathDevice | OtherPassthrough) for each in vm.devices or ())
+        bound = any(isinstance(device, DirectPathDevice | OtherPassthrough) for device in vm.devices or ())
         if bound and host.ref != vm.host:
             yield f"{vm.name} has a passthrough device of its host: it starts nowhere else"
             return
-        there = {other.ref for other in world.vms_on(host) if other.power is PowerState.ON}
+        running_there = {other_vm.ref for other_vm in world.vms_on(host) if other_vm.power is PowerState.ON}
         for rule in self._rules():
             if vm.ref not in rule.vms:
                 continue
             if rule.kind is RuleKind.HOSTS and rule.mandatory is not False and not rule.allows(host.ref):
                 yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} off it"
-            elif rule.kind is RuleKind.APART and there & set(rule.vms):
+            elif rule.kind is RuleKind.APART and running_there & set(rule.vms):
                 yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} apart from others there"
         refused = Room(self.catalog, certain=True).refusals(vm, world.hosts[host.ref], world)
         yield from map(str, refused)
@@ -160,7 +167,7 @@ class _Restart:
         if world.reservations is None:
             return False
         after = project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
-        return any(each.too_few for each in reserved_left([host], world, after, self.catalog))
+        return any(shortage.too_few for shortage in reserved_left([host], world, after, self.catalog))
 
     def _rules(self) -> tuple[DrsRule, ...]:
         return (self.cluster.rules or ()) if self.cluster is not None else ()
@@ -169,9 +176,9 @@ class _Restart:
 def _size(vm: Vm, catalog: Catalog) -> tuple[int, int]:
     """What sorts the largest first."""
     profiles = [catalog.profile(name) for name in vm.profiles]
-    return -sum(each.framebuffer_mib for each in profiles if each is not None), -(vm.memory_mib or 0)
+    return -sum(profile.framebuffer_mib for profile in profiles if profile is not None), -(vm.memory_mib or 0)
 
 
 def _devices(vm: Vm) -> Iterator[str]:
     yield from vm.profiles
-    yield from ("whole GPU" for each in vm.devices or () if is_gpu(each) and not isinstance(each, VgpuDevice))
+    yield from ("whole GPU" for device in vm.devices or () if is_gpu(device) and not isinstance(device, VgpuDevice))

@@ -16,7 +16,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, emptied, runs_there
+from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, empty_hosts, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.readiness.loss import HostLoss, loss_of
 from gpuops.plan.moving.vmotion_stun import Stun, evacuation_obstacles, own_stun_settings, stun_between, tolerated_s
@@ -29,7 +29,7 @@ class HostReadiness:
 
     host: Host
     away: tuple[Away, ...]
-    """Who leaves for where, in this order."""
+    """The VMs that leave, each with its target, in this order."""
     stays: tuple[Staying, ...]
     """The VMs that cannot leave it; not empty = it cannot be emptied."""
     unreachable: Rejection | None = None
@@ -39,7 +39,7 @@ class HostReadiness:
     stuns: Mapping[str, Stun] = field(default_factory=dict)
     """By ref of a VM that moves vCenter's estimate of its stun; without an entry it is unknown."""
     by_vcenter: tuple[str, ...] = ()
-    """Why entering maintenance mode waits for its VMs with vGPUs, unless somebody moves them; () = it does not."""
+    """Why entering maintenance mode waits for its VMs with vGPUs, unless an admin moves them; () = it does not wait."""
     notes: tuple[str, ...] = ()
     loss: HostLoss = field(default_factory=HostLoss)
 
@@ -52,17 +52,19 @@ class HostReadiness:
     def blockers(self) -> tuple[Rejection, ...]:
         """Everything that keeps it from being emptied."""
         unreachable = () if self.unreachable is None else (self.unreachable,)
-        return (*unreachable, *(each.rejection for each in self.stays))
+        return (*unreachable, *(staying.rejection for staying in self.stays))
 
     @property
     def moves(self) -> tuple[Away, ...]:
         """Those that gpuops moves."""
-        return tuple(each for each in self.away if each.leaving is Leaving.VMOTION)
+        return tuple(departure for departure in self.away if departure.leaving is Leaving.VMOTION)
 
     @property
     def unknown_stuns(self) -> tuple[Vm, ...]:
         """The VMs with vGPUs that move, and of whose stun vCenter tells nothing."""
-        return tuple(each.vm for each in self.moves if each.vm.vgpus and each.vm.ref not in self.stuns)
+        return tuple(
+            departure.vm for departure in self.moves if departure.vm.vgpus and departure.vm.ref not in self.stuns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Readiness:
     @property
     def ready(self) -> bool:
         """Whether each of them can be emptied."""
-        return all(each.ready for each in self.hosts)
+        return all(host.ready for host in self.hosts)
 
 
 def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness:
@@ -89,26 +91,26 @@ def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness
 
 def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostReadiness:
     """The answer for one host."""
-    found = emptied([host], Displacement.MOVE, inventory, catalog)
-    away = found.away[host.ref]
-    stuns = {each.vm.ref: stun for each in away if (stun := _stun(each, host)) is not None}
+    outcome = empty_hosts([host], Displacement.MOVE, inventory, catalog)
+    departures = outcome.away[host.ref]
+    stuns = {departure.vm.ref: stun for departure in departures if (stun := _stun(departure, host)) is not None}
     return HostReadiness(
         host=host,
-        away=away,
-        stays=found.stays,
+        away=departures,
+        stays=outcome.stays,
         unreachable=unreachable(host),
-        proven=found.proven,
+        proven=outcome.proven,
         stuns=stuns,
         by_vcenter=tuple(_by_vcenter(host, inventory)),
-        notes=tuple(_notes(host, away, stuns, inventory)),
+        notes=tuple(_notes(host, departures, stuns, inventory)),
         loss=loss_of(host, inventory, catalog),
     )
 
 
-def _stun(away: Away, host: Host) -> Stun | None:
-    if away.leaving is not Leaving.VMOTION or away.target is None:
+def _stun(departure: Away, host: Host) -> Stun | None:
+    if departure.leaving is not Leaving.VMOTION or departure.target is None:
         return None
-    return stun_between(away.vm, (host, away.target))
+    return stun_between(departure.vm, (host, departure.target))
 
 
 def _by_vcenter(host: Host, inventory: Inventory) -> Iterator[str]:
@@ -116,17 +118,17 @@ def _by_vcenter(host: Host, inventory: Inventory) -> Iterator[str]:
         yield from evacuation_obstacles(inventory.clusters.get(host.cluster or ""))
 
 
-def _notes(host: Host, away: Iterable[Away], stuns: Mapping[str, Stun], inventory: Inventory) -> Iterator[str]:
+def _notes(host: Host, departures: Iterable[Away], stuns: Mapping[str, Stun], inventory: Inventory) -> Iterator[str]:
     """What is no obstacle to emptying it, and may be one to what comes then."""
     if host.in_maintenance is not False:
-        known = host.in_maintenance is True
-        yield "is in maintenance mode already" if known else "whether it is in maintenance mode cannot be read"
-    for kept in kept_as_they_are(host, inventory):
-        yield f"no rolling change takes it: {kept.rule}"
+        is_known = host.in_maintenance is True
+        yield "is in maintenance mode already" if is_known else "whether it is in maintenance mode cannot be read"
+    for rejection in kept_as_they_are(host, inventory):
+        yield f"no rolling change takes it: {rejection.rule}"
     limit_s = tolerated_s(inventory.clusters.get(host.cluster or ""))
-    for each in away:
-        stun = stuns.get(each.vm.ref)
+    for departure in departures:
+        stun = stuns.get(departure.vm.ref)
         if stun is not None and stun.at_most_s > limit_s:
-            yield f"the stun of {each.vm.name} may be {stun.at_most_s} s, and {limit_s} s are tolerated"
-        for setting in own_stun_settings(each.vm):
-            yield f"{each.vm.name} has {setting}: it may have a limit of its own for its stun"
+            yield f"the stun of {departure.vm.name} may be {stun.at_most_s} s, and {limit_s} s are tolerated"
+        for setting in own_stun_settings(departure.vm):
+            yield f"{departure.vm.name} has {setting}: it may have a limit of its own for its stun"

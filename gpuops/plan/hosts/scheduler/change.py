@@ -26,7 +26,7 @@ from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern,
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
-from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant
+from gpuops.plan.hosts.host_plan import HostPart, combine_parts, hosts_meant
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.rmpvmrl import encode
 from gpuops.plan.hosts.scheduler.rules import branch_blockers, doubts, gpu_blockers, host_blockers, setting_back
@@ -67,28 +67,32 @@ class SetScheduler:
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
-        return tuple(host.ref for host in self._meant(inventory))
+        return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's module options. Raises UsageError."""
-        wanted, stated, gpus = self._wanted(), self._stated(), tuple(PciAddress.parse(text) for text in self.gpu)
+        scheduler, stated, gpus = (
+            self._requested_scheduler(),
+            self._stated_branch(),
+            tuple(PciAddress.parse(text) for text in self.gpu),
+        )
         scope = Scope(cluster=self.cluster, host=self.host)
-        hosts = self._meant(inventory)
+        hosts = self._hosts(inventory)
         if not hosts:
             return refuse(scope.nowhere("scheduler", inventory))
         parts = []
         for host in hosts:
             left_out = _in_mig_mode(host) if not gpus and _others_can(host, hosts) else ()
-            part = _of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog, left_out)
+            part = _of_host(scheduler_of(host, catalog), scheduler, stated, gpus, inventory, catalog, left_out)
             parts.append(part)
-        plan = combined(parts, "scheduler", _frames(parts, wanted))
-        meant = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
-        return replace(plan, warnings=(*plan.warnings, *setting_back(meant, inventory)))
+        plan = combine_parts(parts, "scheduler", _frames(parts, scheduler))
+        changed_hosts = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
+        return replace(plan, warnings=(*plan.warnings, *setting_back(changed_hosts, inventory)))
 
-    def _meant(self, inventory: Inventory) -> tuple[Host, ...]:
+    def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
         return hosts_meant("scheduler set", self.host, self.cluster, inventory)
 
-    def _wanted(self) -> VgpuScheduler:
+    def _requested_scheduler(self) -> VgpuScheduler:
         adaptive = self.frequency is not None or self.averaging is not None
         if self.time_slice is not None and adaptive:
             raise UsageError(
@@ -110,7 +114,7 @@ class SetScheduler:
             )
         return VgpuScheduler(self.scheduler)
 
-    def _stated(self) -> DriverBranch | None:
+    def _stated_branch(self) -> DriverBranch | None:
         if self.driver_branch is None:
             return None
         match = _BRANCH.fullmatch(self.driver_branch.strip())
@@ -120,62 +124,64 @@ class SetScheduler:
 
 
 def _of_host(
-    found: HostScheduler,
-    wanted: VgpuScheduler,
+    host_scheduler: HostScheduler,
+    scheduler: VgpuScheduler,
     stated: DriverBranch | None,
     gpus: tuple[PciAddress, ...],
     inventory: Inventory,
     catalog: Catalog,
     left_out: tuple[PhysicalGpu, ...],
 ) -> HostPart:
-    """What becomes of one host. `left_out`: GPUs that the policy does not apply to, and that nobody named."""
-    host = found.host
-    meant = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
+    """Return the change of one host. `left_out`: GPUs that were not named and that have no scheduler."""
+    host = host_scheduler.host
+    gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
     if left_out:
-        meant = tuple(gpu for gpu in meant if gpu not in left_out)
-        gpus = tuple(gpu.address for gpu in meant)
+        gpus_to_set = tuple(gpu for gpu in gpus_to_set if gpu not in left_out)
+        gpus = tuple(gpu.address for gpu in gpus_to_set)
     notes = tuple(
         f"{host.name} {gpu.address}: in MIG mode, where no scheduler applies; left as it is" for gpu in left_out
     )
-    if left_out and not meant:
+    if left_out and not gpus_to_set:
         return HostPart(host.name, because=notes)
-    if not gpus and not meant:
+    if not gpus and not gpus_to_set:
         return HostPart(host.name, because=(f"{host.name}: none of its GPUs serves vGPUs; left as it is",))
-    known = {gpu.address for gpu in host.gpus}
-    missing = tuple(Rejection(host.name, f"has no GPU {each}") for each in gpus if each not in known)
-    against = {gpu.address: tuple(gpu_blockers(gpu, host, wanted, inventory, catalog)) for gpu in meant}
+    existing = {gpu.address for gpu in host.gpus}
+    missing = tuple(Rejection(host.name, f"has no GPU {address}") for address in gpus if address not in existing)
+    against = {gpu.address: tuple(gpu_blockers(gpu, host, scheduler, inventory, catalog)) for gpu in gpus_to_set}
     rejections = (
-        *host_blockers(found, inventory),
-        *branch_blockers(found, stated, wanted),
+        *host_blockers(host_scheduler, inventory),
+        *branch_blockers(host_scheduler, stated, scheduler),
         *missing,
-        *_hinted(against, named=bool(gpus) and not left_out),
+        *_with_hints(against, named=bool(gpus) and not left_out),
     )
     if rejections:
         return HostPart(host.name, rejections)
-    warnings = tuple(text for gpu in meant for text in doubts(gpu, host, inventory, catalog))
-    part = _change(found, wanted, found.branch or stated, meant, gpus, warnings)
+    warnings = tuple(text for gpu in gpus_to_set for text in doubts(gpu, host, inventory, catalog))
+    part = _change(host_scheduler, scheduler, host_scheduler.branch or stated, gpus_to_set, gpus, warnings)
     return replace(part, because=(*notes, *part.because))
 
 
 def _change(
-    found: HostScheduler,
-    wanted: VgpuScheduler,
+    host_scheduler: HostScheduler,
+    scheduler: VgpuScheduler,
     branch: DriverBranch | None,
-    meant: tuple[PhysicalGpu, ...],
+    gpus_to_set: tuple[PhysicalGpu, ...],
     gpus: tuple[PciAddress, ...],
     warnings: tuple[str, ...],
 ) -> HostPart:
-    """The change itself, or that there is none."""
-    host, options = found.host, found.settings.module_options or ""
+    """Return the change of the host, or a note that nothing changes."""
+    host, options = host_scheduler.host, host_scheduler.settings.module_options or ""
     round_robin = branch.round_robin if branch else None
-    before = {gpu.address: module_options.read(options, gpu.address, round_robin) for gpu in meant}
-    if all(reading == wanted for reading in before.values()):
-        due = ConfigureModule(host.ref, options, options) if found.settings.reboot_pending else None
+    before = {gpu.address: module_options.read(options, gpu.address, round_robin) for gpu in gpus_to_set}
+    if all(reading == scheduler for reading in before.values()):
+        due = ConfigureModule(host.ref, options, options) if host_scheduler.settings.reboot_pending else None
         pending = "; a reboot is pending" if due else ""
-        return HostPart(host.name, because=(f"{host.name} is set to {wanted} already{pending}",), due=due)
-    after = module_options.written(options, encode(wanted, round_robin), gpus)
+        return HostPart(host.name, because=(f"{host.name} is set to {scheduler} already{pending}",), due=due)
+    after = module_options.set_word(options, encode(scheduler, round_robin), gpus)
     changed = tuple(
-        GpuDifference(address, str(reading), str(wanted)) for address, reading in before.items() if reading != wanted
+        GpuDifference(address, str(reading), str(scheduler))
+        for address, reading in before.items()
+        if reading != scheduler
     )
     return HostPart(host.name, step=ConfigureModule(host.ref, options, after, changed), warnings=warnings)
 
@@ -189,29 +195,29 @@ def _in_mig_mode(host: Host) -> tuple[PhysicalGpu, ...]:
     return tuple(gpu for gpu in host.gpus if unscheduled(gpu) == "MIG")
 
 
-def _others_can(host: Host, meant: tuple[Host, ...]) -> bool:
+def _others_can(host: Host, hosts: tuple[Host, ...]) -> bool:
     """Whether another of the hosts that are meant has a GPU with a scheduler.
 
-    Then somebody speaks of a cluster, and a host in it with other GPUs is left out of it. A host that stands alone was
-    meant itself, and is told what speaks against it.
+    If so, the request is about a cluster, and a host with other GPUs is left out. If not, the host itself was meant,
+    and the plan is refused with the reasons.
     """
-    return any(unscheduled(gpu) is None for other in meant if other is not host for gpu in other.gpus)
+    return any(unscheduled(gpu) is None for other_host in hosts if other_host is not host for gpu in other_host.gpus)
 
 
-def _hinted(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
+def _with_hints(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
     """The refusals of GPUs; where all of a host's were meant, with the options that leave these out."""
     able = [str(address) for address, rejections in against.items() if not rejections]
     hint = f"set the others alone: {' '.join(f'--gpu {address}' for address in able)}"
     for rejections in against.values():
-        for each in rejections:
-            yield each if named or not able else Rejection(each.subject, each.rule, hint=hint)
+        for rejection in rejections:
+            yield rejection if named or not able else Rejection(rejection.subject, rejection.rule, hint=hint)
 
 
-def _frames(parts: list[HostPart], wanted: VgpuScheduler) -> tuple[str, ...]:
+def _frames(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
     """What desktops will notice, where their GPU changes between best effort and a share."""
     best_effort = str(SchedulerPolicy.BEST_EFFORT)
     before = {difference.before == best_effort for part in parts if part.step for difference in part.step.gpus}
-    if wanted.policy is SchedulerPolicy.BEST_EFFORT:
+    if scheduler.policy is SchedulerPolicy.BEST_EFFORT:
         return (LIMITED_FRAMES,) if False in before else ()
     return (FREED_FRAMES,) if True in before else ()
 
@@ -254,11 +260,11 @@ class RestoreScheduler:
         return step
 
 
-def for_gpu(wanted: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
+def for_gpu(scheduler: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
     """The request that sets one GPU of one host to it."""
-    time_slice, frequency, averaging = _words(wanted)
+    time_slice, frequency, averaging = _words(scheduler)
     return SetScheduler(
-        SchedulerPolicy(wanted.policy),
+        SchedulerPolicy(scheduler.policy),
         time_slice=time_slice,
         frequency=frequency,
         averaging=averaging,
@@ -268,7 +274,7 @@ def for_gpu(wanted: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
 
 
 def restoring_command(before: SchedulerBefore, host_name: str) -> str:
-    """What somebody types to set it back."""
+    """Return the command that restores the scheduler of before."""
     request = for_gpu(before.scheduler, str(before.gpu), host_name)
     options = (
         ("scheduler", request.scheduler),
@@ -279,12 +285,12 @@ def restoring_command(before: SchedulerBefore, host_name: str) -> str:
         ("host", host_name),
         ("reboot", "rolling"),
     )
-    return "gpuops scheduler set " + " ".join(f"--{name} {value}" for name, value in options if value is not None)
+    return "gpuops scheduler set " + " ".join(f"--{name} {text}" for name, text in options if text is not None)
 
 
-def _words(wanted: VgpuScheduler) -> tuple[str | None, str | None, int | None]:
+def _words(scheduler: VgpuScheduler) -> tuple[str | None, str | None, int | None]:
     """`--time-slice`, `--frequency` and `--averaging` of it."""
-    match wanted.slices:
+    match scheduler.slices:
         case TimeSlices(time_slice_ms=length):
             return ("default" if length is None else f"{length}ms"), None, None
         case Frequency(frequency_hz=hertz, averaging=averaging) if hertz is not None:

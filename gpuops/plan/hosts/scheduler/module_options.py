@@ -38,7 +38,7 @@ left out is 0, and what follows the digits of the slot is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _WordPlace:
     """One `KEY=VALUE` of ours, by where its value stands in the string."""
 
     start: int
@@ -52,7 +52,7 @@ class _Group:
 
     address: PciAddress | None
     end: int
-    entries: tuple[_Entry, ...]
+    places: tuple[_WordPlace, ...]
 
 
 def unfit(options: str) -> str | None:
@@ -69,56 +69,60 @@ def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Readi
     reason = unfit(options)
     if reason is not None:
         return Unread(options, reason)
-    own = [entry for group in _groups(options, PER_DEVICE) if group.address == gpu for entry in group.entries]
-    common = [entry for group in _groups(options, FOR_ALL) for entry in group.entries]
-    entries = own or common
-    values = {_number(entry.text) for entry in entries}
-    if len(values) > 1 or None in values:
-        return Unread("; ".join(entry.text for entry in entries), f"no one value of {KEY}")
-    return decode(values.pop() or 0 if values else 0, round_robin)
+    own_places = [
+        word_place for group in _groups(options, PER_DEVICE) if group.address == gpu for word_place in group.places
+    ]
+    common = [word_place for group in _groups(options, FOR_ALL) for word_place in group.places]
+    places = own_places or common
+    words = {_number(word_place.text) for word_place in places}
+    if len(words) > 1 or None in words:
+        return Unread("; ".join(word_place.text for word_place in places), f"no one value of {KEY}")
+    return decode(words.pop() or 0 if words else 0, round_robin)
 
 
-def addressed(options: str) -> tuple[PciAddress, ...]:
+def gpus_with_entry(options: str) -> tuple[PciAddress, ...]:
     """The GPUs that have an entry of their own."""
     groups = () if unfit(options) else _groups(options, PER_DEVICE)
-    return tuple(dict.fromkeys(group.address for group in groups if group.address is not None and group.entries))
+    return tuple(dict.fromkeys(group.address for group in groups if group.address is not None and group.places))
 
 
-def written(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
+def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
     """The string with this word for these GPUs; for none: for all of the host, those with an entry of their own too.
 
-    Needs a string of which `unfit` is None. A value already equal keeps its spelling.
+    `unfit` must be None for the string. A value already equal keeps its spelling.
     """
     if gpus:
         for gpu in gpus:
             options = _with_word(options, PER_DEVICE, gpu, word)
         return options
-    for gpu in addressed(options):
+    for gpu in gpus_with_entry(options):
         options = _with_word(options, PER_DEVICE, gpu, word)
     return _with_word(options, FOR_ALL, None, word)
 
 
 def differs_in(before: str, now: str, gpu: PciAddress) -> bool:
-    """Whether `now` is `before` with another word for this GPU, and nothing else. Needs strings as `written` does."""
-    own = [entry for group in _groups(now, PER_DEVICE) if group.address == gpu for entry in group.entries]
-    words = {_number(entry.text) for entry in own}
-    return any(word is not None and written(before, word, (gpu,)) == now for word in words)
+    """Whether `now` is `before` with another word for this GPU, and nothing else. Needs strings as `set_word` does."""
+    own_places = [
+        word_place for group in _groups(now, PER_DEVICE) if group.address == gpu for word_place in group.places
+    ]
+    words = {_number(word_place.text) for word_place in own_places}
+    return any(word is not None and set_word(before, word, (gpu,)) == now for word in words)
 
 
 def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> str:
     groups = [group for group in _groups(options, name) if group.address == gpu]
-    entries = [entry for group in groups for entry in group.entries]
-    if entries:
-        for entry in reversed(entries):
-            if _number(entry.text) != word:
-                options = f"{options[: entry.start]}{_spelled(word)}{options[entry.end :]}"
+    places = [word_place for group in groups for word_place in group.places]
+    if places:
+        for word_place in reversed(places):
+            if _number(word_place.text) != word:
+                options = f"{options[: word_place.start]}{_spell(word)}{options[word_place.end :]}"
         return options
-    ours = f"{KEY}={_spelled(word)}"
+    ours = f"{KEY}={_spell(word)}"
     if groups:
         return f"{options[: groups[0].end]};{ours}{options[groups[0].end :]}"
     if gpu is not None:
         ours = f"pci={gpu};{ours}"
-    option = next((each for each in _OPTION.finditer(options) if each["name"] == name), None)
+    option = next((match for match in _OPTION.finditer(options) if match["name"] == name), None)
     if option is not None:
         start, end = _inner(option)
         separator = "" if start == end or options[end - 1] == ";" else ";"
@@ -128,33 +132,35 @@ def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> st
 
 def _groups(options: str, name: str) -> list[_Group]:
     """The groups of an option, in order. In the option for all GPUs there is one, without an address."""
-    found: list[_Group] = []
+    groups: list[_Group] = []
     for option in _OPTION.finditer(options):
         if option["name"] != name:
             continue
         start, end = _inner(option)
-        for address, items in _by_device(options, start, end, name):
-            entries = tuple(entry for item in items if (entry := _entry(item)) is not None)
-            found.append(_Group(address, items[-1].end(), entries))
-    return found
+        for address, device_items in _by_device(options, start, end, name):
+            places = tuple(
+                word_place for device_item in device_items if (word_place := _word_place(device_item)) is not None
+            )
+            groups.append(_Group(address, device_items[-1].end(), places))
+    return groups
 
 
 def _by_device(
     options: str, start: int, end: int, name: str
 ) -> Iterator[tuple[PciAddress | None, list[re.Match[str]]]]:
     """Items of a list, cut where a `pci=` begins another GPU; what is of no GPU is left out."""
-    items = [item for item in _ITEM.finditer(options, start, end) if item[0].strip()]
+    list_items = [list_item for list_item in _ITEM.finditer(options, start, end) if list_item[0].strip()]
     if name == FOR_ALL:
-        if items:
-            yield None, items
+        if list_items:
+            yield None, list_items
         return
     groups: list[tuple[PciAddress | None, list[re.Match[str]]]] = []
-    for item in items:
-        key, _, value = "".join(item[0].split()).partition("=")
-        if key == "pci" and value and "=" not in value:
-            groups.append((_address(value), [item]))
+    for list_item in list_items:
+        key, _, text = "".join(list_item[0].split()).partition("=")
+        if key == "pci" and text and "=" not in text:
+            groups.append((_address(text), [list_item]))
         elif groups:
-            groups[-1][1].append(item)
+            groups[-1][1].append(list_item)
     yield from (group for group in groups if group[0] is not None)
 
 
@@ -172,17 +178,17 @@ def _address(text: str) -> PciAddress | None:
 def _inner(option: re.Match[str]) -> tuple[int, int]:
     """Where the value of an option stands, without the quotes around all of it."""
     start, end = option.span("value")
-    value = option["value"]
-    quoted = len(value) > 1 and value[0] in "\"'" and value.find(value[0], 1) == len(value) - 1
+    text = option["value"]
+    quoted = len(text) > 1 and text[0] in "\"'" and text.find(text[0], 1) == len(text) - 1
     return (start + 1, end - 1) if quoted else (start, end)
 
 
-def _entry(item: re.Match[str]) -> _Entry | None:
-    key, equals, value = item[0].partition("=")
+def _word_place(list_item: re.Match[str]) -> _WordPlace | None:
+    key, equals, text = list_item[0].partition("=")
     if not equals or key.strip().lower() != KEY.lower():
         return None
-    start = item.end() - len(value)
-    return _Entry(start, item.end(), value)
+    start = list_item.end() - len(text)
+    return _WordPlace(start, list_item.end(), text)
 
 
 def _number(text: str) -> int | None:
@@ -192,5 +198,5 @@ def _number(text: str) -> int | None:
         return None
 
 
-def _spelled(word: int) -> str:
+def _spell(word: int) -> str:
     return f"0x{word:02x}" if word < 0x100 else f"0x{word:08x}"

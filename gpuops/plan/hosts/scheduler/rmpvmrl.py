@@ -101,10 +101,10 @@ def _out_of_range(slices: TimeSlices | Frequency) -> str | None:
             assert_never(slices)
 
 
-def _beyond(what: str, value: int | None, allowed: range, unit: str) -> str | None:
-    if value is None or value in allowed:
+def _beyond(name: str, number: int | None, allowed: range, unit: str) -> str | None:
+    if number is None or number in allowed:
         return None
-    return f"{what} {value}{unit} is not within {allowed[0]} to {allowed[-1]}{unit} (NVIDIA vGPU docs)"
+    return f"{name} {number}{unit} is not within {allowed[0]} to {allowed[-1]}{unit} (NVIDIA vGPU docs)"
 
 
 def decode(word: int, round_robin: RoundRobin | None) -> Reading:
@@ -112,23 +112,23 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
 
     Bits that no document names, and a word that reads differently where the branch is unknown, are not guessed at.
     """
-    shown = f"0x{word:08x}"
+    hexadecimal = f"0x{word:08x}"
     if not 0 <= word < 1 << 32:
         return Unread(hex(word), "no 32-bit word")
     if not word & _ON:
         return BEST_EFFORT
     policy = _POLICIES.get((word & _POLICY) >> 4)
     if policy is None or word & _UNNAMED:
-        return Unread(shown, "bits that NVIDIA documents nowhere")
+        return Unread(hexadecimal, "bits that NVIDIA documents nowhere")
     weighted = not word & _WEIGHTED_OFF
     if not word & (_SLICING | _ADAPTIVE_OFF):
         return VgpuScheduler(policy, None, weighted)
     match round_robin:
         case None:
-            return Unread(shown, "driver branches read it differently, and the host's is not known")
+            return Unread(hexadecimal, "driver branches read it differently, and the host's is not known")
         case RoundRobin.PLAIN:
             if word & (_ADAPTIVE_OFF | _SLICING & ~_PLAIN_SLICE):
-                return Unread(shown, "a word for vGPU 15 or newer, on an older driver")
+                return Unread(hexadecimal, "a word for vGPU 15 or newer, on an older driver")
             return VgpuScheduler(policy, TimeSlices(word >> 16 & 0xFF), weighted)
         case RoundRobin.ADAPTIVE if word & _ADAPTIVE_OFF:
             return VgpuScheduler(policy, TimeSlices(word >> 16 & 0xFF or None), weighted)
@@ -138,7 +138,7 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
             assert_never(round_robin)
 
 
-def clamped(scheduler: VgpuScheduler) -> str | None:
+def describe_clamping(scheduler: VgpuScheduler) -> str | None:
     """What the driver makes of a value out of range: it takes the nearest one within (NVIDIA vGPU docs)."""
     match scheduler.slices:
         case TimeSlices(time_slice_ms=int(milliseconds)) if milliseconds not in TIME_SLICE_MS:

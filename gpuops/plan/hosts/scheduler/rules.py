@@ -29,7 +29,7 @@ SHOWN: Final = 4
 
 
 def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]:
-    """A line for each profile and cluster that may set module options of these hosts back, and one where nobody knows.
+    """Return a line for each profile and cluster that may set module options back, and one for unknown hosts.
 
     A rolling change looks at each host after its reboot, and stops at one that was set back.
     """
@@ -37,13 +37,13 @@ def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]
     clusters: defaultdict[str, list[str]] = defaultdict(list)
     unknown: list[str] = []
     for host in hosts:
-        found = custody_of(host)
-        for name in found.profiles or ():
+        custody = custody_of(host)
+        for name in custody.profiles or ():
             profiles[name].append(host.name)
-        if found.configured:
+        if custody.configured:
             cluster = inventory.clusters.get(host.cluster or "")
             clusters[cluster.name if cluster is not None else host.name].append(host.name)
-        if found.profiles is None or found.configured is None:
+        if custody.profiles is None or custody.configured is None:
             unknown.append(host.name)
     return tuple(_lines(profiles, clusters, unknown))
 
@@ -56,33 +56,33 @@ def custody_of(host: Host) -> Custody:
 def _lines(profiles: dict[str, list[str]], clusters: dict[str, list[str]], unknown: list[str]) -> Iterator[str]:
     for name, hosts in profiles.items():
         yield (
-            f"host profile {name} is attached to {_named(hosts)}: remediation, and the boot of a stateless host, set "
-            "module options back that are not in it; change the profile too"
+            f"host profile {name} is attached to {_list_hosts(hosts)}: remediation, and the boot of a stateless host, "
+            "set module options back that are not in it; change the profile too"
         )
     for name, hosts in clusters.items():
         yield (
-            f"cluster {name} keeps the configuration of its hosts ({_named(hosts)}): its next remediation sets module "
-            "options back that are not in it; change the cluster's configuration too"
+            f"cluster {name} keeps the configuration of its hosts ({_list_hosts(hosts)}): its next remediation "
+            "sets module options back that are not in it; change the cluster's configuration too"
         )
     if unknown:
         yield (
-            f"whether a host profile or its cluster's configuration sets module options of {_named(unknown)} back "
+            f"whether a host profile or its cluster's configuration sets module options of {_list_hosts(unknown)} back "
             "cannot be read"
         )
 
 
-def _named(hosts: list[str]) -> str:
-    more = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
-    return f"{', '.join(hosts[:SHOWN])}{more}"
+def _list_hosts(hosts: list[str]) -> str:
+    further = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
+    return f"{', '.join(hosts[:SHOWN])}{further}"
 
 
 MIXED_SIZE_SINCE = "8.0.3.0"
 """The API version that has HostGraphicsInfo.vgpuMode, and the first in which a GPU can be mixed-size (vSphere API)."""
 
 
-def host_blockers(found: HostScheduler, inventory: Inventory) -> Iterator[Rejection]:
+def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterator[Rejection]:
     """Why nothing can be set on this host at all."""
-    host, settings = found.host, found.settings
+    host, settings = host_scheduler.host, host_scheduler.settings
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
         return
@@ -98,22 +98,24 @@ def host_blockers(found: HostScheduler, inventory: Inventory) -> Iterator[Reject
     yield from kept_as_they_are(host, inventory)
 
 
-def branch_blockers(found: HostScheduler, stated: DriverBranch | None, wanted: VgpuScheduler) -> Iterator[Rejection]:
+def branch_blockers(
+    host_scheduler: HostScheduler, stated: DriverBranch | None, scheduler: VgpuScheduler
+) -> Iterator[Rejection]:
     """Why the host's driver has no word for it, or may read the word differently."""
-    host, branch = found.host, found.branch
+    host, branch = host_scheduler.host, host_scheduler.branch
     if stated is not None and branch is not None and stated != branch:
         yield Rejection(host.name, "driver branch", str(stated), str(branch), hint="leave --driver-branch out")
         return
-    known = branch or stated
-    reason = against(wanted, known.round_robin if known else None)
+    branch_known = branch or stated
+    reason = against(scheduler, branch_known.round_robin if branch_known else None)
     if reason is None:
         return
-    unknown = known is None and ambiguous(wanted)
+    unknown = branch_known is None and ambiguous(scheduler)
     yield Rejection(host.name, reason, hint="--driver-branch R550 states it" if unknown else "")
 
 
 def gpu_blockers(
-    gpu: PhysicalGpu, host: Host, wanted: VgpuScheduler, inventory: Inventory, catalog: Catalog
+    gpu: PhysicalGpu, host: Host, scheduler: VgpuScheduler, inventory: Inventory, catalog: Catalog
 ) -> Iterator[Rejection]:
     """Why this GPU cannot have the policy."""
     subject = f"{host.name} {gpu.address}"
@@ -126,7 +128,7 @@ def gpu_blockers(
         yield Rejection(subject, f"{note}: the host's vGPU driver does not schedule it")
     elif generation_of(gpu, catalog) is Generation.MAXWELL:
         yield Rejection(subject, "Maxwell GPUs have best effort only (NVIDIA vGPU docs: policies are for later GPUs)")
-    elif wanted.policy is SchedulerPolicy.FIXED_SHARE:
+    elif scheduler.policy is SchedulerPolicy.FIXED_SHARE:
         yield from _against_fixed_share(gpu, subject, inventory)
 
 

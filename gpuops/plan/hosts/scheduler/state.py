@@ -1,6 +1,6 @@
 """What the scheduler of each GPU is set to, what is in force, and which NVIDIA driver the host has.
 
-Whether a reboot stands between the two is told with it.
+`reboot_pending` is set if the two differ.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_options(options: str | None, gpu: PciAddress, round_robin: RoundRobin |
 
 
 def unscheduled(gpu: PhysicalGpu) -> str | None:
-    """Why there is nothing to schedule on this GPU; None = its vGPUs share its time, as far as can be told.
+    """Why there is nothing to schedule on this GPU; None = its vGPUs share its time, as far as is known.
 
     MIG-backed vGPUs have parts of the GPU of their own (NVIDIA AI Enterprise docs).
     """
@@ -115,9 +115,9 @@ _VERSION: Final = re.compile(r"(\d{3})\.\d+")
 
 
 def driver_of(packages: Iterable[SoftwarePackage]) -> SoftwarePackage | None:
-    """The vGPU manager among the packages; None = there is none, or several of different branches."""
-    found = [package for package in packages if _is_driver(package)]
-    return found[0] if len({branch_of(package.version) for package in found}) == 1 else None
+    """The vGPU manager among the packages; None = no driver, or several of different branches."""
+    drivers = [package for package in packages if _is_driver(package)]
+    return drivers[0] if len({branch_of(package.version) for package in drivers}) == 1 else None
 
 
 def branch_of(version: str) -> DriverBranch | None:

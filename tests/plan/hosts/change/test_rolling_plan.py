@@ -18,7 +18,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.change.emptying import Leaving
-from gpuops.plan.hosts.change.rolling_plan import Roll, rolled
+from gpuops.plan.hosts.change.rolling_plan import Roll, plan_roll
 from gpuops.plan.moving.movability import HOT_MIGRATE
 from gpuops.sim.world import World
 from tests.nights.world.showing import Showing
@@ -36,7 +36,7 @@ def planned(inventory: Inventory, hosts: str = "*", now: datetime = START, **opt
     meant = [host for host in inventory.hosts.values() if hosts in ("*", host.name)]
     steps = tuple(ConfigureModule(host.ref, "", "a=1") for host in meant)
     plan: Plan[HostStep] = Plan((Wave("hosts", steps),), reboots=frozenset(step.host for step in steps))
-    return rolled(plan, Rolling(**options), inventory, catalog_of(inventory), now)
+    return plan_roll(plan, Rolling(**options), inventory, catalog_of(inventory), now)
 
 
 def rounds(roll: Roll) -> list[list[str]]:
@@ -148,10 +148,10 @@ def test_suspended_with_a_vgpu_or_in_maintenance_already_is_refused_by_name() ->
     inventory = seen(cluster(2, [desktops(1, 1, first=1, power="suspended")]))
     assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended there, with a vGPU"]
     away = inventory.with_hosts([replace(inventory.find_host("esx-02"), in_maintenance=True)])
-    assert refusals(planned(away, "esx-02")) == ["esx-02: is in maintenance mode already: somebody else is at it"]
+    assert refusals(planned(away, "esx-02")) == ["esx-02: is in maintenance mode already"]
     unknown = inventory.with_hosts([replace(inventory.find_host("esx-02"), booted=None)])
     assert refusals(planned(unknown, "esx-02")) == [
-        "esx-02: when it last booted cannot be read: its return could not be told"
+        "esx-02: when it last booted cannot be read, so a reboot could not be confirmed"
     ]
 
 
@@ -180,13 +180,13 @@ def test_a_closed_window_is_refused_with_its_next_opening() -> None:
 def test_what_waits_for_a_reboot_already_is_rebooted_too_and_what_waits_for_none_is_refused() -> None:
     inventory = seen(cluster(1, []))
     [ref] = inventory.hosts
-    due = rolled(Plan(due=(ConfigureModule(ref, "a=1", "a=1"),)), Rolling(), inventory, catalog_of(inventory), START)
+    due = plan_roll(Plan(due=(ConfigureModule(ref, "a=1", "a=1"),)), Rolling(), inventory, catalog_of(inventory), START)
     assert rounds(due) == [["esx-01"]]
     change: HostStep = ConfigureModule(ref, "", "a=1")
     at_once = Plan((Wave("hosts", (change,)),))
     with pytest.raises(UsageError, match="nothing of this waits for a reboot"):
-        rolled(at_once, Rolling(), inventory, catalog_of(inventory), START)
-    nothing = rolled(Plan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
+        plan_roll(at_once, Rolling(), inventory, catalog_of(inventory), START)
+    nothing = plan_roll(Plan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
     assert (nothing.rounds, nothing.rejections, nothing.because) == ((), (), ("all is so",))
 
 

@@ -94,7 +94,7 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
     ("seen", "options", "rule"),
     [
         (inventory(gpu(vms=("v",))), {"type": SHARED}, "while no VM is on the host's GPUs"),
-        (inventory(gpu(vms=None)), {"type": SHARED}, "who runs on its GPUs cannot be read"),
+        (inventory(gpu(vms=None)), {"type": SHARED}, "which VMs run on its GPUs cannot be read"),
         (inventory(gpu(vms=("v",))), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "only while it is empty"),
         (inventory(gpu(vms=None)), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "cannot be read"),
         (inventory(gpu(vgpu_mode=None)), {"vgpu_mode": MIXED, "gpu": ("3b:00.0",)}, "cannot be read"),

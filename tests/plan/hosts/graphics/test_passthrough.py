@@ -91,7 +91,7 @@ def test_what_is_so_already_is_nothing_to_do() -> None:
     ("on", "seen", "options", "rule"),
     [
         (True, inventory(OFF, gpu_vms=("vm-9",)), {}, "is in use by vm-9"),
-        (True, inventory(OFF, gpu_vms=None), {}, "who runs on it cannot be read"),
+        (True, inventory(OFF, gpu_vms=None), {}, "which VMs run on it cannot be read"),
         (True, inventory(replace(OFF, capable=False)), {}, "cannot be passed through"),
         (False, inventory(ON, Vm("v", "ml"), bindings=(DeviceBinding(ONE, "v"),)), {}, "is in use by ml"),
         (False, inventory(ON, Vm("v", "ml", devices=(DirectPathDevice(1, ONE, 0, 0, ""),))), {}, "belongs to ml"),
@@ -133,7 +133,7 @@ def test_who_asks_for_the_label_that_goes_is_warned_of() -> None:
     vm = Vm("v", "ml-04", devices=(DynamicDevice(1, (KIND,), "ml"),))
     for label in ("", "other"):
         [warning] = planned(True, inventory(ON, vm), label=label).warnings
-        assert warning == "ml-04 asks for GPUs labelled ml: esx-1 0000:3b:00.0 is none any more"
+        assert warning == "ml-04 asks for GPUs labelled ml: esx-1 0000:3b:00.0 loses that label"
     assert planned(True, inventory(replace(ON, label=None), vm), label="ml").warnings == ()
     whatever = replace(vm, devices=(DynamicDevice(1, (KIND,), None),))
     assert planned(True, inventory(ON, whatever), label="other").warnings == ()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import BEST_EFFORT, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
-from gpuops.plan.hosts.scheduler.module_options import addressed, differs_in, read, unfit, written
+from gpuops.plan.hosts.scheduler.module_options import differs_in, gpus_with_entry, read, set_word, unfit
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 
 ONE, TWO, THREE = (PciAddress.parse(text) for text in ("0000:3b:00.0", "0000:86:00.0", "0000:af:00.0"))
@@ -112,12 +112,12 @@ def test_what_can_be_meant_in_two_ways_is_not_read(options: str, words: str) -> 
     ],
 )
 def test_a_word_is_written_in_place(options: str, gpus: tuple[PciAddress, ...], expected: str) -> None:
-    assert written(options, 0x11, gpus) == expected
+    assert set_word(options, 0x11, gpus) == expected
 
 
 def test_gpus_with_an_entry_of_their_own() -> None:
     options = "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;X=1;pci=86:00.0;RmPVMRL=1;pci=nonsense;RmPVMRL=1"
-    assert addressed(options) == (TWO,)
+    assert gpus_with_entry(options) == (TWO,)
 
 
 name = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,11}", fullmatch=True).filter(lambda text: text.lower() != "rmpvmrl")
@@ -160,20 +160,20 @@ def without_ours(options: str) -> str:
 @given(option_strings(), st.sampled_from([(), (TWO,)]), st.sampled_from([0, 0x01, 0x11, 0x00180013]))
 def test_no_foreign_byte_is_touched(options: str, gpus: tuple[PciAddress, ...], word: int) -> None:
     assert unfit(options) is None
-    changed = written(options, word, gpus)
+    changed = set_word(options, word, gpus)
     assert without_ours(changed).strip() == without_ours(options).strip()
-    assert written(changed, word, gpus) == changed
+    assert set_word(changed, word, gpus) == changed
 
 
 @given(option_strings(), st.sampled_from([0, 0x01, 0x11]))
 def test_what_was_written_is_read_back_and_other_gpus_keep_theirs(options: str, word: int) -> None:
     expected = {0: BEST_EFFORT, 0x01: EQUAL, 0x11: FIXED}[word]
-    changed = written(options, word, (TWO,))
+    changed = set_word(options, word, (TWO,))
     assert read(changed, TWO, ADAPTIVE) == expected
     assert [read(changed, gpu, ADAPTIVE) for gpu in (ONE, THREE)] == [
         read(options, gpu, ADAPTIVE) for gpu in (ONE, THREE)
     ]
-    assert {read(written(options, word), gpu, ADAPTIVE) for gpu in (ONE, TWO, THREE)} == {expected}
+    assert {read(set_word(options, word), gpu, ADAPTIVE) for gpu in (ONE, TWO, THREE)} == {expected}
 
 
 OWN = "NVreg_RegistryDwordsPerDevice=pci=0000:5e:00.0;RmPVMRL=0x01"

@@ -17,7 +17,7 @@ from gpuops.model.devices.scheduler import (
     TimeSlices,
     VgpuScheduler,
 )
-from gpuops.plan.hosts.scheduler.rmpvmrl import Unread, against, ambiguous, clamped, decode, encode
+from gpuops.plan.hosts.scheduler.rmpvmrl import Unread, against, ambiguous, decode, describe_clamping, encode
 
 EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 PLAIN, ADAPTIVE = RoundRobin.PLAIN, RoundRobin.ADAPTIVE
@@ -45,7 +45,7 @@ def test_published_words_are_read_as_each_branch_reads_them(
     found = decode(word, PLAIN)
     assert (None if isinstance(found, Unread) else found) == plain
     assert decode(word, ADAPTIVE) == adaptive
-    assert encode(adaptive, ADAPTIVE) == word if against(adaptive, ADAPTIVE) is None else clamped(adaptive)
+    assert encode(adaptive, ADAPTIVE) == word if against(adaptive, ADAPTIVE) is None else describe_clamping(adaptive)
     assert plain is None or encode(plain, PLAIN) == word
 
 
@@ -131,7 +131,7 @@ def test_every_word_has_an_answer(word: int, round_robin: RoundRobin | None) -> 
 def test_what_the_driver_makes_of_a_value_out_of_range(word: int, round_robin: RoundRobin, words: str | None) -> None:
     found = decode(word, round_robin)
     assert isinstance(found, VgpuScheduler)
-    assert clamped(found) == words
+    assert describe_clamping(found) == words
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.wire.hosts.rolling import Start
 from tests.wire.steps.points import Killed, Points
 
 
-def rolled(bench: RollingBench, request: Any) -> Any:
+def plan_roll(bench: RollingBench, request: Any) -> Any:
     report = bench.roll(request)
     assert report.exit_code == 0, report.outcomes
     return report
@@ -38,7 +38,7 @@ def boots(bench: RollingBench) -> int:
 def test_a_host_is_rebooted_only_if_vcenter_says_so(start: Start, *, rebinds: bool, reboots: int) -> None:
     bench = start(cluster(1, [], api_version="9.1.0.0"))
     bench.host("esx-01").state.rebinds_without_reboot = rebinds
-    rolled(bench, SetPassthrough(True, (str(BUSY),), None, "esx-01"))
+    plan_roll(bench, SetPassthrough(True, (str(BUSY),), None, "esx-01"))
     planned = bench.roll(SetPassthrough(False, (str(BUSY),), None, "esx-01"), apply=False).plan
     assert planned.because == (NO_REBOOT_PERHAPS,), "said before anybody agrees"
     [gpu] = bench.host("esx-01").state.gpus
@@ -53,7 +53,7 @@ def test_what_was_set_before_and_waits_is_brought_into_force(start: Start) -> No
     bench = start(cluster(1, [], api_version="9.1.0.0"))
     request = SetPassthrough(True, (str(BUSY),), None, "esx-01")
     assert bench.on_site(lambda site: configure(request, site, apply=True)).exit_code == 0
-    rolled(bench, request)
+    plan_roll(bench, request)
     [gpu] = bench.host("esx-01").state.gpus
     assert (gpu.passthrough_active, boots(bench)) == (True, 1)
 
