@@ -219,6 +219,6 @@ def notify_flush(way: NoticeWay) -> tuple[Receipt, ...]:
 def _noticed(command: str, site: Site, consent: Callable[..., None], run: Callable[..., Ran], apply: bool) -> Ran:
     if not apply or site.notices is None:
         return run(consent)
-    from gpuops.notify.watch import watched
+    from gpuops.notify.watch import run_watched
 
-    return watched(site.notices, command, consent, run)
+    return run_watched(site.notices, command, consent, run)

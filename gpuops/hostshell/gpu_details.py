@@ -25,8 +25,8 @@ _ACTIONS: Final = {action.lower(): action for action in RecoveryAction}
 
 def read_details(text: str) -> dict[PciAddress, GpuHealth]:
     """Return the health of each GPU of the answer; {} for an answer that cannot be read."""
-    _, begin, rest = text.partition(_BEGIN)
-    body, end, _ = rest.rpartition(_END)  # sentences about GPUs stand before and behind the document
+    _, begin, document = text.partition(_BEGIN)
+    body, end, _ = document.rpartition(_END)  # sentences about GPUs stand before and behind the document
     try:
         gpus = read_gpu_texts(f"{begin}{body}{end}")
     except ValueError:

@@ -62,7 +62,7 @@ def read_rows(text: str, columns: int) -> Rows:
 
 
 def _cells(line: str) -> list[str]:
-    """Return the cells of a CSV line; [] if it is none."""
+    """Return the cells of a CSV line; [] for any other line."""
     try:
         [row] = csv.reader([line])
     except (csv.Error, ValueError):
