@@ -2,7 +2,7 @@
 
 Why not `yaml.safe_load`: it keeps the last of two equal keys, expands aliases without end, and reads YAML 1.1, where
 `22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text. A tag
-(`!!bool x`) is refused: PyYAML may make something other than a plain value of it, or raise an exception that is not its own.
+(`!!bool x`) is refused: PyYAML may make something other than a plain value of it, or raise a foreign exception.
 """
 
 from __future__ import annotations

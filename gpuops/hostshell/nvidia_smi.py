@@ -57,7 +57,7 @@ class NvidiaSmi:
         states = {state.address: state for state in self._read(host, reply, _states)}
         for address, health in self._details(host).items():
             if address in states:
-                states[address] = replace(states[address], health=states[address].health.merged(health))
+                states[address] = replace(states[address], health=states[address].health.merge(health))
         return tuple(states.values())
 
     def _details(self, host: str) -> Mapping[PciAddress, GpuHealth]:
@@ -147,7 +147,7 @@ def _state(address: PciAddress, row: list[str] | str, health: GpuHealth) -> SmiS
     words = [word_of(cell) for cell in row]
     current, pending, ecc, ecc_pending = (_MODES.get(word.lower()) for word in words)
     unread = next((word for word in words[:2] if word.lower() not in (*_MODES, *ABSENT)), None)
-    health = health.merged(health_by_cells(words))
+    health = health.merge(health_by_cells(words))
     if unread is not None:
         reason = shorten(unread) or "nothing"
         return SmiState(address, None, None, ecc, ecc_pending, reason, health)

@@ -107,12 +107,14 @@ def measure_plan(
         )
     schedulers = wish.schedulers or ((in_force,) if in_force is not None else ())
     now = tuple(
-        each for each in wish.counts if in_force in schedulers and in_force and not measurement.measured(in_force, each)
+        sharers
+        for sharers in wish.counts
+        if in_force in schedulers and in_force and not measurement.measured_count(in_force, sharers)
     )
     later = tuple(
         each
         for each in schedulers
-        if each is not in_force and any(measurement.measured(each, sharers) is None for sharers in wish.counts)
+        if each is not in_force and any(measurement.measured_count(each, sharers) is None for sharers in wish.counts)
     )
     own = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
     only = before.gpu if before is not None else None
