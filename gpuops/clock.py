@@ -1,13 +1,13 @@
 """Tells the time of day and the seconds that pass, and waits, for the whole program; nothing else asks the machine.
 
-Whoever needs the time is handed `wall_clock` (`Site.clock`, the journal, the simulator's real time), or asks here.
-`set_ahead` is the one switch: it moves the time of day for everybody at once, whoever holds `wall_clock` already too.
-It is there for tests. No option, file or environment variable of the product reaches it, for a rotation that could be
-told a wrong time by its environment would take desktops in the daytime: a test's child process is told by the test's
-own `sitecustomize` (`tests/surroundings/`), which no installation contains.
+Code that needs the time gets `wall_clock` as an argument (`Site.clock`, the journal, the simulator's real time), or
+calls it here. `set_ahead` is the only switch: it moves the time of day everywhere at once, for holders of `wall_clock`
+too. It is for tests. No option, file or environment variable of the product sets it: with a wrong time, a rotation
+would take desktops in the daytime. The child process of a test sets it in the test's own `sitecustomize`
+(`tests/surroundings/`), which no installation contains.
 
-The seconds that pass are those of the machine and cannot be moved: deadlines on the wire must hold whatever the time
-of day is said to be.
+`passed_s` is the machine's monotonic clock and cannot be moved: deadlines on the wire must hold whatever the time of
+day is set to.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ _ahead = timedelta()
 
 
 def wall_clock() -> datetime:
-    """The time of day, in UTC."""
+    """Return the time of day, in UTC."""
     return machine_time() + _ahead
 
 
 def machine_time() -> datetime:
-    """What the machine's own clock shows, in UTC: it stamps files and judges certificates, whatever
-    `set_ahead` says."""
+    """Return the time of the machine's own clock, in UTC: it stamps files and judges certificates.
+
+    `set_ahead` does not change it.
+    """
     return datetime.now(tz=UTC)  # noqa: TID251
 
 
 def passed_s() -> float:
-    """Seconds since some moment, whatever is done to the time of day."""
+    """Return the seconds since some moment, whatever is done to the time of day."""
     return time.monotonic()
 
 
 def pause(seconds: float) -> None:
-    """Returns so many seconds later."""
+    """Wait so many seconds."""
     time.sleep(seconds)
 
 
@@ -64,6 +66,6 @@ def rounds(
 
 
 def set_ahead(by: timedelta) -> None:
-    """From now on the time of day is so much ahead of the machine's, or behind it."""
+    """Move the time of day ahead of the machine's by so much; a negative value moves it back."""
     global _ahead
     _ahead = by

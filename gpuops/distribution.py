@@ -1,8 +1,7 @@
-"""The name that package tools know gpuops by, and another project's files where ours lie.
+"""Holds the name of the package for pip, refuses files of another project in our folder, and says how to add extras.
 
 The name `gpuops` on the Python Package Index belongs to another project, whose import package and command have our
-names (versions 0.1.0 and 0.1.1). Installed into one environment each overwrites files of the other, so that neither is
-what its lock says.
+names (versions 0.1.0 and 0.1.1). In one environment, each overwrites files of the other, so neither matches its lock.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ NAME: Final = "gpuops-vsphere"
 
 
 def refuse_other_project(folder: Path = Path(__file__).parents[1]) -> None:
-    """Raises UsageError where the other project is installed in our folder: pip leaves a `gpuops-VERSION.dist-info`."""
+    """Raise UsageError if the other project is installed in our folder: pip leaves a `gpuops-VERSION.dist-info`."""
     if next(folder.glob("gpuops-*.dist-info"), None) is not None:
         raise UsageError(
             f"another project, also named gpuops, is installed in {folder}: its files and ours overwrite each other",
@@ -41,12 +40,12 @@ EXTRAS: Final = {
 
 
 def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
-    """How the package of an extra is added to this very installation: by pipx, by uv or by pip, as it was made.
+    """Return how to add the package of an extra to this installation, by the tool that made it: pipx, uv or pip.
 
     >>> install_extra("ssh", Path("/home/me/.local/share/pipx/venvs/gpuops-vsphere"))
     'pipx inject gpuops-vsphere asyncssh'
     """
-    package = " ".join(f"'{each}'" if "[" in each else each for each in EXTRAS[extra].split())
+    package = " ".join(f"'{name}'" if "[" in name else name for name in EXTRAS[extra].split())
     if (prefix / "pipx_metadata.json").is_file() or prefix.parts[-3:-1] == ("pipx", "venvs"):
         return f"pipx inject {prefix.name} {package}"
     if (prefix / "uv-receipt.toml").is_file():

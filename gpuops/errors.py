@@ -32,20 +32,20 @@ from typing import ClassVar
 
 
 class Trouble(StrEnum):
-    """What an error of vCenter means for whoever wanted something of it. There are these six and no others."""
+    """What an error of vCenter means for the caller. There are these six and no others."""
 
     LOST = "lost"
     """The reply did not come, or not whole: whether it happened is not known. Look, never repeat blind."""
     SESSION = "session"
     """The login is over: log in once more, and read anew."""
     BUSY = "busy"
-    """Somebody else is at it: wait, and try a few times."""
+    """Another task uses the object: wait, and try a few times."""
     STATE = "state"
-    """It is in another state than thought: look; what was wanted may be so already."""
+    """The object is in another state than expected: read it; it may be as requested already."""
     CAPACITY = "capacity"
-    """There is no room for it: nothing is gained by asking again before something is freed."""
+    """There is no room for it: it fails again until something is freed."""
     DENIED = "denied"
-    """It is refused, and will be refused again. Also whatever fits none of the others."""
+    """It is refused, and will be refused again. Also for errors that fit none of the others."""
 
 
 class GpuopsError(Exception):
@@ -55,7 +55,7 @@ class GpuopsError(Exception):
     code: ClassVar[str] = "internal-error"
     trouble: Trouble = Trouble.DENIED
     reboot_due: bool = False
-    """Whether something was set on a host all the same that may take a reboot of it."""
+    """Whether the error came after a change on a host that may take a reboot of it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -68,13 +68,13 @@ class GpuopsError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def after(self, done: str, *, reboot_due: bool) -> None:
-        """Adds to the message what was done before the error."""
+        """Add to the message what was done before the error."""
         self.message = f"{self.message}; {done}"
         self.args = (self.message,)
         self.reboot_due = self.reboot_due or reboot_due
 
     def then_finish(self, command: str) -> None:
-        """Adds to the hint that this command finishes what was begun."""
+        """Add to the hint that this command finishes what was begun."""
         self.hint = f"{self.hint}; then finish what was begun: {command}".removeprefix("; ")
 
 
@@ -155,7 +155,7 @@ class NoPermission(Refused):
 
 
 class LeaseReverted(Refused):
-    """The lock VM carries a lower lease number than was seen before: who holds the lease cannot be told."""
+    """The lock VM carries a lower lease number than was seen before: the holder of the lease is unknown."""
 
     code = "lease-reverted"
 
@@ -240,16 +240,16 @@ class StateDamaged(GpuopsError):
 
 
 def say_applied(error: BaseException, applied: bool | None) -> None:
-    """Keeps with an error that ends a command whether vCenter was changed before it; None = not known."""
+    """Note in an error that ends a command whether vCenter was changed before it; None = not known."""
     vars(error)["applied"] = applied
 
 
 def applied_before(error: BaseException) -> bool | None:
-    """Whether vCenter was changed before this error; None = not known."""
+    """Return whether vCenter was changed before this error; None = not known."""
     applied: bool | None = vars(error).get("applied", False)
     return applied
 
 
 def report_exit_code(*, refused: object = False, partly: object = False) -> int:
-    """The exit code of a report: that of Refused if something was refused, else that of PartlyDone, else 0."""
+    """Return the exit code of a report: that of Refused if something was refused, else that of PartlyDone, else 0."""
     return Refused.exit_code if refused else PartlyDone.exit_code if partly else 0

@@ -195,7 +195,7 @@ class MeasuringCall:
 
     def _run_commands(self, scheduler: SchedulerPolicy, refs: Sequence[str], inventory: Inventory) -> MeasuredCount:
         wish = self.measurement.wish
-        alone = self.measurement.measured(scheduler, 1)
+        alone = self.measurement.measured_count(scheduler, 1)
         alone_s = sum(alone.times_s) / len(alone.times_s) if alone is not None else 0.0
         began_s, started = self.site.passed_s(), []
         for number, ref in enumerate(refs):

@@ -222,6 +222,6 @@ def _run_with_notices(
 ) -> Ran:
     if not apply or site.notices is None:
         return run(consent)
-    from gpuops.notify.watch import watched
+    from gpuops.notify.watch import run_watched
 
-    return watched(site.notices, command, consent, run)
+    return run_watched(site.notices, command, consent, run)

@@ -9,9 +9,9 @@ earlier versions of a path beside their own. Enter Maintenance and Exit Maintena
 A list is read page by page (`page` from 1, `size`). From memory of the pagination guide: the header HAS_MORE_RECORDS
 says whether there is another page. Where it is missing, a full page means that there is one.
 
-A read whose connection broke is asked again; a change never is, but after the reply that it was not authorised, which
-says that it was not made. Access tokens are valid for minutes: one that has ended is refreshed, and where the refresh
-token has ended too, a login is made once more. Tokens and the password are in no message and no repr.
+A read is repeated if its connection broke. A change is repeated only after the reply that it was not authorised, since
+it was not made then. Access tokens are valid for minutes: an expired one is refreshed; if the refresh token has expired
+too, gpuops logs in again. Tokens and the password are in no message and no repr.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST_PAGES: Final = 200
 """So many pages of one list are read: 200,000 records, which is more than a pod has."""
 PAUSES_S: Final = (0.5, 2.0)
 """Before a read is asked again."""
-_AWAY: Final = frozenset({429, 502, 503, 504})
+_OVERLOADED: Final = frozenset({429, 502, 503, 504})
 _MAINTENANCE: Final = "/inventory/v1/machines/action/{}-maintenance"
 
 _Record = TypeVar("_Record", DesktopPool, DesktopMachine, DesktopSession)
@@ -54,7 +54,7 @@ class Horizon:
     """A logged-in session; leaving its `with` block logs out. It implements `DesktopBroker`."""
 
     def __init__(self, target: BrokerTarget) -> None:
-        """Logs in. Raises NotConnected in its kinds, TargetError where httpx is missing."""
+        """Log in. Raises subclasses of NotConnected, and TargetError if httpx is missing."""
         self._target = target
         self._address = target.server.address
         self._access, self._refresh = Secret(""), Secret("")
@@ -87,20 +87,20 @@ class Horizon:
     # --- reads ----------------------------------------------------------------------------------------------------
 
     def identity(self) -> BrokerIdentity:
-        """What it is, and who is logged in. Raises NotConnected in its kinds, NoPermission."""
-        found = self._read("/config/v2/environment-properties")
+        """Return the product, the pod and the user of the login. Raises subclasses of NotConnected, NoPermission."""
+        reply = self._read("/config/v2/environment-properties")
         with self._decoding("environment-properties"):
-            told = values.structure(found.body)
-            version = values.text(told, "local_connection_server_version")
-            name = told.get("cluster_name")
+            environment = values.structure(reply.body)
+            version = values.text(environment, "local_connection_server_version")
+            name = environment.get("cluster_name")
             cluster = name if isinstance(name, str) and len(name) <= values.LONGEST_TEXT else ""
         return BrokerIdentity(self._address, self._target.user, f"Horizon Connection Server {version}", cluster)
 
     def pools(self) -> tuple[DesktopPool, ...]:
-        return self._every("/inventory/v5/desktop-pools", values.pool)
+        return self._read_list("/inventory/v5/desktop-pools", values.pool)
 
     def machines(self) -> tuple[DesktopMachine, ...]:
-        return self._every("/inventory/v1/machines", values.machine)
+        return self._read_list("/inventory/v1/machines", values.machine)
 
     def machine(self, identity: str) -> DesktopMachine | None:
         path = f"/inventory/v1/machines/{quote(identity, safe='')}"
@@ -111,7 +111,7 @@ class Horizon:
             return values.machine(values.structure(reply.body))
 
     def vcenters(self) -> tuple[BrokerVcenter, ...]:
-        """Every vCenter of the pod; empty if the account lacks VC_CONFIG_VIEW, or the server has no such list."""
+        """Return every vCenter of the pod; () if the account lacks VC_CONFIG_VIEW, or the server has no such list."""
         path = "/config/v2/virtual-centers"
         try:
             reply = self._read(path, missing=True)
@@ -120,31 +120,31 @@ class Horizon:
         if reply.status == 404:
             return ()
         with self._decoding(path):
-            return tuple(values.vcenter(record) for record in values.listed(reply.body))
+            return tuple(values.vcenter(record) for record in values.parse_list(reply.body))
 
     def sessions(self) -> tuple[DesktopSession, ...]:
-        return self._every("/inventory/v1/sessions", values.session)
+        return self._read_list("/inventory/v1/sessions", values.session)
 
-    def _every(self, path: str, decode: Callable[[Record], _Record]) -> tuple[_Record, ...]:
-        """Every record of a list, page by page."""
-        found: dict[str, _Record] = {}
+    def _read_list(self, path: str, decode: Callable[[Record], _Record]) -> tuple[_Record, ...]:
+        """Return every record of a list, read page by page."""
+        records: dict[str, _Record] = {}
         for number in range(1, MOST_PAGES + 1):
             reply = self._read(path, {"page": number, "size": PAGE_SIZE})
             with self._decoding(path):
-                page = [decode(each) for each in values.listed(reply.body)]
-                before = len(found)
-                found.update((each.id, each) for each in page)
-                if page and len(found) == before:
+                page = [decode(record) for record in values.parse_list(reply.body)]
+                before = len(records)
+                records.update((record.id, record) for record in page)
+                if page and len(records) == before:
                     raise ValueError(f"page {number} repeats an earlier one")
             if not _has_more(reply, len(page)):
-                return tuple(found.values())
+                return tuple(records.values())
         raise ProtocolError(
             f"the broker {self._address} sends more than {MOST_PAGES} pages of {path}",
             hint="nothing of it was used; check the address",
         )
 
     def _read(self, path: str, query: Mapping[str, int] | None = None, *, missing: bool = False) -> HorizonReply:
-        """`missing`: that there is no such thing is an answer too."""
+        """Return the reply to a GET request, repeated if the connection breaks; `missing` accepts status 404."""
         for pause_s in PAUSES_S:
             try:
                 return self._read_once(path, query, missing=missing)
@@ -153,8 +153,8 @@ class Horizon:
         return self._read_once(path, query, missing=missing)
 
     def _read_once(self, path: str, query: Mapping[str, int] | None, *, missing: bool) -> HorizonReply:
-        reply = self._authorised("GET", path, query=query)
-        return reply if missing and reply.status == 404 else self._checked(path, reply)
+        reply = self._send_authorised("GET", path, query=query)
+        return reply if missing and reply.status == 404 else self._check(path, reply)
 
     # --- the gate -------------------------------------------------------------------------------------------------
 
@@ -165,33 +165,33 @@ class Horizon:
         return self._change(_MAINTENANCE.format("exit"), machines)
 
     def _change(self, path: str, machines: Collection[str]) -> Mapping[str, str]:
-        """Sent once. Whatever goes wrong after that, it may have been made: OutcomeUnknown."""
+        """Send a change once. Raises OutcomeUnknown for each later error, since the change may have been made."""
         if not machines:
             return {}
-        asked = frozenset(machines)
+        machine_ids = frozenset(machines)
         try:
-            reply = self._authorised("POST", path, content=sorted(asked))
+            reply = self._send_authorised("POST", path, content=sorted(machine_ids))
             if reply.status < 500:
-                return self._judged(path, reply, asked)
-            raise self._away(reply)
+                return self._read_refusals(path, reply, machine_ids)
+            raise self._overload_error(reply)
         except (BrokerUnreachable, ProtocolError) as error:
             raise OutcomeUnknown(
                 f"{error.message}; whether the machines changed is not known", hint="look: gpuops broker show"
             ) from error
 
-    def _judged(self, path: str, reply: HorizonReply, asked: frozenset[str]) -> Mapping[str, str]:
-        self._checked(path, reply)
+    def _read_refusals(self, path: str, reply: HorizonReply, machine_ids: frozenset[str]) -> Mapping[str, str]:
+        self._check(path, reply)
         if not reply.body.strip():
             return {}  # 204, or 200 without a word: it is done
         with self._decoding(path):
-            return values.refusals(reply.body, asked)
+            return values.refusals(reply.body, machine_ids)
 
     # --- login ----------------------------------------------------------------------------------------------------
 
-    def _authorised(
+    def _send_authorised(
         self, verb: str, path: str, *, query: Mapping[str, int] | None = None, content: Any = None
     ) -> HorizonReply:
-        """The reply; a token that has ended is replaced once, and the request sent again."""
+        """Return the reply; an expired token is replaced once, and the request sent again."""
         reply = self._wire.send(verb, path, token=self._access.reveal(), query=query, content=content)
         if reply.status == 401:
             self._renew()
@@ -214,14 +214,14 @@ class Horizon:
                 f"the broker {self._address} refuses the login of {self._target.user}",
                 hint="check username, domain and password of [targets.NAME.broker]; it needs an administrator's role",
             )
-        self._checked("/login", reply)
+        self._check("/login", reply)
         with self._decoding("/login"):
             tokens = values.structure(reply.body)
             self._access = Secret(_token(tokens, "access_token"))
             self._refresh = Secret(_token(tokens, "refresh_token"))
 
     def _renew(self) -> None:
-        """A new access token. Raises LoginRefused."""
+        """Get a new access token. Raises LoginRefused."""
         reply = self._wire.send("POST", "/refresh", content={"refresh_token": self._refresh.reveal()})
         if reply.status != 200:
             self._log_in()
@@ -231,15 +231,15 @@ class Horizon:
 
     # --- replies --------------------------------------------------------------------------------------------------
 
-    def _checked(self, path: str, reply: HorizonReply) -> HorizonReply:
-        """The same reply, if it is a good one."""
+    def _check(self, path: str, reply: HorizonReply) -> HorizonReply:
+        """Return the same reply if its status is a success; raise the error of its status otherwise."""
         if 200 <= reply.status < 300:
             return reply
         raise self._error(path, reply)
 
     def _error(self, path: str, reply: HorizonReply) -> GpuopsError:
-        if reply.status in _AWAY:
-            return self._away(reply)
+        if reply.status in _OVERLOADED:
+            return self._overload_error(reply)
         if reply.status == 401:
             return LoginRefused(
                 f"the broker {self._address} ends the session of {self._target.user} again and again",
@@ -257,32 +257,32 @@ class Horizon:
             hint="check the address; gpuops needs Horizon 2412 or later",
         )
 
-    def _away(self, reply: HorizonReply) -> BrokerUnreachable:
+    def _overload_error(self, reply: HorizonReply) -> BrokerUnreachable:
         return BrokerUnreachable(
             f"the broker {self._address} is overloaded or starting (status {reply.status})", hint="try again later"
         )
 
     @contextmanager
-    def _decoding(self, what: str) -> Iterator[None]:
-        """For the block that makes values of a reply. Its text is in no message: it may hold a token."""
+    def _decoding(self, path: str) -> Iterator[None]:
+        """Turn decoding errors of the block into ProtocolError, without the text of the reply: it may hold a token."""
         try:
             yield
         except values.UNREADABLE as error:
             why = f": {error}" if type(error) is ValueError else ""
             raise ProtocolError(
-                f"the broker {self._address} sends what no Connection Server sends in reply to {what}{why}",
+                f"the broker {self._address} sends what no Connection Server sends in reply to {path}{why}",
                 hint="check the address; nothing of it was used",
             ) from None
 
 
 def _has_more(reply: HorizonReply, length: int) -> bool:
-    told = reply.headers.get("has_more_records")
-    return told.strip().lower() == "true" if told is not None else length == PAGE_SIZE
+    header = reply.headers.get("has_more_records")
+    return header.strip().lower() == "true" if header is not None else length == PAGE_SIZE
 
 
 def _token(tokens: Record, name: str) -> str:
-    """A token, which may be longer than any other text. Raises ValueError."""
-    found = tokens.get(name)
-    if not isinstance(found, str) or not found.isascii() or not found.isprintable() or not 0 < len(found) <= 65536:
+    """Return a token, which may be longer than any other text. Raises ValueError."""
+    token = tokens.get(name)
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not 0 < len(token) <= 65536:
         raise ValueError(f"{name} is no token")
-    return found
+    return token

@@ -54,62 +54,62 @@ UNREADABLE: Final = (AttributeError, *NOT_PARSED)
 _Kind = TypeVar("_Kind")
 
 
-def parsed(body: bytes) -> Any:
-    """The JSON of a reply. Raises ValueError."""
+def parse_body(body: bytes) -> Any:
+    """Return the JSON of a reply. Raises ValueError."""
     return parse_json(body.decode("utf-8"))
 
 
-def listed(body: bytes) -> list[Mapping[str, Any]]:
-    """The objects of a reply that is a list. Raises ValueError."""
-    found = parsed(body)
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+def parse_list(body: bytes) -> list[Mapping[str, Any]]:
+    """Return the objects of a reply that is a list. Raises ValueError."""
+    records = parse_body(body)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError("it is no list of objects")
-    return found
+    return records
 
 
 def structure(body: bytes) -> Mapping[str, Any]:
-    """The object of a reply that is one. Raises ValueError."""
-    return _object(parsed(body))
+    """Return the object of a reply that is one. Raises ValueError."""
+    return _object(parse_body(body))
 
 
-def text(values: Mapping[str, Any], name: str) -> str:
-    """A field that must be there. Raises ValueError."""
-    found = _optional(values, name, str)
-    if not found:
+def text(record: Mapping[str, Any], name: str) -> str:
+    """Return the text of a required field. Raises ValueError."""
+    field_text = _optional(record, name, str)
+    if not field_text:
         raise ValueError(f"{name} is missing")
-    return found
+    return field_text
 
 
-def pool(values: Mapping[str, Any]) -> DesktopPool:
-    """A desktop pool. The first version nests its settings. Raises ValueError."""
-    settings = values.get("session_settings") or _object(values.get("settings") or {}).get("session_settings") or {}
+def pool(record: Mapping[str, Any]) -> DesktopPool:
+    """Return a desktop pool. The first version of the API nests its settings. Raises ValueError."""
+    settings = record.get("session_settings") or _object(record.get("settings") or {}).get("session_settings") or {}
     settings = _object(settings)
-    source = _optional(values, "source", str) or ""
-    kind = _KINDS.get(_optional(values, "type", str) or "", PoolKind.OTHER)
+    source = _optional(record, "source", str) or ""
+    kind = _KINDS.get(_optional(record, "type", str) or "", PoolKind.OTHER)
     if source == "INSTANT_CLONE":
         kind = PoolKind.INSTANT_CLONE
     elif source not in _OF_VCENTER:
         kind = PoolKind.OTHER
     return DesktopPool(
-        text(values, "id"),
-        text(values, "name"),
+        text(record, "id"),
+        text(record, "name"),
         kind,
         _POWER.get(_optional(settings, "power_policy", str) or ""),
         _LOGOFF.get(_optional(settings, "delete_or_refresh_machine_after_logoff", str) or ""),
-        _optional(values, "enabled", bool),
-        _spare_machines(values) if kind is PoolKind.AUTOMATED else 0,
+        _optional(record, "enabled", bool),
+        _spare_machines(record) if kind is PoolKind.AUTOMATED else 0,
     )
 
 
-def _spare_machines(values: Mapping[str, Any]) -> int | None:
-    """How many unused machines an automated pool keeps powered on, by its naming settings; None = neither is there.
+def _spare_machines(record: Mapping[str, Any]) -> int | None:
+    """Return how many unused machines an automated pool keeps powered on, by its naming settings; None = unknown.
 
     "The spare, available machines are always powered on, no matter how the pool policy is set" (VMware Horizon 2306,
     power policies of automated pools).
     """
-    nested = _object(values.get("settings") or {})
+    nested = _object(record.get("settings") or {})
     pattern, specified = (
-        _object(values.get(name) or nested.get(name) or {})
+        _object(record.get(name) or nested.get(name) or {})
         for name in ("pattern_naming_settings", "specified_naming_settings")
     )
     by_pattern = _optional(pattern, "number_of_spare_machines", int)
@@ -118,97 +118,97 @@ def _spare_machines(values: Mapping[str, Any]) -> int | None:
     )
 
 
-def vcenter(values: Mapping[str, Any]) -> BrokerVcenter:
-    """A vCenter of the broker. Raises ValueError."""
-    name = _optional(values, "display_name", str) or _optional(values, "server_name", str)
-    identity = text(values, "id")
-    return BrokerVcenter(identity, name or identity, _optional(values, "instance_uuid", str) or None)
+def vcenter(record: Mapping[str, Any]) -> BrokerVcenter:
+    """Return a vCenter of the broker. Raises ValueError."""
+    name = _optional(record, "display_name", str) or _optional(record, "server_name", str)
+    identity = text(record, "id")
+    return BrokerVcenter(identity, name or identity, _optional(record, "instance_uuid", str) or None)
 
 
-def machine(values: Mapping[str, Any]) -> DesktopMachine:
-    """A machine. Raises ValueError. (assumption: broker-maintenance)"""
-    recorded = values.get("managed_machine_data")
+def machine(record: Mapping[str, Any]) -> DesktopMachine:
+    """Return a machine. Raises ValueError. (assumption: broker-maintenance)"""
+    recorded = record.get("managed_machine_data")
     managed = _object(recorded or {})
-    state = _optional(values, "state", str)
+    state = _optional(record, "state", str)
     in_maintenance = _optional(managed, "in_maintenance_mode", bool)
     if state == "MAINTENANCE":
         in_maintenance = True
     return DesktopMachine(
-        text(values, "id"),
-        text(values, "name"),
-        _optional(values, "desktop_pool_id", str),
-        _optional(values, "dns_name", str),
+        text(record, "id"),
+        text(record, "name"),
+        _optional(record, "desktop_pool_id", str),
+        _optional(record, "dns_name", str),
         _optional(managed, "path", str),
         state,
         in_maintenance,
-        _optional(values, "session_id", str) or None,
+        _optional(record, "session_id", str) or None,
         _optional(managed, "virtual_center_id", str) or None,
-        recorded is not None or not (_optional(values, "type", str) or "").startswith("UNMANAGED"),
+        recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
     )
 
 
-def session(values: Mapping[str, Any]) -> DesktopSession:
-    """A session; whose it is, is passed over. Raises ValueError."""
-    idle_min = _optional(values, "idle_duration", int)
+def session(record: Mapping[str, Any]) -> DesktopSession:
+    """Return a session without its user. Raises ValueError."""
+    idle_min = _optional(record, "idle_duration", int)
     if idle_min is not None and idle_min < 0:
         raise ValueError("idle_duration is negative")
     return DesktopSession(
-        text(values, "id"),
-        _optional(values, "machine_id", str),
-        _STATES.get(_optional(values, "session_state", str) or ""),
-        _moment(values, "start_time"),
-        _moment(values, "disconnected_time"),
+        text(record, "id"),
+        _optional(record, "machine_id", str),
+        _STATES.get(_optional(record, "session_state", str) or ""),
+        _moment(record, "start_time"),
+        _moment(record, "disconnected_time"),
         None if idle_min is None else idle_min * 60.0,
-        bool(_optional(values, "farm_id", str) or _optional(values, "rds_server_id", str)),
+        bool(_optional(record, "farm_id", str) or _optional(record, "rds_server_id", str)),
     )
 
 
-def refusals(body: bytes, asked: frozenset[str]) -> dict[str, str]:
-    """Why a change was not made, by the id of its machine. One of which nothing is said is among them.
+def refusals(body: bytes, machine_ids: frozenset[str]) -> dict[str, str]:
+    """Return the reason by machine id for each change that was not made, or that the answer does not mention.
 
-    Raises ValueError for an answer about machines that nobody has named.
+    Raises ValueError for an answer about other machines than those of the request.
     """
-    found: dict[str, str] = {}
-    told: set[str] = set()
-    for each in listed(body):
-        identity, status = text(each, "id"), _optional(each, "status_code", int)
-        if identity not in asked:
+    reasons_by_machine: dict[str, str] = {}
+    reported_ids: set[str] = set()
+    for record in parse_list(body):
+        identity, status = text(record, "id"), _optional(record, "status_code", int)
+        if identity not in machine_ids:
             raise ValueError("it names a machine that was not asked for")
-        told.add(identity)
+        reported_ids.add(identity)
         if status is None or not 200 <= status < 300:
-            reasons = each.get("error_messages") or []
+            reasons = record.get("error_messages") or []
             first = reasons[0] if isinstance(reasons, list) and reasons else ""
-            found[identity] = _short(first) if isinstance(first, str) and first else f"status {status}"
-    return found | dict.fromkeys(asked - told, "the broker says nothing of it")
+            reasons_by_machine[identity] = _short(first) if isinstance(first, str) and first else f"status {status}"
+    return reasons_by_machine | dict.fromkeys(machine_ids - reported_ids, "the broker says nothing of it")
 
 
 def _short(reason: str) -> str:
     return reason if len(reason) <= 200 else f"{reason[:200]}..."
 
 
-def _object(found: object) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
+def _object(json_value: object) -> Mapping[str, Any]:
+    if not isinstance(json_value, dict):
         raise ValueError("it is no object")
-    return found
+    return json_value
 
 
-def _optional(values: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind | None:
-    """A field that may be missing or null, but is nothing else than its kind. Raises ValueError."""
-    found = values.get(name)
-    if found is None:
+def _optional(record: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind | None:
+    """Return a field of that type; None if it is missing or null. Raises ValueError for any other type."""
+    field = record.get(name)
+    if field is None:
         return None
-    if type(found) is not kind:
+    if type(field) is not kind:
         raise ValueError(f"{name} is no {kind.__name__}")
-    if isinstance(found, str) and len(found) > LONGEST_TEXT:
+    if isinstance(field, str) and len(field) > LONGEST_TEXT:
         raise ValueError(f"{name} has more than {LONGEST_TEXT} characters")
-    return found
+    return field
 
 
-def _moment(values: Mapping[str, Any], name: str) -> datetime | None:
-    """A time in milliseconds since 1970."""
-    found = _optional(values, name, int)
-    if found is None:
+def _moment(record: Mapping[str, Any], name: str) -> datetime | None:
+    """Return a time given in milliseconds since 1970."""
+    milliseconds = _optional(record, name, int)
+    if milliseconds is None:
         return None
-    if not 0 <= found < _MOST_MS:
+    if not 0 <= milliseconds < _MOST_MS:
         raise ValueError(f"{name} is no time")
-    return _EPOCH + timedelta(milliseconds=found)
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -34,7 +34,7 @@ _HINT: Final = "check the broker's address, its service and the network, then ag
 
 @dataclass(frozen=True, slots=True)
 class HorizonReply:
-    """A reply received whole; the names of its headers in lower case."""
+    """A complete reply; the names of its headers are in lower case."""
 
     status: int
     body: bytes
@@ -45,7 +45,10 @@ class HorizonWire:
     """Connections to one Connection Server."""
 
     def __init__(self, target: Target) -> None:
-        """Connects to nothing yet. Raises TargetError where httpx is missing, NotTrusted for a CA file unread."""
+        """Prepare the client; no connection yet.
+
+        Raises TargetError if httpx is missing, NotTrusted for a CA file that cannot be read.
+        """
         try:
             import httpx
         except ImportError as error:
@@ -64,7 +67,7 @@ class HorizonWire:
         )
 
     def close(self) -> None:
-        """Ends its connections."""
+        """Close its connections."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -78,7 +81,7 @@ class HorizonWire:
     def send(
         self, verb: str, path: str, *, token: str = "", query: Mapping[str, int] | None = None, content: Any = None
     ) -> HorizonReply:
-        """The reply, whatever its status.
+        """Return the reply, whatever its status.
 
         Raises BrokerUnreachable, NotTrusted, ProtocolError.
         """
@@ -89,7 +92,7 @@ class HorizonWire:
             json=content,
             headers={"Authorization": f"Bearer {token}"} if token else {},
         )
-        with self._translated():
+        with self._translate_errors():
             until = clock.passed_s() + REQUEST_S
             response = self._client.send(request, stream=True)
             try:
@@ -100,17 +103,17 @@ class HorizonWire:
     def _body(self, response: httpx.Response, until: float) -> bytes:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise network.UnreadableReply("a packed reply, which was not asked for")
-        found = bytearray()
+        content = bytearray()
         for piece in response.iter_raw():
-            found += piece
-            if len(found) > LARGEST_REPLY:
+            content += piece
+            if len(content) > LARGEST_REPLY:
                 raise network.UnreadableReply(f"a reply of more than {LARGEST_REPLY >> 20} MiB")
             if clock.passed_s() > until:
                 raise network.EndlessReply(REQUEST_S)
-        return bytes(found)
+        return bytes(content)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except network.UnreadableReply as error:
@@ -128,10 +131,10 @@ class HorizonWire:
     def _connection_error(self, error: httpx.TransportError) -> GpuopsError:
         secured = _cause(error, ssl.SSLError)
         if secured is not None and not isinstance(secured, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            found = network.connection_error(self._target, secured)
+            tls_error = network.connection_error(self._target, secured)
             hint = "give the broker's CA with ca_file, or use the name that its certificate is made out to"
-            kind = NotTrusted if isinstance(found, NotTrusted) else ProtocolError
-            return kind(f"the broker: {found.message}", hint=hint)
+            kind = NotTrusted if isinstance(tls_error, NotTrusted) else ProtocolError
+            return kind(f"the broker: {tls_error.message}", hint=hint)
         if isinstance(error, self._httpx.TimeoutException):
             return BrokerUnreachable(
                 f"the broker {self._target.address} did not answer within {SILENCE_S:.0f} s", hint=_HINT
@@ -139,8 +142,8 @@ class HorizonWire:
         if isinstance(error, self._httpx.RemoteProtocolError) and "disconnected" not in str(error):
             return self._unlike(type(error).__name__)
         reason = _cause(error, OSError)
-        said = getattr(reason, "strerror", None) or "it broke the connection off"
-        return BrokerUnreachable(f"the broker {self._target.address} is not reachable: {said}", hint=_HINT)
+        reason_text = getattr(reason, "strerror", None) or "it broke the connection off"
+        return BrokerUnreachable(f"the broker {self._target.address} is not reachable: {reason_text}", hint=_HINT)
 
     def _unlike(self, kind: str) -> NotConnected:
         return ProtocolError(

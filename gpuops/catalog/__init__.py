@@ -31,12 +31,12 @@ def load(
     boards: Iterable[str] = (),
     everything: bool = False,
 ) -> Catalog:
-    """The catalogue of the boards that these profile names, PCI ids and keys lead to; unknown ones lead nowhere.
+    """Return the catalogue of the boards of these profile names, PCI ids and keys; unknown ones are ignored.
 
     `profiles` are ESXi names (`grid_a100-3-20c`), `pci` are (vendor id, device id, subsystem id or None), `boards` the
     keys of board files (`a100`). Where boards share a device id all of them are loaded, and `Catalog.board_by_pci`
-    tells them apart. The same boards are the same `Catalog`. Raises UsageError where a file of the catalogue cannot be
-    read as meant.
+    tells them apart. Calls for the same boards return the same `Catalog`. Raises UsageError if a file of the catalogue
+    cannot be understood.
     """
     if everything:
         return _catalog(_index().keys, _devices())
@@ -47,15 +47,17 @@ def load(
 def _leading_to(
     profiles: frozenset[str], pci: frozenset[tuple[int, int, int | None]], boards: frozenset[str]
 ) -> Catalog:
-    wanted = {parts.board for parts in map(parse, profiles) if parts}
+    board_names = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
     types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
     types -= {(NVIDIA_VENDOR_ID, device_id) for device_id in devices if device_id in _index().by_device}
-    known = _devices() if types else ()
-    others = tuple(each for each in known if any((each.vendor_id, number) in types for number in each.device_ids))
-    keys = set(boards) | (set(_index().find(wanted, devices)) if wanted or devices else set())
-    found = tuple(key for key in _index().keys if key in keys) if keys else ()
-    return _catalog(found, others) if found or others else Catalog()
+    models = _devices() if types else ()
+    device_models = tuple(
+        model for model in models if any((model.vendor_id, number) in types for number in model.device_ids)
+    )
+    keys = set(boards) | (set(_index().find(board_names, devices)) if board_names or devices else set())
+    board_keys = tuple(key for key in _index().keys if key in keys) if keys else ()
+    return _catalog(board_keys, device_models) if board_keys or device_models else Catalog()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,11 @@ class _Index:
     by_device: Mapping[int, tuple[str, ...]]
 
     def find(self, board_names: Iterable[str], devices: Iterable[int]) -> tuple[str, ...]:
-        """Keys of the boards any of these lead to, in the order of the index."""
-        found = {self.by_board_name.get(name) for name in board_names}
+        """Return the keys of the boards with any of these names or device ids, in the order of the index."""
+        keys = {self.by_board_name.get(name) for name in board_names}
         for device in devices:
-            found.update(self.by_device.get(device, ()))
-        return tuple(key for key in self.keys if key in found)
+            keys.update(self.by_device.get(device, ()))
+        return tuple(key for key in self.keys if key in keys)
 
 
 @cache
@@ -89,7 +91,7 @@ def _index() -> _Index:
             by_board_name[prefix.partition("_")[2].removesuffix("-")] = key
         for device_id in row.hexadecimals("devices"):
             by_device[device_id] = (*by_device.get(device_id, ()), key)
-        row.done()
+        row.check_all_read()
     return _Index(keys, by_board_name, by_device)
 
 
@@ -103,13 +105,13 @@ def _devices() -> tuple[DeviceModel, ...]:
     from gpuops.catalog.fields import read
 
     fields = read(_DEVICES)
-    found = []
+    models = []
     for key in fields.keys:
         row = fields.section(key)
         name, vendor_id, device_ids = row.text("name"), row.hexadecimal("vendor"), row.hexadecimals("devices")
-        found.append(DeviceModel(key, name, vendor_id, device_ids, row.maybe_number("memory_mib"), row.text("source")))
-        row.done()
-    return tuple(found)
+        models.append(DeviceModel(key, name, vendor_id, device_ids, row.maybe_number("memory_mib"), row.text("source")))
+        row.check_all_read()
+    return tuple(models)
 
 
 @cache

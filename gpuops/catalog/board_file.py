@@ -27,32 +27,32 @@ _SUFFIXES: Final = tuple(sorted((variant for variant in Variant if variant), key
 
 @dataclass(frozen=True, slots=True)
 class _ProfileNames:
-    """How the board's profiles are called."""
+    """The parts of the names of the board's profiles."""
 
     key: str
     short: str
     full: str | None
-    """The driver's name with its brand; None where no vSphere name can be told from it."""
-    seen: tuple[str, ...]
+    """The driver's name with its brand; None if no vSphere name can be derived from it."""
+    documented_tails: tuple[str, ...]
 
     def esxi(self, tail: str) -> str:
-        """The name in vCenter: the driver's whole name in lower case, blanks as `_`. Empty where that is unknown."""
+        """Return the name in vCenter: the driver's full name in lower case, blanks as `_`; '' if that is unknown."""
         return f"{self.full}-{tail}".lower().replace(" ", "_") if self.full else ""
 
-    def verified(self, tail: str) -> Verified | None:
+    def verification_of(self, tail: str) -> Verified | None:
         if self.full is None:
             return None
-        return Verified.DOC if tail in self.seen else Verified.DERIVED
+        return Verified.DOC if tail in self.documented_tails else Verified.DERIVED
 
 
 def board(key: str) -> Board:
-    """The board of that file. Raises UsageError where the file cannot be read as meant."""
+    """Return the board of that file. Raises UsageError if the file cannot be understood."""
     fields = read(BOARDS / f"{key}.yaml")
     names = _ProfileNames(key, fields.text("short_name"), fields.maybe_text("full_name"), fields.texts("names_seen"))
     family = fields.maybe_text("mig")
     mig = _geometry(family) if family else None
     profiles = tuple(_profiles(fields, names, mig))
-    result = Board(
+    loaded_board = Board(
         key=key,
         name=fields.text("name"),
         short_name=names.short,
@@ -74,8 +74,8 @@ def board(key: str) -> Board:
         profiles=tuple(profile for profile in profiles if profile.attachable),
         nameless=tuple(profile for profile in profiles if not profile.attachable),
     )
-    fields.done()
-    return result
+    fields.check_all_read()
+    return loaded_board
 
 
 def _pci_id(row: Fields) -> PciId:
@@ -88,7 +88,7 @@ def _pci_id(row: Fields) -> PciId:
 
 
 def _profiles(fields: Fields, names: _ProfileNames, mig: MigGeometry | None) -> Iterator[VgpuProfile]:
-    own = fields.mapping("exceptions")
+    exceptions = fields.mapping("exceptions")
     for kind, section in ((ProfileKind.TIME_SLICED, "time_sliced"), (ProfileKind.MIG_BACKED, "mig_backed")):
         by_series = fields.mapping(f"{section}_series")
         for row in fields.mappings(section):
@@ -97,10 +97,10 @@ def _profiles(fields: Fields, names: _ProfileNames, mig: MigGeometry | None) -> 
                 series = tail.removesuffix("4").removesuffix("ME")[-1]
                 if series not in by_series:
                     raise UsageError(f"{names.key}.yaml: {section}_series has no {series}, the series of {tail}")
-                facts = {**by_series[series], **row, **own.pop(tail, {}), "type_id": type_id}
+                facts = {**by_series[series], **row, **exceptions.pop(tail, {}), "type_id": type_id}
                 yield _profile(tail, Series(series), kind, facts, names, mig)
-    if own:
-        raise UsageError(f"{names.key}.yaml: exceptions name no profile of the board: {', '.join(own)}")
+    if exceptions:
+        raise UsageError(f"{names.key}.yaml: exceptions name no profile of the board: {', '.join(exceptions)}")
 
 
 def _profile(
@@ -115,7 +115,7 @@ def _profile(
     guest_mib = fields.maybe_number("guest_mib")
     verified_mixed = fields.maybe_choice("verified_mixed", Verified)
     verified_starts = fields.maybe_choice("verified_starts", Verified)
-    result = VgpuProfile(
+    vgpu_profile = VgpuProfile(
         name=names.esxi(tail),
         short_name=f"{names.short}-{tail}",
         full_name=f"{names.full}-{tail}" if names.full else None,
@@ -140,17 +140,17 @@ def _profile(
         # A mark stands for the series; where a size has no such fact, there is nothing to mark.
         verified_mixed=verified_mixed if mixed is not None else None,
         verified_placement=verified_starts if starts else None,
-        verified_name=names.verified(tail),
+        verified_name=names.verification_of(tail),
     )
-    fields.done()
-    return result
+    fields.check_all_read()
+    return vgpu_profile
 
 
 @cache
 def _geometry(family: str) -> MigGeometry:
-    """The geometry of a family of GPUs, read once per process. Raises UsageError."""
+    """Return the geometry of a family of GPUs, read once per process. Raises UsageError."""
     fields = read(_FAMILIES / f"{family}.yaml")
-    result = MigGeometry(
+    mig_geometry = MigGeometry(
         family=family,
         max_instances=fields.number("max_instances"),
         compute_slices=fields.number("compute_slices"),
@@ -159,8 +159,8 @@ def _geometry(family: str) -> MigGeometry:
         verified=fields.choice("verified", Verified),
         profiles=tuple(_instance(name, row) for name, row in fields.named_rows("profiles")),
     )
-    fields.done()
-    return result
+    fields.check_all_read()
+    return mig_geometry
 
 
 def _instance(name: str, row: Fields) -> InstanceProfile:

@@ -15,9 +15,9 @@ _DRIVERS: Final = Path(__file__).parent / "drivers.yaml"
 
 @cache
 def load_drivers(path: Path = _DRIVERS) -> DriverTables:
-    """The tables. Raises UsageError where the file cannot be read as meant."""
+    """Return the driver tables. Raises UsageError if the file cannot be understood."""
     fields = read(path)
-    found = DriverTables(
+    tables = DriverTables(
         tuple(
             VgpuPairs(row.number("host"), row.numbers("guests"), row.flag("no_others"), row.text("source"))
             for row in fields.rows("pairs")
@@ -28,8 +28,8 @@ def load_drivers(path: Path = _DRIVERS) -> DriverTables:
         ),
         tuple(_cuda(row) for row in fields.rows("cuda")),
     )
-    fields.done()
-    return found
+    fields.check_all_read()
+    return tables
 
 
 def _cuda(row: Fields) -> CudaMinimum:

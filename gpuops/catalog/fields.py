@@ -17,141 +17,141 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Fields:
-    """One mapping of a file. Each getter takes its key out; `done` complains about what is left."""
+    """One mapping of a file. Each getter takes its key out; `check_all_read` complains about what is left."""
 
-    __slots__ = ("_left", "_where")
+    __slots__ = ("_unread", "_where")
 
     def __init__(self, raw: dict[str, Any], where: str) -> None:
-        self._left = dict(raw)
+        self._unread = dict(raw)
         self._where = where
 
-    def done(self) -> None:
-        """Promise that every key was read. Raises UsageError."""
-        if self._left:
-            raise UsageError(f"{self._where}: unknown key {', '.join(map(repr, self._left))}")
+    def check_all_read(self) -> None:
+        """Raise UsageError unless every key was read."""
+        if self._unread:
+            raise UsageError(f"{self._where}: unknown key {', '.join(map(repr, self._unread))}")
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(self._left)
+        return tuple(self._unread)
 
     def text(self, key: str) -> str:
-        value = self._take(key)
-        if not isinstance(value, str):
-            raise self._wrong(key, value)
-        return value
+        content = self._take(key)
+        if not isinstance(content, str):
+            raise self._wrong(key, content)
+        return content
 
     def maybe_text(self, key: str) -> str | None:
-        """The text, or None where the file says `null` or nothing."""
+        """Return the text; None for `null` or a missing key."""
         return None if self._is_null(key) else self.text(key)
 
     def number(self, key: str) -> int:
-        value = self.text(key)
+        digits = self.text(key)
         try:
-            return int(value)
+            return int(digits)
         except ValueError:
-            raise self._wrong(key, value) from None
+            raise self._wrong(key, digits) from None
 
     def maybe_number(self, key: str) -> int | None:
         return None if self._is_null(key) else self.number(key)
 
     def flag(self, key: str) -> bool:
-        value = self.text(key)
-        if value not in ("true", "false"):
-            raise self._wrong(key, value)
-        return value == "true"
+        word = self.text(key)
+        if word not in ("true", "false"):
+            raise self._wrong(key, word)
+        return word == "true"
 
     def maybe_flag(self, key: str) -> bool | None:
         return None if self._is_null(key) else self.flag(key)
 
     def choice(self, key: str, vocabulary: type[E]) -> E:
-        """The member of the enumeration that the text names."""
-        value = self.text(key)
+        """Return the member of the enumeration that the text names."""
+        word = self.text(key)
         try:
-            return vocabulary(value)
+            return vocabulary(word)
         except ValueError:
-            raise self._wrong(key, value) from None
+            raise self._wrong(key, word) from None
 
     def maybe_choice(self, key: str, vocabulary: type[E]) -> E | None:
         return None if self._is_null(key) else self.choice(key, vocabulary)
 
     def hexadecimal(self, key: str) -> int:
-        value = self.text(key)
+        digits = self.text(key)
         try:
-            return int(value, 16)
+            return int(digits, 16)
         except ValueError:
-            raise self._wrong(key, value) from None
+            raise self._wrong(key, digits) from None
 
     def texts(self, key: str) -> tuple[str, ...]:
-        value = self._take(key)
-        if not isinstance(value, list):
-            raise self._wrong(key, value)
-        return tuple(value)
+        content = self._take(key)
+        if not isinstance(content, list):
+            raise self._wrong(key, content)
+        return tuple(content)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """The list of whole numbers; () where the file has none."""
-        return self._whole(key, 10) if key in self._left else ()
+        """Return the list of whole numbers; () if the key is missing."""
+        return self._read_numbers(key, 10) if key in self._unread else ()
 
     def hexadecimals(self, key: str) -> tuple[int, ...]:
-        """The list of hexadecimal numbers."""
-        return self._whole(key, 16)
+        """Return the list of hexadecimal numbers."""
+        return self._read_numbers(key, 16)
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """The mapping of that key; {} where the file has none."""
-        value = self._left.pop(key, {})
-        if not isinstance(value, dict):
-            raise self._wrong(key, value)
-        return value
+        """Return the mapping of that key; {} if it is missing."""
+        content = self._unread.pop(key, {})
+        if not isinstance(content, dict):
+            raise self._wrong(key, content)
+        return content
 
     def mappings(self, key: str) -> list[dict[str, Any]]:
-        """The list of mappings of that key; [] where the file has none."""
-        value = self._left.pop(key, [])
-        if not isinstance(value, list):
-            raise self._wrong(key, value)
-        return value
+        """Return the list of mappings of that key; [] if it is missing."""
+        rows = self._unread.pop(key, [])
+        if not isinstance(rows, list):
+            raise self._wrong(key, rows)
+        return rows
 
     def rows(self, key: str) -> Iterator[Fields]:
-        """Each mapping of the list of that key, checked to be read whole."""
+        """Yield each mapping of the list of that key, and check that it was read completely."""
         for index, row in enumerate(self.mappings(key)):
             fields = Fields(row, f"{self._where}: {key}[{index}]")
             yield fields
-            fields.done()
+            fields.check_all_read()
 
     def section(self, key: str) -> Fields:
-        """The mapping of that key, to be read and `done` by the caller."""
+        """Return the mapping of that key; the caller reads it and calls `check_all_read`."""
         return Fields(self.mapping(key), f"{self._where}: {key}")
 
     def named_rows(self, key: str) -> Iterator[tuple[str, Fields]]:
-        """Each mapping under a name of its own, checked to be read whole; none where the file has none."""
+        """Yield each named mapping below that key, and check that it was read completely."""
         for name, row in self.mapping(key).items():
             fields = Fields(row, f"{self._where}: {key}.{name}")
             yield name, fields
-            fields.done()
+            fields.check_all_read()
 
-    def _whole(self, key: str, base: int) -> tuple[int, ...]:
-        values = self.texts(key)
+    def _read_numbers(self, key: str, base: int) -> tuple[int, ...]:
+        texts = self.texts(key)
         try:
-            return tuple(int(value, base) for value in values)
+            return tuple(int(text, base) for text in texts)
         except ValueError:
-            raise self._wrong(key, values) from None
+            raise self._wrong(key, texts) from None
 
     def _is_null(self, key: str) -> bool:
-        if self._left.get(key, "null") != "null":
+        if self._unread.get(key, "null") != "null":
             return False
-        self._left.pop(key, None)
+        self._unread.pop(key, None)
         return True
 
     def _take(self, key: str) -> Any:
         try:
-            return self._left.pop(key)
+            return self._unread.pop(key)
         except KeyError:
             raise UsageError(f"{self._where}: {key!r} is missing") from None
 
-    def _wrong(self, key: str, value: object) -> UsageError:
-        return UsageError(f"{self._where}: {key!r} cannot be {value!r}")
+    def _wrong(self, key: str, content: object) -> UsageError:
+        return UsageError(f"{self._where}: {key!r} cannot be {content!r}")
 
 
 def read(path: Path) -> Fields:
-    """The mapping a catalogue file holds. Raises UsageError where it is none."""
+    """Return the mapping in a catalogue file. Raises UsageError for any other content."""
     # Imported here: `gpuops --help` reads no catalogue and pays for no YAML.
     import yaml
 

@@ -27,7 +27,7 @@ _TYPE: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 def _cluster_name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError("should be a name for guests too: small letters, digits and - between them, 50 at the most")
+        raise ValueError("should be a name for guests too: at most 50 small letters and digits, with - between them")
     return text
 
 

@@ -26,7 +26,7 @@ class Explanation:
     type: str
     required: bool
     default: object
-    """As the file would have it; None = there is none, or it means that nothing is set."""
+    """The default as a file has it; None = no default, or it means that nothing is set."""
     allowed: tuple[object, ...] = ()
     keys: tuple[Explanation, ...] = ()
     """The keys below it."""
@@ -58,7 +58,7 @@ class _SchemaKey:
         return places
 
     def below(self, word: str) -> _SchemaKey | None:
-        """Return the key of that name; None if there is none."""
+        """Return the key of that name; None if it does not exist."""
         if word in (keys := self.keys()):
             return keys[word]
         for form in self.forms():
@@ -82,9 +82,9 @@ def explain(file: str, words: Sequence[str], schema: Schema, template: str) -> E
 
 
 def _keys_or_named(place: _SchemaKey) -> dict[str, _SchemaKey]:
-    """The keys below; of a place whose keys are chosen names, those of what a name stands for."""
-    entry = place.below("NAME") if not place.keys() else None
-    return place.keys() if entry is None else entry.keys()
+    """Return the keys below; of a place whose keys are chosen names, the keys below such a name."""
+    named = place.below("NAME") if not place.keys() else None
+    return place.keys() if named is None else named.keys()
 
 
 def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...] = ()) -> Explanation:

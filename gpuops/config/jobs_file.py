@@ -65,10 +65,10 @@ class JobEntry(ContainerJob):
             raise ValueError(f"mounts {twice[0]} twice")
 
     def jobs(self) -> Iterator[ContainerJob]:
-        """`train`, or `train-1`, `train-2`, ... of several."""
-        values = {field.name: getattr(self, field.name) for field in fields(ContainerJob)}
+        """Yield `train`, or `train-1`, `train-2`, ... of several."""
+        settings = {field.name: getattr(self, field.name) for field in fields(ContainerJob)}
         for number in range(1, self.count + 1):
-            yield ContainerJob(**values | {"name": self.name if self.count == 1 else f"{self.name}-{number}"})
+            yield ContainerJob(**settings | {"name": self.name if self.count == 1 else f"{self.name}-{number}"})
 
 
 class JobsFile(Section):
@@ -78,9 +78,9 @@ class JobsFile(Section):
     jobs: Annotated[tuple[JobEntry, ...], Meta(min_length=1, max_length=MOST_JOBS)]
 
 
-def job_of_options(values: Mapping[str, Any]) -> ContainerJob:
-    """The job that these keys of a file say; those that are None are not given. Raises UsageError, one line."""
-    keys = {key: value for key, value in values.items() if value is not None}
+def job_of_options(options: Mapping[str, Any]) -> ContainerJob:
+    """Return the job of these keys of a file; keys with None are left out. Raises UsageError, one line."""
+    keys = {key: option for key, option in options.items() if option is not None}
     try:
         (job,) = decode(JobEntry, keys).jobs()
     except WrongContent as error:
@@ -93,13 +93,13 @@ def job_of_options(values: Mapping[str, Any]) -> ContainerJob:
 
 
 def name_of_image(image: str) -> str:
-    """What a job is called whose name nobody says: `train` of `quay.io/lab/train:2`."""
+    """Return the default name of a job, from its image: `train` for `quay.io/lab/train:2`."""
     last = image.rsplit("/", 1)[-1].split("@")[0].split(":")[0].lower()
     return re.sub(r"[^a-z0-9]+", "-", last)[:50].strip("-") or "job"
 
 
 def mount_of_option(text: str) -> dict[str, Any]:
-    """`/data`, `/data:/in` or `/out:/out:rw`, as the file says it."""
+    """Return the mount of `/data`, `/data:/in` or `/out:/out:rw`, as in a file. Raises UsageError."""
     source, *parts = text.split(":")
     writable = parts[-1:] == ["rw"]
     target = parts[0] if parts and parts != ["rw"] else None

@@ -196,7 +196,7 @@ def _row(header: list[str], cells: list[str], place: str) -> Workload:
 
 
 def _once(requests: Iterable[Workload], name: str) -> tuple[Workload, ...]:
-    """The workloads, if each name is there once: results are told by name."""
+    """Return the workloads. Raises PolicyError for a name that is there twice: results are shown by name."""
     workloads = tuple(requests)
     twice = [repeated for repeated, times in Counter(workload.name for workload in workloads).items() if times > 1]
     if twice:

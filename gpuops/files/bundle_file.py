@@ -39,11 +39,11 @@ _HINT: Final = "gpuops bundle writes one"
 
 
 def read_member(path: Path, name: str) -> Any:
-    """The values of one JSON file of a bundle. Raises PolicyError, naming what is wrong with it."""
+    """Return the values of one JSON file of a bundle. Raises PolicyError, which says what is wrong with the bundle."""
     raw = read_bytes(path, largest=LARGEST_ARCHIVE, error=PolicyError)
-    entries = raw.count(_DIRECTORY_ENTRY)  # before the directory of an archive of 100,000 files is made of it
-    if entries > MOST_MEMBERS:
-        raise PolicyError(f"{path} has {entries} files, a bundle {MOST_MEMBERS} at the most", hint=_HINT)
+    file_count = raw.count(_DIRECTORY_ENTRY)  # before the directory of an archive of 100,000 files is made of it
+    if file_count > MOST_MEMBERS:
+        raise PolicyError(f"{path} has {file_count} files, a bundle at most {MOST_MEMBERS}", hint=_HINT)
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             manifest = parse_json(_member(archive, path, MANIFEST))
@@ -55,14 +55,14 @@ def read_member(path: Path, name: str) -> Any:
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
-    found = [entry for entry in archive.infolist() if entry.filename == name]
-    if len(found) != 1:
-        raise PolicyError(f"{path} is not a bundle: it has {len(found) or 'no'} files {name}", hint=_HINT)
-    if stat.S_ISLNK(found[0].external_attr >> 16):
+    members = [member for member in archive.infolist() if member.filename == name]
+    if len(members) != 1:
+        raise PolicyError(f"{path} is not a bundle: it has {len(members) or 'no'} files {name}", hint=_HINT)
+    if stat.S_ISLNK(members[0].external_attr >> 16):
         raise PolicyError(f"{path} is not a bundle: its {name} is a link", hint=_HINT)
-    if found[0].compress_type not in _PACKED:
+    if members[0].compress_type not in _PACKED:
         raise PolicyError(f"{path} is not a bundle: its {name} is packed in another way", hint=_HINT)
-    with archive.open(found[0]) as stream:
+    with archive.open(members[0]) as stream:
         content = stream.read(LARGEST_MEMBER + 1)
     if len(content) > LARGEST_MEMBER:
         raise PolicyError(f"{path}: its {name} is larger than {LARGEST_MEMBER >> 20} MiB unpacked", hint=_HINT)

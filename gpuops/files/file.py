@@ -1,8 +1,8 @@
 """Reads a file that a user names, and the values of a text in JSON or TOML. `yaml_file` reads the values in YAML.
 
-A path may lead to anything: a device that never ends, a pipe that nobody writes to, a directory; and a file of a few
-kilobytes may nest lists until a parser's stack ends, or hold a number of half a million digits. Whatever it is becomes
-one error of the kind that the caller names.
+A path may lead to anything: a device that never ends, a pipe without a writer, a directory; and a file of a few
+kilobytes may nest lists until a parser's stack ends, or hold a number of half a million digits. Each of these becomes
+one error of the class that the caller names.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, UsageError
 
 SMALL: Final = 1024 * 1024
-"""For what people write by hand."""
+"""The limit for files that people write."""
 PIPE_S: Final = 10.0
-"""For all that a pipe has to say."""
+"""The limit for reading a pipe to its end."""
 MOST_DIGITS: Final = 20
-"""Of a whole number: more than 64 bits have."""
+"""The limit for the digits of a whole number; 64 bits have fewer."""
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair: escapes in JSON and YAML can spell it, and no encoding can write it."""
 NO_TEXT: Final = "it holds half of a surrogate pair, which is no character"
 _MAYBE_SURROGATE: Final = re.compile(rf"\\u[dD][89a-fA-F]|{SURROGATE.pattern}")
 _PIECE: Final = 1024 * 1024
 NOT_PARSED: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What a parser, or whoever takes its values for what they should be, raises for a file that is something else."""
+"""The exceptions of a parser, and of code that uses its values, for a file with other content than expected."""
 
 
 def read_bytes(
@@ -45,18 +45,18 @@ def read_bytes(
     hint: str = "",
     check: Callable[[os.stat_result], None] | None = None,
 ) -> bytes:
-    """The content of a file, or of a pipe that ends in time. Raises `error`, with the file's own error as its cause.
+    """Return the content of a file, or of a pipe that ends in time.
 
-    `name` is what the error calls the file, by default its path, and `hint` its next move; `check` may refuse what was
-    opened.
+    Raises `error`, with the OSError or ValueError as its cause. `name` is the file's name in the error, by default its
+    path, and `hint` the next move; `check` may refuse the opened file.
     """
     parts, size, until = [], 0, clock.passed_s() + PIPE_S
     try:
-        with _opened(path) as descriptor:
-            found = os.fstat(descriptor)
+        with _open_readable(path) as descriptor:
+            file_status = os.fstat(descriptor)
             if check is not None:
-                check(found)
-            while size <= largest and (piece := _piece(descriptor, found, until)):
+                check(file_status)
+            while size <= largest and (piece := _piece(descriptor, file_status, until)):
                 parts.append(piece)
                 size += len(piece)
     except (OSError, ValueError) as unread:  # a name with a null character is a ValueError
@@ -71,20 +71,22 @@ def read_bytes(
 
 
 def _template_of(path: Path) -> str:
-    """The command that writes a missing file of the manual's examples; '' = it is none of them."""
+    """Return the command that writes a missing file of the manual's examples; '' for any other file."""
     from gpuops.files.templates import named_by
 
-    found = named_by(path)
-    return f"gpuops template write {found}" if found else ""
+    template = named_by(path)
+    return f"gpuops template write {template}" if template else ""
 
 
 def read_text(path: Path, *, largest: int = SMALL, error: type[GpuopsError] = UsageError, name: str = "") -> str:
-    """The same as text, which is UTF-8."""
+    """Return the content of a UTF-8 file as text; the rest is as in `read_bytes`."""
     raw = read_bytes(path, largest=largest, error=error, name=name)
     try:
         return raw.decode("utf-8")
-    except UnicodeDecodeError as found:
-        raise error(f"{name or path} is not UTF-8 at byte {found.start}", hint="save it as UTF-8 text") from found
+    except UnicodeDecodeError as decode_error:
+        raise error(
+            f"{name or path} is not UTF-8 at byte {decode_error.start}", hint="save it as UTF-8 text"
+        ) from decode_error
 
 
 def is_missing(error: GpuopsError) -> bool:
@@ -93,20 +95,20 @@ def is_missing(error: GpuopsError) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values of a JSON text. Raises ValueError for whatever is none that a program writes."""
+    """Return the values of a JSON text. Raises ValueError for a text that is not JSON, or that no program writes."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text))  # json.loads would let halves of surrogate pairs pass
     try:
-        values = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
-        if _MAYBE_SURROGATE.search(text) and SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+        content = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        if _MAYBE_SURROGATE.search(text) and SURROGATE.search(json.dumps(content, ensure_ascii=False)):
             raise ValueError(NO_TEXT)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
-    return values
+    return content
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The values of a TOML text. Raises ValueError."""
+    """Return the values of a TOML text. Raises ValueError."""
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -124,22 +126,22 @@ def _no_constant(name: str) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """A descriptor that no pipe or terminal can block. Raises OSError, for a device, a directory or a socket too."""
+def _open_readable(path: Path) -> Iterator[int]:
+    """Yield a descriptor that no pipe or terminal can block. Raises OSError, also for a device, directory or socket."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        nothing = stat.S_ISCHR(found.st_mode) and found.st_rdev == Path(os.devnull).stat().st_rdev
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode) or nothing):
+        file_status = os.fstat(descriptor)
+        nothing = stat.S_ISCHR(file_status.st_mode) and file_status.st_rdev == Path(os.devnull).stat().st_rdev
+        if not (stat.S_ISREG(file_status.st_mode) or stat.S_ISFIFO(file_status.st_mode) or nothing):
             raise OSError("it is not a file")
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _piece(descriptor: int, found: os.stat_result, until: float) -> bytes:
-    """The next bytes; b"" at the end. A pipe is waited for. Raises OSError."""
-    if stat.S_ISFIFO(found.st_mode):
+def _piece(descriptor: int, file_status: os.stat_result, until: float) -> bytes:
+    """Return the next bytes; b"" at the end. Waits for a pipe. Raises OSError."""
+    if stat.S_ISFIFO(file_status.st_mode):
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
         if not waiting.poll(max(0.0, until - clock.passed_s()) * 1000):

@@ -1,5 +1,6 @@
-"""Files that nobody else may read: how gpuops writes them, who could read, write or replace one, and that a crash of
-gpuops leaves no core file. The journal, the snapshots, the completion cache and every entry point use it.
+"""Writes files that other users cannot read, finds out who could read, write or replace a file, and forbids core files.
+
+The journal, the snapshots, the completion cache and every entry point use it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gpuops.errors import UsageError
 
 
 def write_private(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Replaces the file in one step, mode 0600, on disk before it returns. Raises UsageError.
+    """Replace the file in one step, mode 0600, on disk before it returns. Raises UsageError.
 
     A reader sees the old file or the new one, never a part; a symbolic link at `path` is replaced, not followed.
     A device, a pipe or a directory is refused: root could put a file in the place of /dev/null.
@@ -30,7 +31,7 @@ def write_private(path: Path, text: str, *, like: Path | None = None) -> None:
 
 
 def write_readable(path: Path, text: str) -> None:
-    """The same, for everybody to read (mode 0644), for a program that collects what is no secret. Raises UsageError."""
+    """Replace a file that every user may read (mode 0644), for example for a metrics collector. Raises UsageError."""
     _replace(path, text, mode=0o644)
 
 
@@ -47,9 +48,9 @@ def _replace(path: Path, text: str, *, like: Path | None = None, mode: int | Non
 
 
 def write_new(path: Path, text: str | bytes) -> bool:
-    """Writes a file that is not there yet, mode 0600, whole and on disk before it has its name. Raises UsageError.
+    """Write a file that does not exist yet, mode 0600, complete and on disk before it has its name. Raises UsageError.
 
-    False = there is something of that name, which is left as it is.
+    Return False if the name is in use; that file is left unchanged.
     """
     try:
         with _written_beside(path, text, None) as written:
@@ -63,7 +64,10 @@ def write_new(path: Path, text: str | bytes) -> bool:
 
 @contextmanager
 def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) -> Iterator[Path]:
-    """A file with the text in the same directory, gone at the end unless it was renamed. Raises OSError."""
+    """Yield a temporary file with the text in the same directory; it is deleted at the end unless it was renamed.
+
+    Raises OSError.
+    """
     import tempfile  # not above: every command imports this module at its start
 
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -81,102 +85,104 @@ def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) 
 
 
 def _become(descriptor: int, like: os.stat_result) -> None:
-    own = os.fstat(descriptor)
-    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+    current = os.fstat(descriptor)
+    if (current.st_uid, current.st_gid) != (like.st_uid, like.st_gid):
         os.fchown(descriptor, like.st_uid, like.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
 
 
 _MOST_LINKS: Final = 40
-"""As many as Linux follows on the way to one file."""
+"""The limit of Linux for links on the way to one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """`why` says what others may do, and to which file or directory; `fix` is what to type against it."""
+    """A permission that is too wide: `why` names the file and what others may do, `fix` is the command against it."""
 
     why: str
     fix: str
 
 
 def readable(path: Path) -> Opening | None:
-    """How others may read or write this file; None = they may not.
+    """Return how other users may read or write this file; None = they may not.
 
-    A group may read a file of root's: that is how a service is given one.
+    A group may read a file of root's: services get their files that way.
     """
-    found = path.stat()
-    others = 0o077 if found.st_uid == os.geteuid() else 0o027
-    return _anothers(path, found) or _by_mode(path, found, others, "read or write", "600")
+    file_status = path.stat()
+    forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o027
+    return _check_owner(path, file_status) or _check_mode(path, file_status, forbidden_bits, "read or write", "600")
 
 
 def replaceable(path: Path) -> Opening | None:
-    """How others may write this file, or put another one in its place; None = they may not."""
-    found = path.stat()
-    if opening := _anothers(path, found) or _by_mode(path, found, 0o022, "write", "644"):
+    """Return how other users may write this file, or put another one in its place; None = they may not."""
+    file_status = path.stat()
+    if opening := _check_owner(path, file_status) or _check_mode(path, file_status, 0o022, "write", "644"):
         return opening
     while not (opening := way_open(path)) and path.is_symlink():  # where a link leads, others may write too
-        if opening := _anothers(path, path.lstat()):
+        if opening := _check_owner(path, path.lstat()):
             return opening
         path = path.parent / path.readlink()
     return opening
 
 
 def way_open(path: Path) -> Opening | None:
-    """How others may put something else in the place of `path`, by a directory or a link on the way to it.
+    """Return how other users may put something else in the place of `path`, by a directory or a link on the way to it.
 
-    In a directory with the sticky bit, as /tmp has it, nobody replaces what is not his. Raises OSError.
+    In a directory with the sticky bit, such as /tmp, users can replace only their own files. Raises OSError.
     """
-    for each, found in _on_the_way(path):
-        if opening := _anothers(each, found):
+    for entry_path, file_status in _on_the_way(path):
+        if opening := _check_owner(entry_path, file_status):
             return opening
-        if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+        if stat.S_ISLNK(file_status.st_mode) or file_status.st_mode & stat.S_ISVTX:
             continue
-        if found.st_mode & stat.S_IWOTH:
-            return Opening(f"everybody can write in {each}", f"chmod o-w {each}")
-        if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
-            return Opening(f"the group {_group(found.st_gid)} can write in {each}", f"chmod g-w {each}")
+        if file_status.st_mode & stat.S_IWOTH:
+            return Opening(f"everybody can write in {entry_path}", f"chmod o-w {entry_path}")
+        if file_status.st_mode & stat.S_IWGRP and not _is_private(file_status.st_gid):
+            return Opening(
+                f"the group {_group(file_status.st_gid)} can write in {entry_path}", f"chmod g-w {entry_path}"
+            )
     return None
 
 
 def _on_the_way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Each directory and each link that leads to `path`, from the root on; `path` itself is none of them."""
-    first, *left = path.absolute().parts[:-1]
-    here, links = Path(first), 0
-    yield here, os.lstat(here)
-    while left:
-        part = left.pop(0)
+    """Yield each directory and each link that leads to `path`, from the root on, without `path` itself."""
+    first, *remaining_parts = path.absolute().parts[:-1]
+    folder, links = Path(first), 0
+    yield folder, os.lstat(folder)
+    while remaining_parts:
+        part = remaining_parts.pop(0)
         if part == os.pardir:
-            here = here.parent
+            folder = folder.parent
             continue
-        each = here / part
-        found = os.lstat(each)
-        yield each, found
-        if not stat.S_ISLNK(found.st_mode):
-            here = each
+        entry_path = folder / part
+        file_status = os.lstat(entry_path)
+        yield entry_path, file_status
+        if not stat.S_ISLNK(file_status.st_mode):
+            folder = entry_path
             continue
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-        target = each.readlink()
+        target = entry_path.readlink()
         if target.is_absolute():
-            here = Path(target.anchor)
-        left[:0] = target.parts[1:] if target.is_absolute() else target.parts
+            folder = Path(target.anchor)
+        remaining_parts[:0] = target.parts[1:] if target.is_absolute() else target.parts
 
 
-def _anothers(path: Path, found: os.stat_result) -> Opening | None:
-    if found.st_uid in (0, os.geteuid()):
+def _check_owner(path: Path, file_status: os.stat_result) -> Opening | None:
+    if file_status.st_uid in (0, os.geteuid()):
         return None
-    return Opening(f"{path} belongs to another user (uid {found.st_uid})", f"chown {os.geteuid()} {path}")
+    return Opening(f"{path} belongs to another user (uid {file_status.st_uid})", f"chown {os.geteuid()} {path}")
 
 
-def _by_mode(path: Path, found: os.stat_result, others: int, may: str, fix: str) -> Opening | None:
-    if not found.st_mode & others:
+def _check_mode(path: Path, file_status: os.stat_result, forbidden_bits: int, may: str, fix: str) -> Opening | None:
+    if not file_status.st_mode & forbidden_bits:
         return None
-    return Opening(f"others can {may} {path} (mode {stat.S_IMODE(found.st_mode):o})", f"chmod {fix} {path}")
+    return Opening(f"others can {may} {path} (mode {stat.S_IMODE(file_status.st_mode):o})", f"chmod {fix} {path}")
 
 
 def _is_private(gid: int) -> bool:
-    """Whether a group has no other member: root's, and the one that many systems make for each user."""
+    """Return whether a group has no other member: root's, and the one that many systems make for each user."""
     if gid == 0:
         return True
     try:
@@ -194,5 +200,5 @@ def _group(gid: int) -> str:
 
 
 def forbid_core_files() -> None:
-    """From here on no crash of this process leaves one, nor of the programs that it starts."""
+    """Forbid core files of this process, and of the programs that it starts, from now on."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -22,15 +22,15 @@ _SCENARIOS: Final = Path(__file__).parents[1] / "sim" / "scenarios"
 
 @cache
 def templates() -> Mapping[str, Path]:
-    """The file of each template by its name below the folder: `policy.yaml`, `roles/night.yaml`."""
+    """Return the file of each template by its name below the folder: `policy.yaml`, `roles/night.yaml`."""
     root = next(place for place in _PLACES if place.is_dir())
-    found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
-    found |= {path.name: path for path in _SCENARIOS.glob("*-policy.yaml")}
-    return dict(sorted(found.items()))
+    paths = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    paths |= {path.name: path for path in _SCENARIOS.glob("*-policy.yaml")}
+    return dict(sorted(paths.items()))
 
 
-def described(text: str) -> str:
-    """What a template says of itself: its first comment without the marks of the comment, or its `description`."""
+def describe_template(text: str) -> str:
+    """Return the description in a template: its first comment without the comment marks, or its `description`."""
     first = text.lstrip().partition("\n")[0]
     if first.startswith("{") and not first.startswith("{#"):
         return str(parse_json(text)["description"])
@@ -41,7 +41,7 @@ def described(text: str) -> str:
 
 
 def named_by(path: Path) -> str | None:
-    """The template that a path of the manual's examples means: `templates/policy.yaml` is `policy.yaml`."""
+    """Return the template that a path of the manual's examples means: `templates/policy.yaml` is `policy.yaml`."""
     parts = path.parts
     name = "/".join(parts[parts.index(FOLDER) + 1 :]) if FOLDER in parts else ""
     return name if name in templates() else None

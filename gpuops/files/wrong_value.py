@@ -16,7 +16,7 @@ def describe_mismatch(error: msgspec.ValidationError, within: str = "") -> str:
     'vms.3.cpus: expected int >= 1'
     """
     in_yaml = str(error).replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
-    said, _, path = in_yaml.replace("`", "").partition(" - at ")
-    said = said.removeprefix("Object ")
+    problem, _, path = in_yaml.replace("`", "").partition(" - at ")
+    problem = problem.removeprefix("Object ")
     place = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", within + path.replace("$", "")).strip(".")
-    return ": ".join(filter(None, (place, said[:1].lower() + said[1:])))
+    return ": ".join(filter(None, (place, problem[:1].lower() + problem[1:])))

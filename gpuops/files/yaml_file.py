@@ -2,7 +2,7 @@
 
 Why not `yaml.safe_load`: it keeps the last of two equal keys, expands aliases without end, and reads YAML 1.1, where
 `22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text. A tag
-(`!!bool x`) is refused: what it makes of a text is no plain value, or an exception that is none of YAML's.
+(`!!bool x`) is refused: PyYAML may make something other than a plain value of it, or raise a foreign exception.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class _PlainLoader(yaml.SafeLoader):
         return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(problem="a key is not text", problem_mark=key.start_mark)
-            if key.value in seen:
+            if key.value in keys:
                 problem = f"the key {key.value!r} is there twice"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 

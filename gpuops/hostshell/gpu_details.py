@@ -25,8 +25,8 @@ _ACTIONS: Final = {action.lower(): action for action in RecoveryAction}
 
 def read_details(text: str) -> dict[PciAddress, GpuHealth]:
     """Return the health of each GPU of the answer; {} for an answer that cannot be read."""
-    _, begin, rest = text.partition(_BEGIN)
-    body, end, _ = rest.rpartition(_END)  # sentences about GPUs stand before and behind the document
+    _, begin, document = text.partition(_BEGIN)
+    body, end, _ = document.rpartition(_END)  # sentences about GPUs stand before and behind the document
     try:
         gpus = read_gpu_texts(f"{begin}{body}{end}")
     except ValueError:
@@ -39,8 +39,8 @@ def _health(texts: Mapping[str, str]) -> GpuHealth:
     health = health_by_cells(texts.get(path, "") for path in _VALUES)
     reset = _YES_NO.get(texts.get("gpu_reset_status/reset_required", ""))
     remap = _YES_NO.get(texts.get("remapped_rows/remapped_row_pending", ""))
-    health = health.merged(GpuHealth(requires_reset=reset is True, is_row_remap_pending=remap))
-    return health.merged(_by_action(word_of(texts.get("gpu_recovery_action", ""))))
+    health = health.merge(GpuHealth(requires_reset=reset is True, is_row_remap_pending=remap))
+    return health.merge(_by_action(word_of(texts.get("gpu_recovery_action", ""))))
 
 
 def _by_action(word: str) -> GpuHealth:

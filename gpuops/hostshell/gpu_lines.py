@@ -62,7 +62,7 @@ def read_rows(text: str, columns: int) -> Rows:
 
 
 def _cells(line: str) -> list[str]:
-    """Return the cells of a CSV line; [] if it is none."""
+    """Return the cells of a CSV line; [] for any other line."""
     try:
         [row] = csv.reader([line])
     except (csv.Error, ValueError):
@@ -75,7 +75,7 @@ def read_notices(text: str) -> dict[PciAddress, GpuHealth]:
     notices: dict[PciAddress, GpuHealth] = {}
     for line in text.splitlines():
         for address, health in _notices_of(line):
-            notices[address] = notices.get(address, HEALTHY).merged(health)
+            notices[address] = notices.get(address, HEALTHY).merge(health)
     return notices
 
 
@@ -101,7 +101,7 @@ def health_by_cells(cells: Iterable[str]) -> GpuHealth:
     """Return what the cells of one GPU report about its health."""
     health = HEALTHY
     for cell in cells:
-        health = health.merged(health_by_word(cell) or HEALTHY)
+        health = health.merge(health_by_word(cell) or HEALTHY)
     return health
 
 

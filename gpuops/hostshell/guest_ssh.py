@@ -1,7 +1,7 @@
 """Runs programs in guests over SSH: checkpoint hooks of ML VMs whose policy names SSH in place of VMware Tools.
 
-Each is a connection of its own on a thread of its own, ended when its time is up: a guest that does not answer holds up
-no other one, and no desktop. Nothing of what a program prints is read; its exit code alone counts.
+Each program has its own connection and thread, which end when its time is up: a guest that does not answer delays no
+other guest and no desktop. The output of a program is not read; only its exit code counts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import RunInGuest
 
 VARIABLES: Final = ("GPUOPS_GUEST_SSH_KNOWN_HOSTS", "GPUOPS_GUEST_SSH_KEY")
-"""Where a user names another file of known guests, and another key."""
+"""Environment variables that name another file of known guests, and another key."""
 _DRIVE: Final = re.compile(r"[A-Za-z]:\\")
 
 
 class GuestSsh:
-    """Implements `GuestShell` of `vsphere`. `key` None = the agent's and those in ~/.ssh."""
+    """Implements `GuestShell` of `vsphere`. `key` None = the keys of the agent and those in ~/.ssh."""
 
     def __init__(self, known_hosts: Path, key: Path | None = None, address_of: Callable[[str], str] = str) -> None:
-        self._known = known_hosts.expanduser()
+        self._known_hosts = known_hosts.expanduser()
         self._key = key
         self._address_of = address_of
         self._ends: dict[str, TaskEnd] = {}
@@ -40,7 +40,7 @@ class GuestSsh:
         self._changed = threading.Condition()
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        """Why that program cannot be run, as far as can be known without trying; None = it can."""
+        """Return why that program cannot be run, as far as can be known without trying; None = it can."""
         from gpuops.hostshell.ssh import unusable_address
 
         assert hook.ssh is not None
@@ -48,48 +48,48 @@ class GuestSsh:
             return f"asyncssh is not installed: {install_extra('ssh')}"
         if (why := unusable_address(hook.ssh.host)) is not None:
             return f"{hook.ssh.host[:80]!r} cannot be entered by SSH: {why}"
-        if not _knows(self._known, hook.ssh.host):
-            return f"no SSH key of {hook.ssh.host} is in {self._known}"
+        if not _is_host_known(self._known_hosts, hook.ssh.host):
+            return f"no SSH key of {hook.ssh.host} is in {self._known_hosts}"
         return None
 
     def start(self, hook: RunInGuest) -> TaskRef:
-        """The program on its way; whether its guest is reached shows in its end."""
+        """Start the program and return its task; whether the guest can be reached shows in its end."""
         with self._changed:
             task = TaskRef(f"guest-ssh:{hook.vm}:{len(self._ends) + len(self._running) + 1}")
             self._running.add(task.ref)
-        # a daemon: whoever has given it up does not wait for it at the end of the process either
+        # a daemon thread: the process can exit while it still waits for a guest
         threading.Thread(target=partial(self._run, hook, task), name=task.ref, daemon=True).start()
         return task
 
     def wait(self, timeout_s: float) -> None:
-        """Lets so much time pass, or less when one ends."""
+        """Wait for the next end of a program, at most so long."""
         with self._changed:
             ended = len(self._ends)
             self._changed.wait_for(lambda: len(self._ends) > ended or not self._running, timeout_s)
 
     def end(self, task: TaskRef) -> TaskEnd | None:
-        """How it ended; None = it runs. One of an earlier process is not known any more."""
+        """Return how a program ended; None = it runs. The end of one that an earlier process started is unknown."""
         with self._changed:
             if task.ref in self._running:
                 return None
-            return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(f"{task.ref}: nobody saw how it ended")))
+            return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(f"{task.ref}: its end was not seen")))
 
     def _run(self, hook: RunInGuest, task: TaskRef) -> None:
         end = TaskEnd(task, OutcomeUnknown(f"{task.ref}: it broke off"))
         try:
-            end = self._ran(hook, task)
+            end = self._execute(hook, task)
         finally:
             with self._changed:
                 self._ends[task.ref] = end
                 self._running.discard(task.ref)
                 self._changed.notify_all()
 
-    def _ran(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
+    def _execute(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
         from gpuops.hostshell.ssh import Ssh
 
         door, began_s = hook.ssh, clock.passed_s()
         assert door is not None
-        ssh = Ssh(door.user, self._known, self._key, door.port, self._address_of, *VARIABLES)
+        ssh = Ssh(door.user, self._known_hosts, self._key, door.port, self._address_of, *VARIABLES)
         try:
             reply = ssh.run(door.host, _command(hook), limit_s=hook.limit_s, heard=False)
         except GpuopsError as error:
@@ -101,17 +101,17 @@ class GuestSsh:
 
 
 def _command(hook: RunInGuest) -> str:
-    """For the shell of its user: the program as one word, and the arguments as they are written."""
+    """Return the line for the shell of the user: the program as one word, and the arguments unchanged."""
     program = f'"{hook.program}"' if _DRIVE.match(hook.program) else quote(hook.program)
     return f"{program} {hook.arguments}".rstrip()
 
 
-def _knows(known: Path, host: str) -> bool:
-    """Whether a key, or an authority for it, is known of the host."""
+def _is_host_known(known_hosts: Path, host: str) -> bool:
+    """Return whether the file holds a key of the host, or of an authority for it."""
     import asyncssh
 
     try:
-        keys, authorities, *_ = asyncssh.match_known_hosts(str(known), host, "", None)
+        keys, authorities, *_ = asyncssh.match_known_hosts(str(known_hosts), host, "", None)
     except (OSError, ValueError):
         return False
     return bool(keys or authorities)

@@ -1,8 +1,8 @@
-"""Runs the operator's own command that tells which desktops are used: JSON lines in, JSON lines out.
+"""Runs the operator's command that reports which desktops are used: JSON lines in, JSON lines out.
 
-It is run as it stands, without a shell, in an environment without gpuops's variables: no password reaches it. What it
-prints is not believed further than a count, a yes or no and ages; nothing else of it is kept or shown, since it may
-name users. Whatever it does not tell, tells wrongly or tells too late is unknown.
+The command runs without a shell, in an environment without gpuops's variables, so no password reaches it. gpuops uses
+only a count, a yes or no and ages of its output. It keeps and shows nothing else, since the output may name users.
+A desktop is unknown if its line is missing, wrong or too late.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 TIMEOUT_S: Final = 10.0
-"""So long it may take in all: a desktop is taken by a look that is at most 25 s old."""
+"""The limit for the complete command: a desktop is taken by a look that is at most 25 s old."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 """The answer for 100,000 VMs has a third of it."""
 MOST: Final = 10**9
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME")
-"""Variables that it gets; no others, for they may hold passwords."""
+"""Variables that the command gets; no others, since they may hold passwords."""
 
 
 class CommandFailedError(Exception):
-    """Why the command tells nothing, in words that hold nothing of what it printed."""
+    """Raised if the command gives no answer; its message repeats nothing of the command's output."""
 
 
 class IdleCommand:
-    """Implements `SessionSource` by a command. One process for each question, whatever number of VMs it is about."""
+    """Implements `SessionSource` by a command. One process answers for any number of VMs."""
 
     def __init__(
         self,
@@ -48,34 +48,34 @@ class IdleCommand:
         say: Callable[[str], None] = lambda line: None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`say` is told once of each way in which it fails."""
+        """`say` gets one line for each new reason why the command failed."""
         self._command = tuple(command)
         self._environ = {name: environ[name] for name in _PASSED_ON if name in environ}
         self.say = say
         self._timeout_s = timeout_s
-        self._said: set[str] = set()
+        self._reported_reasons: set[str] = set()
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
-        """By VM (ref), what the command tells of it; of each of these VMs something, unknown included."""
-        asked = inventory.taken_at
+        """Return the sessions of each of these VMs (by ref) as the command reports them; they may be unknown."""
+        asked_at = inventory.taken_at
         try:
             printed = self._run(_questions(vms))
         except CommandFailedError as failed:
             self._tell(str(failed))
-            return {vm.ref: SessionCount(None, None, asked, because=str(failed)) for vm in vms}
-        found, garbled = _answers(printed, vms, asked)
+            return {vm.ref: SessionCount(None, None, asked_at, because=str(failed)) for vm in vms}
+        counts, garbled = _read_answers(printed, vms, asked_at)
         if garbled:
             self._tell("the command printed lines that are no answer")
-        missing = SessionCount(None, None, asked, because="the command does not tell of it")
-        return {vm.ref: found.get(vm.ref, missing) for vm in vms}
+        missing = SessionCount(None, None, asked_at, because="the command does not tell of it")
+        return {vm.ref: counts.get(vm.ref, missing) for vm in vms}
 
     def _tell(self, why: str) -> None:
-        if why not in self._said:
-            self._said.add(why)
+        if why not in self._reported_reasons:
+            self._reported_reasons.add(why)
             self.say(f"idle_command: {why} (gpuops help idle)")
 
     def _run(self, question: bytes) -> bytes:
-        """What it prints. Raises CommandFailedError."""
+        """Return the output of the command. Raises CommandFailedError."""
         with tempfile.TemporaryFile() as stdin:
             stdin.write(question)
             stdin.seek(0)
@@ -93,12 +93,12 @@ class IdleCommand:
                 raise CommandFailedError(f"the command cannot be started: {why}") from error
         assert process.stdout is not None
         try:
-            return self._finished(process, process.stdout)
+            return self._read_output(process, process.stdout)
         finally:
             _end(process)
             process.stdout.close()
 
-    def _finished(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> bytes:
+    def _read_output(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> bytes:
         until_s, chunks, size = clock.passed_s() + self._timeout_s, [], 0
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
@@ -123,7 +123,7 @@ class IdleCommand:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command that has not ended, with all that it started: until it is waited for, its group is its own."""
+    """Kill a command that still runs, with all that it started. Its group id is not reused before `wait`."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -135,27 +135,27 @@ def _questions(vms: Sequence[Vm]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _answers(printed: bytes, vms: Sequence[Vm], asked: datetime) -> tuple[dict[str, SessionCount], bool]:
-    """By VM (ref) what was told, and whether anything was no answer. Of two answers the one that says used counts."""
+def _read_answers(printed: bytes, vms: Sequence[Vm], asked_at: datetime) -> tuple[dict[str, SessionCount], bool]:
+    """Return the sessions by VM (ref), and whether a line was no answer. Of two answers, the one with use counts."""
     names = Counter(vm.name for vm in vms)
     refs = {vm.name: vm.ref for vm in vms if names[vm.name] == 1}
     refs |= {vm.instance_uuid: vm.ref for vm in vms if vm.instance_uuid is not None}
-    found: dict[str, SessionCount] = {}
+    counts: dict[str, SessionCount] = {}
     garbled = False
     for answer in _lines(printed):
-        told = _told(answer, asked)
-        name = answer.get("uuid", answer.get("vm")) if told is not None else None
-        if told is None or not isinstance(name, str):
+        count = _session_count(answer, asked_at)
+        name = answer.get("uuid", answer.get("vm")) if count is not None else None
+        if count is None or not isinstance(name, str):
             garbled = True
             continue
-        ref = refs.get(name)  # of a VM that nobody asked for nothing is kept
-        if ref is not None and not (ref in found and found[ref].used):
-            found[ref] = told
-    return found, garbled
+        ref = refs.get(name)  # answers about other VMs are dropped
+        if ref is not None and not (ref in counts and counts[ref].used):
+            counts[ref] = count
+    return counts, garbled
 
 
 def _lines(printed: bytes) -> Iterator[dict[str, Any]]:
-    """Each line's object; an empty one for a line that is none."""
+    """Yield the JSON object of each line; {} for a line that is not one."""
     for line in printed.splitlines():
         if not line.strip():
             continue
@@ -166,15 +166,17 @@ def _lines(printed: bytes) -> Iterator[dict[str, Any]]:
         yield answer if isinstance(answer, dict) else {}
 
 
-def _told(answer: Mapping[str, Any], asked: datetime) -> SessionCount | None:
-    """What one line tells; None = nothing that can be understood. Keys that are not ours are not looked at."""
+def _session_count(answer: Mapping[str, Any], asked_at: datetime) -> SessionCount | None:
+    """Return the sessions in one line; None if it cannot be understood. Other keys are ignored."""
     sessions, busy = answer.get("sessions"), answer.get("busy")
     ages = {name: answer.get(name) for name in ("age_s", "oldest_s", "youngest_s", "disconnected_s")}
-    numbers = [each for each in (sessions, *ages.values()) if each is not None]
-    if not all(type(each) is int and 0 <= each <= MOST for each in numbers):
+    numbers = [number for number in (sessions, *ages.values()) if number is not None]
+    if not all(type(number) is int and 0 <= number <= MOST for number in numbers):
         return None
     if not (busy is None or isinstance(busy, bool)) or (sessions is None and busy is None):
         return None
     used = bool(busy) or bool(sessions)
     disconnected_s = ages["disconnected_s"] if sessions and not busy else None
-    return SessionCount(sessions, used, asked, ages["age_s"] or 0, ages["oldest_s"], ages["youngest_s"], disconnected_s)
+    return SessionCount(
+        sessions, used, asked_at, ages["age_s"] or 0, ages["oldest_s"], ages["youngest_s"], disconnected_s
+    )

@@ -36,10 +36,10 @@ OTHER_GPUS: Final = (14, 15)
 """Exit statuses that may speak of another GPU than the one that was meant: an infoROM is corrupted, a GPU is lost
 (NVIDIA nvidia-smi manual, RETURN VALUE)."""
 READING_S: Final = 20.0
-"""So long one of the questions of `readings` may take: hundreds of hosts are asked every twenty minutes."""
+"""The limit of each command of `readings`: hundreds of hosts are read every twenty minutes."""
 
 VGPU_USE_S: Final = 10.0
-"""So long the question of `vgpu_use` may take: what a look says is old soon."""
+"""The limit of the command of `vgpu_use`: the facts of a look are soon too old."""
 
 
 Answer = TypeVar("Answer")
@@ -52,36 +52,37 @@ class NvidiaSmi:
     ssh: Ssh
 
     def mig(self, host: str) -> tuple[SmiState, ...]:
-        """MIG mode, ECC and health of each GPU. Raises Refused where it cannot be asked, or answers what nobody can
-        read."""
+        """Return MIG mode, ECC and health of each GPU. Raises Refused if the host or its answer cannot be read."""
         reply = self.ssh.run(host, QUERY)
         states = {state.address: state for state in self._read(host, reply, _states)}
         for address, health in self._details(host).items():
             if address in states:
-                states[address] = replace(states[address], health=states[address].health.merged(health))
+                states[address] = replace(states[address], health=states[address].health.merge(health))
         return tuple(states.values())
 
     def _details(self, host: str) -> Mapping[PciAddress, GpuHealth]:
-        """What only the long answer reports; nothing where it does not come, for the modes are known without it."""
+        """Return the health that only the long answer reports; {} if it does not come: the modes are known without."""
         try:
             return read_details(self.ssh.run(host, DETAILS, limit_s=READING_S).stdout)
         except (Refused, OutcomeUnknown):
             return {}
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
-        """The vGPUs that run on the host. Raises Refused where it cannot be asked, or answers what nobody can read."""
+        """Return the vGPUs that run on the host. Raises Refused if the host or its answer cannot be read."""
         listing = self.ssh.run(host, VGPUS)
         instances: Instances = {}
         if has_instances(listing.stdout):
             index, table = self.ssh.run(host, INDEX), self.ssh.run(host, INSTANCES)
             instances = read_instances(index.stdout, table.stdout)
             if failed := next((reply for reply in (table, index) if reply.exit_status and not instances), None):
-                raise _ended(host, failed)
+                raise _exit_refusal(host, failed)
         return self._read(host, listing, lambda text: read_vgpus(text, instances))
 
     def vgpu_use(self, host: str) -> tuple[SmiVgpu, ...]:
-        """The vGPUs that run on the host now and how much they are used, without where they lie: by one question, for
-        which a look at a desktop waits. Raises as `readings` does."""
+        """Return the vGPUs that run on the host now and their use, without placements.
+
+        It takes one command, since a look at a desktop waits for it. Raises the errors of `readings`.
+        """
         return self._vgpu_use(host, VGPU_USE_S)
 
     def _vgpu_use(self, host: str, limit_s: float) -> tuple[SmiVgpu, ...]:
@@ -89,8 +90,10 @@ class NvidiaSmi:
         return self._read(host, reply, lambda text: read_vgpus(text, {}))
 
     def readings(self, host: str) -> SmiReadings:
-        """How its GPUs and vGPUs are now. Raises Refused where it cannot be asked, or answers what nobody can read,
-        and OutcomeUnknown where an answer does not come in time."""
+        """Return the current readings of its GPUs and vGPUs.
+
+        Raises Refused if the host or its answer cannot be read, and OutcomeUnknown if an answer does not come in time.
+        """
         reply = self.ssh.run(host, GPUS, limit_s=READING_S)
         if reply.exit_status and not _names_gpus(reply.stdout):
             # a driver that is older than R535 does not know one of these fields
@@ -106,30 +109,30 @@ class NvidiaSmi:
             return tuple(read(f"{reply.stdout}\n{reply.stderr}" if read_notices(reply.stderr) else reply.stdout))
         except ValueError as error:
             if reply.exit_status:
-                raise _ended(host, reply) from error
+                raise _exit_refusal(host, reply) from error
             raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
-        """Asks for the mode, GPU by GPU. Raises Refused, naming what nvidia-smi said, and OutcomeUnknown."""
+        """Set the mode, GPU by GPU. Raises Refused with nvidia-smi's message, and OutcomeUnknown."""
         for gpu in gpus:
             reply = self.ssh.run(host, f"nvidia-smi -i {gpu} -mig {int(on)}")
             # "Enabled MIG Mode for GPU 00000000:36:00.0" (NVIDIA MIG User Guide)
             said_done = f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU" in reply.stdout
             if reply.exit_status and not (reply.exit_status in OTHER_GPUS and said_done):
-                raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
+                raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first_line(reply)}")
 
 
 def _names_gpus(text: str) -> bool:
-    """Whether the answer is about a GPU, whatever its exit status."""
+    """Return whether the answer is about a GPU, whatever its exit status."""
     return bool(read_notices(text)) or any(PciAddress.parse_or_none(row.partition(",")[0]) for row in text.splitlines())
 
 
-def _ended(host: str, reply: CommandResult) -> Refused:
-    return Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
+def _exit_refusal(host: str, reply: CommandResult) -> Refused:
+    return Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first_line(reply)}")
 
 
 def _states(text: str) -> Iterator[SmiState]:
-    """One state for each GPU that has a row, or that a sentence names. Raises ValueError for an answer without any."""
+    """Yield the state of each GPU that has a row or a sentence. Raises ValueError for an answer without any."""
     notices = read_notices(text)
     rows = read_rows(text, len(FIELDS))
     for address, row in rows.items():
@@ -144,14 +147,14 @@ def _state(address: PciAddress, row: list[str] | str, health: GpuHealth) -> SmiS
     words = [word_of(cell) for cell in row]
     current, pending, ecc, ecc_pending = (_MODES.get(word.lower()) for word in words)
     unread = next((word for word in words[:2] if word.lower() not in (*_MODES, *ABSENT)), None)
-    health = health.merged(health_by_cells(words))
+    health = health.merge(health_by_cells(words))
     if unread is not None:
         reason = shorten(unread) or "nothing"
         return SmiState(address, None, None, ecc, ecc_pending, reason, health)
     return SmiState(address, current, pending, ecc, ecc_pending, health=health)
 
 
-def _first(reply: CommandResult) -> str:
-    """The first line of what it said."""
-    said = (line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip())
-    return shorten(next(said, ""), 200)
+def _first_line(reply: CommandResult) -> str:
+    """Return the first line of its output, errors first."""
+    lines = (line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip())
+    return shorten(next(lines, ""), 200)

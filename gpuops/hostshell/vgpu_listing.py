@@ -1,7 +1,7 @@
 """Reads which vGPUs run on the GPUs of a host, and where each lies, from what its nvidia-smi writes.
 
 Sources: NVIDIA vGPU documentation, `nvidia-smi vgpu -q` (a `GPU` header for each GPU, then `Key : value` lines for each
-vGPU; `Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, `N/A` where there is none; under
+vGPU; `Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, else `N/A`; under
 `Utilization` the lines `Gpu` and `Encoder`; from memory: `License Status` begins with Licensed or Unlicensed); NVIDIA
 Multi-Instance GPU User Guide, `nvidia-smi mig -lgi` (a table whose last column is `Start:Size` in memory slices). Where
 no GPU is in vGPU mode, R580.159.04 prints one line instead, with exit status 0 (seen on an H100).
@@ -30,9 +30,11 @@ Instances = Mapping[tuple[PciAddress, str], tuple[int, int]]
 
 
 def has_instances(listing: str) -> bool:
-    """Whether a vGPU of the listing runs in a GPU instance."""
-    told = (each["value"].strip() for each in map(_LINE.fullmatch, listing.splitlines()) if each and _is_instance(each))
-    return any(value != "N/A" for value in told)
+    """Return whether a vGPU of the listing runs in a GPU instance."""
+    instance_ids = (
+        line["value"].strip() for line in map(_LINE.fullmatch, listing.splitlines()) if line and _is_instance(line)
+    )
+    return any(instance_id != "N/A" for instance_id in instance_ids)
 
 
 def _is_instance(line: re.Match[str]) -> bool:
@@ -40,8 +42,11 @@ def _is_instance(line: re.Match[str]) -> bool:
 
 
 def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
-    """Each vGPU of `nvidia-smi vgpu -q`. A GPU with a vGPU that cannot be read is left out: it would seem emptier than
-    it is. Raises ValueError for a listing that is none."""
+    """Yield each vGPU of `nvidia-smi vgpu -q`.
+
+    A GPU with a vGPU that cannot be read is left out: it would seem emptier than it is. Raises ValueError for a text
+    that is not such a listing.
+    """
     by_gpu: dict[PciAddress, list[SmiVgpu | None]] = {}
     for gpu, facts in _blocks(listing):
         vgpus = by_gpu.setdefault(gpu, [])
@@ -57,7 +62,7 @@ def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
 
 
 def _blocks(listing: str) -> Iterator[tuple[PciAddress, dict[str, str] | None]]:
-    """Each GPU (None), and the facts of each vGPU on it. A header that cannot be read ends the block before it."""
+    """Yield each GPU (with None), and the facts of each vGPU on it. An unreadable header ends the block before it."""
     gpu: PciAddress | None = None
     facts: dict[str, str] | None = None
     for line in listing.splitlines():
@@ -91,22 +96,22 @@ def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> Sm
         placed[0],
         _percent(facts.get("Gpu", "")),
         _percent(facts.get("Encoder", "")),
-        _licensed(facts.get("License Status", "")),
+        _read_licence(facts.get("License Status", "")),
         placed[1],
     )
 
 
 def read_instances(index: str, table: str) -> Instances:
-    """The GPU instances of `nvidia-smi mig -lgi`, whose GPUs are numbers that `index` gives the addresses of."""
+    """Return the GPU instances of `nvidia-smi mig -lgi`, which numbers the GPUs; `index` holds their addresses."""
     addresses = {}
     for row in filter(str.strip, index.splitlines()):
         number, _, text = row.partition(",")
         address = PciAddress.parse_or_none(text)
         if address is not None:
             addresses[number.strip()] = address
-    found = (match.groups() for match in map(_INSTANCE.match, table.splitlines()) if match)
+    rows = (match.groups() for match in map(_INSTANCE.match, table.splitlines()) if match)
     return {
-        (addresses[gpu], instance): (int(start), int(size)) for gpu, instance, start, size in found if gpu in addresses
+        (addresses[gpu], instance): (int(start), int(size)) for gpu, instance, start, size in rows if gpu in addresses
     }
 
 
@@ -115,10 +120,10 @@ def _number(text: str) -> int | None:
 
 
 def _percent(text: str) -> int | None:
-    found = _number(text.removesuffix("%").strip())
-    return found if found is not None and found <= 100 else None
+    percent = _number(text.removesuffix("%").strip())
+    return percent if percent is not None and percent <= 100 else None
 
 
-def _licensed(text: str) -> bool | None:
+def _read_licence(text: str) -> bool | None:
     word = text.partition(" ")[0].lower()
     return {"licensed": True, "unlicensed": False}.get(word)

@@ -72,7 +72,7 @@ class JudgedAssumption:
 
     row: Assumption
     evidence: Observation | None = None
-    """The first observation that contradicts the rule, or else the first that confirms it; None = there is none."""
+    """The first observation that contradicts the rule, or else the first that confirms it; None = no observation."""
 
     @property
     def sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""Changes of a fleet that nobody has made: what `gpuops what-if` is asked about."""
+"""Hypothetical changes of a fleet, for `gpuops what-if`."""
 
 from __future__ import annotations
 

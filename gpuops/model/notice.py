@@ -1,4 +1,4 @@
-"""A notice: what is told by mail, chat or webhook when a run ended, died, or left something to see to."""
+"""A notice by mail, chat or webhook about a run that ended, died, or left work for the admin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class NoticeKind(StrEnum):
-    """What a notice tells of."""
+    """The subject of a notice."""
 
     NIGHT = "night ended"
     RETURN = "return ended"
@@ -27,13 +27,13 @@ class NoticeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One event. Its key is the same whoever tells of it, and however often."""
+    """One event. Its key is the same for every run that reports it."""
 
     kind: NoticeKind
     vcenter: str
     """The target's name in the configuration file."""
     about: tuple[str, ...]
-    """What makes it another event than those of the same kind and vCenter."""
+    """Words that distinguish the event from others of the same kind and vCenter."""
     at: datetime
     headline: str
     names: tuple[str, ...] = ()
@@ -43,21 +43,21 @@ class Notice:
 
     @property
     def key(self) -> str:
-        """32 hexadecimal digits."""
-        told = json.dumps([self.vcenter, self.kind, *self.about])
-        return hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        """Return 32 hexadecimal digits that identify the event."""
+        identity = json.dumps([self.vcenter, self.kind, *self.about])
+        return hashlib.sha256(identity.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of notices at one receiver."""
+    """The outcome of sending notices to one receiver."""
 
     receiver: str
     """Its scheme and, where that is one, its host."""
     accepted: int
-    """How many it took."""
+    """The number of notices that it accepted."""
     trouble: str = ""
-    """Why it did not take one; empty = it took all that there was."""
+    """Why it did not accept a notice; empty = it accepted all."""
 
 
 @dataclass(frozen=True, slots=True)

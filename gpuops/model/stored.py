@@ -35,7 +35,7 @@ class StoredNames(NamedTuple):
 def stored_as(name: str, /, **fields_as: str) -> Callable[[type[Class]], type[Class]]:
     """Give a dataclass its stored names. Raises TypeError for a field without one, and for a name without a field."""
 
-    def named(kind: type[Class]) -> type[Class]:
+    def attach_names(kind: type[Class]) -> type[Class]:
         declared = {field.name for field in fields(kind) if field.metadata != NOT_STORED}  # type: ignore[arg-type]  # a dataclass, which mypy cannot say
         if declared != fields_as.keys():
             differing = ", ".join(sorted(declared ^ fields_as.keys()))
@@ -46,7 +46,7 @@ def stored_as(name: str, /, **fields_as: str) -> Callable[[type[Class]], type[Cl
         kind.__pydantic_config__ = {"alias_generator": aliases.__getitem__, "serialize_by_alias": True}  # type: ignore[attr-defined]
         return kind
 
-    return named
+    return attach_names
 
 
 def names_of(kind: type) -> StoredNames:
@@ -62,15 +62,15 @@ def stored_name(kind: type) -> str:
     return names_of(kind).name
 
 
-def to_stored(value: Any) -> Any:
+def to_stored(fact: Any) -> Any:
     """Return what `dataclasses.asdict` returns, under stored names: a dict for a dataclass, at any depth."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {stored: to_stored(getattr(value, field)) for field, stored in _in_order(type(value)).items()}
-    if isinstance(value, list | tuple):
-        return [to_stored(element) for element in value]
-    if isinstance(value, Mapping):
-        return {key: to_stored(element) for key, element in value.items()}
-    return value
+    if is_dataclass(fact) and not isinstance(fact, type):
+        return {stored: to_stored(getattr(fact, field)) for field, stored in _in_order(type(fact)).items()}
+    if isinstance(fact, list | tuple):
+        return [to_stored(element) for element in fact]
+    if isinstance(fact, Mapping):
+        return {key: to_stored(element) for key, element in fact.items()}
+    return fact
 
 
 def from_stored(kind: type[Class], body: Mapping[str, Any]) -> Class:
@@ -80,7 +80,7 @@ def from_stored(kind: type[Class], body: Mapping[str, Any]) -> Class:
     fields_of = {stored: field for field, stored in names_of(kind).fields.items()}
     if unknown := body.keys() - fields_of.keys():
         raise TypeError(f"{stored_name(kind)} has no stored field {min(unknown)!r}")
-    return kind(**{fields_of[stored]: value for stored, value in body.items()})
+    return kind(**{fields_of[stored]: field_value for stored, field_value in body.items()})
 
 
 def with_field_names(kind: Any, body: Any) -> Any:

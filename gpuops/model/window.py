@@ -99,7 +99,7 @@ class Window:
     """Desktops are back by this time, the first one at or after the closing; None = when it closes."""
     weekdays: frozenset[Weekday] = frozenset(Weekday)
     also_on: frozenset[date] = frozenset()
-    """Evenings on which it opens whatever weekday they are: holidays with nobody at work."""
+    """Evenings on which it opens on any weekday: holidays without work."""
     not_on: frozenset[date] = frozenset()
     """Evenings on which it does not."""
     name: str = ""
@@ -114,25 +114,25 @@ class Window:
 
     @property
     def is_dated(self) -> bool:
-        """Whether it opens on dates alone, and on no weekday."""
+        """Return whether it opens only on dates, and on no weekday."""
         return not self.weekdays
 
     @property
     def ends_on_days(self) -> bool:
-        """Whether it says the day on which it closes, or on which desktops are back."""
+        """Return whether it has the day on which it closes, or on which desktops are back."""
         return self.closes_on is not None or self.back_on is not None
 
     def opens_on(self, day: date) -> bool:
-        """Whether there is a night that begins on the evening of this local date."""
+        """Return whether a night begins on the evening of this local date."""
         return day not in self.not_on and (day in self.also_on or Weekday.of(day) in self.weekdays)
 
     def night_of(self, day: date) -> Night | None:
-        """The night of this evening; None = there is none."""
+        """Return the night of this evening; None if the window does not open on it."""
         return self._hours_of(day) if self.opens_on(day) else None
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - of values alone; whoever takes something asks before each step
+    @lru_cache(maxsize=1024)  # noqa: B019 - holds values only; it is called before each step of a night
     def _hours_of(self, day: date) -> Night | None:
-        """The night of this evening if the window opens on it; None = the zone skipped that day."""
+        """Return the night of this evening if the window opens on it; None = the zone skipped that day."""
         opens = moments(day, self.opens, self.zone)[-1]
         if opens.astimezone(self.zone).date() != day:
             return None
@@ -149,11 +149,11 @@ class Window:
         return next(later, not_before)
 
     def night_at(self, now: datetime) -> Night | None:
-        """The night that this moment is in: opened, and its desktops not due yet."""
+        """Return the night that this moment is in: opened, and its desktops not due yet."""
         return next((night for night in self.nights_begun(now) if now < night.back_by), None)
 
     def evening_off(self, now: datetime) -> date | None:
-        """The evening on which the window does not open, if this moment is of its hours; None = it is not."""
+        """Return the evening on which the window does not open, if this moment is within its hours; else None."""
         local = now.astimezone(self.zone).date()
         days = (local - number * _DAY for number in range(self._days))
         # of a window that closes on a named day, no other evening has hours
@@ -169,7 +169,7 @@ class Window:
         return tuple(night for night in nights if night is not None and night.opens <= now)
 
     def next_night(self, now: datetime) -> Night | None:
-        """The first night that opens after this moment, within a year; None = there is none."""
+        """Return the first night that opens after this moment, within a year; None if no night does."""
         local = now.astimezone(self.zone).date()
         nights = (self.night_of(local + number * _DAY) for number in range(-1, 367))
         return next((night for night in nights if night is not None and night.opens > now), None)

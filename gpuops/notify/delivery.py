@@ -41,16 +41,16 @@ _APP: Final = "gpuops"
 
 @dataclass(frozen=True, slots=True)
 class MailParts:
-    """Which addresses of a mail have it already, and how one more is noted."""
+    """The addresses that accepted a mail before (`has`), and a function that notes one more."""
 
     has: Callable[[str], bool]
     note: Callable[[str], None]
 
 
-NOBODY_YET: Final = MailParts(lambda address: False, lambda address: None)
+NO_MAIL_ACCEPTED: Final = MailParts(lambda address: False, lambda address: None)
 
 
-def deliver(url: str, notice: NoticeText, parts: MailParts = NOBODY_YET) -> str:
+def deliver(url: str, notice: NoticeText, parts: MailParts = NO_MAIL_ACCEPTED) -> str:
     """Return why the receiver did not accept it; '' = it did. Never repeats anything of the URL.
 
     Redirects are not followed: a notice goes to the address that the admin wrote.
@@ -66,15 +66,15 @@ def deliver(url: str, notice: NoticeText, parts: MailParts = NOBODY_YET) -> str:
         plugin.socket_connect_timeout = min(plugin.socket_connect_timeout, CONNECT_S)
         plugin.socket_read_timeout = min(plugin.socket_read_timeout, READ_S)
         if _is_mail(plugin):
-            return _mailed(plugin, notice, parts)
+            return _send_mails(plugin, notice, parts)
         if isinstance(getattr(plugin, "headers", None), dict):
             plugin.headers["Idempotency-Key"] = notice.key
         sender = Apprise(asset=asset)
         sender.add(plugin)
-        taken = sender.notify(body=notice.body, title=notice.subject, body_format=NotifyFormat.TEXT)
+        is_accepted = sender.notify(body=notice.body, title=notice.subject, body_format=NotifyFormat.TEXT)
     except Exception as error:  # third-party code; a failed notice must not end the run
         return f"it ended in {type(error).__name__}"
-    return "" if taken else "it did not accept it"
+    return "" if is_accepted else "it did not accept it"
 
 
 def _is_mail(plugin: Any) -> bool:
@@ -83,8 +83,8 @@ def _is_mail(plugin: Any) -> bool:
     return isinstance(plugin, NotifyEmail)
 
 
-def _mailed(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> str:
-    """As the plugin's own `send`, which gives each mail another Message-ID."""
+def _send_mails(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> str:
+    """Send the mails of a notice. Like the plugin's own `send`, which would give each mail a new Message-ID."""
     from apprise import NotifyFormat
     from apprise.plugins.email.base import NotifyEmail
     from apprise.plugins.email.smtp import AppriseSMTPController
@@ -129,7 +129,7 @@ def _mailed(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> str:
 
 
 def _with_id(text: str, key: str) -> str:
-    """The mail with a Message-ID that is the same each time."""
+    """Return the mail with a Message-ID that is the same for each attempt."""
     mail: Message = email.message_from_string(text)
     host = re.sub(r"[^A-Za-z0-9.-]", "", str(mail.get("Message-ID", "")).rpartition("@")[2]) or _APP
     del mail["Message-ID"]
@@ -144,8 +144,11 @@ def deliver_ordered(order: dict[str, Any], answer: Callable[[dict[str, str]], No
     accepted it before. `answer` is called with key and address digest for each mail accepted, and then with key and
     trouble for the notice ('' = accepted).
     """
-    for asked in order["notices"]:
-        notice, has = NoticeText(asked["key"], asked["subject"], asked["body"]), frozenset(asked["has"])
+    for ordered_notice in order["notices"]:
+        notice, has = (
+            NoticeText(ordered_notice["key"], ordered_notice["subject"], ordered_notice["body"]),
+            frozenset(ordered_notice["has"]),
+        )
 
         trouble = deliver(order["url"], notice, _mail_parts(notice.key, has, answer))
         answer({"key": notice.key, "trouble": trouble})

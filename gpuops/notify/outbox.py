@@ -2,7 +2,7 @@
 
 It is `notices.db` of the state directory.
 
-It is no part of the journal: a night must not depend on it, and it outlives a vCenter that is away.
+It is not part of the journal: a night must not depend on it, and it must work while vCenter cannot be reached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuops.report.notice import ToldRun
 
 FILE_NAME: Final = "notices.db"
 KEPT: Final = timedelta(days=30)
-"""How long a notice is remembered, and tried again while nobody accepts it."""
+"""How long a notice is kept, and sent again as long as no receiver accepts it."""
 _WAIT_S: Final = 10.0
 _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS notices (
@@ -45,10 +45,10 @@ class BegunRun:
     run: ToldRun
     began: datetime
     descriptor: int | None
-    """The lock of a run of this process; None once it is let go."""
+    """The lock of a run of this process; None after its release."""
 
     def let_go(self) -> None:
-        """From here on it counts as one whose process is gone."""
+        """Release the lock: from now on the run counts as one whose process has ended."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
@@ -61,7 +61,7 @@ class Outbox:
         self.state_dir = state_dir
 
     def begin(self, run: ToldRun, began: datetime) -> BegunRun:
-        """Enters a run."""
+        """Enter a run."""
         with self._writing() as connection:
             descriptor = self._lock(notices_of_run_lock(self.state_dir, run.id))
             begun = BegunRun(run, began, descriptor)
@@ -70,7 +70,7 @@ class Outbox:
         return begun
 
     def end(self, begun: BegunRun, vcenter: str, notice: NoticeText | None, at: datetime, to: Sequence[str]) -> None:
-        """Takes the run out, and puts its notice in, in one commit."""
+        """Remove the run and add its notice, in one commit."""
         with self._writing() as connection:
             if notice is not None:
                 _put(connection, vcenter, notice, at, to)
@@ -79,39 +79,42 @@ class Outbox:
         with suppress(OSError):
             notices_of_run_lock(self.state_dir, begun.run.id).unlink(missing_ok=True)
 
-    def died(self, vcenter: str) -> tuple[BegunRun, ...]:
-        """The runs of this target that did not end and whose process is gone: held until `end`, or `let_go`."""
+    def find_dead_runs(self, vcenter: str) -> tuple[BegunRun, ...]:
+        """Return the runs of this target that did not end and whose process has ended.
+
+        Their locks are held until `end` or `let_go`.
+        """
         with self._reading() as connection:
             rows = connection.execute("SELECT id, command, began FROM runs WHERE vcenter = ?", (vcenter,)).fetchall()
-        found = []
+        dead_runs = []
         for run, command, began in rows:
             descriptor = self._lock(notices_of_run_lock(self.state_dir, run))
             if descriptor is None:
                 continue
             begun = BegunRun(ToldRun(run, vcenter, command), datetime.fromisoformat(began), descriptor)
             if self._is_entered(run):
-                found.append(begun)
+                dead_runs.append(begun)
             else:  # it has ended meanwhile
                 begun.let_go()
                 notices_of_run_lock(self.state_dir, run).unlink(missing_ok=True)
-        return tuple(found)
+        return tuple(dead_runs)
 
     def _is_entered(self, run: str) -> bool:
         with self._reading() as connection:
             return connection.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is not None
 
     def put(self, vcenter: str, notice: NoticeText, at: datetime, to: Iterable[str]) -> None:
-        """Puts a notice in, for these receivers; one that is known is not put in again."""
+        """Add a notice for these receivers, unless the outbox has it already."""
         with self._writing() as connection:
             _put(connection, vcenter, notice, at, to)
 
     def knows(self, key: str) -> bool:
-        """Whether that notice was put in, sent or not."""
+        """Return whether the outbox has that notice, sent or not."""
         with self._reading() as connection:
             return connection.execute("SELECT 1 FROM notices WHERE key = ?", (key,)).fetchone() is not None
 
     def waiting(self, vcenter: str, receiver: str = "") -> tuple[NoticeText, ...]:
-        """The notices of this target that nobody, or not this receiver, has accepted; the oldest first."""
+        """Return the notices of this target that this receiver, or any if empty, has not accepted; the oldest first."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT DISTINCT n.key, n.subject, n.body, n.at FROM notices n JOIN deliveries d ON d.key = n.key "
@@ -120,13 +123,13 @@ class Outbox:
             ).fetchall()
         return tuple(NoticeText(key, subject, body) for key, subject, body, _ in rows)
 
-    def accepted(self, key: str, receiver: str, at: datetime) -> None:
-        """Notes that a receiver took the notice."""
+    def note_acceptance(self, key: str, receiver: str, at: datetime) -> None:
+        """Note that a receiver accepted the notice."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?)", (key, receiver, at.isoformat()))
 
     def accepted_by(self, key: str) -> tuple[str, ...]:
-        """Return the receivers that took the notice, and the mail addresses of those that took it in part."""
+        """Return the receivers that accepted the notice, and the mail addresses of those that accepted it in part."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT receiver FROM deliveries WHERE key = ? AND accepted IS NOT NULL", (key,)
@@ -134,7 +137,7 @@ class Outbox:
         return tuple(receiver for (receiver,) in rows)
 
     def forget(self, vcenter: str, receivers: Sequence[str], at: datetime) -> None:
-        """Drops old notices, and what was meant for receivers that are not configured any more."""
+        """Delete old notices, and the deliveries to receivers that are not configured any more."""
         with self._writing() as connection:
             connection.execute("DELETE FROM notices WHERE at < ?", ((at - KEPT).isoformat(),))
             connection.execute("DELETE FROM deliveries WHERE key NOT IN (SELECT key FROM notices)")
@@ -143,12 +146,12 @@ class Outbox:
                 "WHERE n.vcenter = ? AND d.accepted IS NULL",
                 (vcenter,),
             ).fetchall()
-            gone = [(key, receiver) for key, receiver in rows if receiver not in receivers]
-            connection.executemany("DELETE FROM deliveries WHERE key = ? AND receiver = ?", gone)
+            removed_receivers = [(key, receiver) for key, receiver in rows if receiver not in receivers]
+            connection.executemany("DELETE FROM deliveries WHERE key = ? AND receiver = ?", removed_receivers)
 
     @contextmanager
     def sending_to(self, receiver_id: str) -> Iterator[bool]:
-        """Whether this process alone sends to that receiver of this machine, as long as the block lasts."""
+        """Yield whether only this process on this machine sends to that receiver during the block."""
         descriptor = self._lock(receiver_lock(self.state_dir, receiver_id))
         try:
             yield descriptor is not None
@@ -157,7 +160,7 @@ class Outbox:
                 os.close(descriptor)
 
     def _lock(self, path: Path) -> int | None:
-        """A descriptor that holds the file's lock; None = another process does."""
+        """Return a descriptor that holds the file's lock; None = another process holds it."""
         try:
             private_file(path)
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -192,7 +195,7 @@ class Outbox:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One commit; what it wrote is on disk when the block ends."""
+        """Yield a connection for one commit; its changes are on disk when the block ends."""
         with self._opened() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -206,7 +209,7 @@ class Outbox:
 
 
 def new_run_id() -> str:
-    """An id that no other run has."""
+    """Return an id that no other run has."""
     return uuid.uuid4().hex[:12]
 
 

@@ -27,14 +27,14 @@ from gpuops.notify.delivery import digest
 from gpuops.notify.outbox import Outbox
 
 LIMIT_S: Final = 20.0
-"""So long sending may take, however many receivers hang."""
+"""The limit for sending, however many receivers hang."""
 NO_ANSWER: Final = f"no answer within {LIMIT_S:.0f} s"
 _PROGRAM: Final = "gpuops.notify.delivery"
 
 
 @dataclass(slots=True)
 class Receiver:
-    """One receiver, and how it went. `trouble` empty = it accepted all that there was."""
+    """One receiver, and the outcome of sending to it. `trouble` empty = it accepted every notice."""
 
     entry: str
     called: str
@@ -45,7 +45,7 @@ class Receiver:
 
     @property
     def id(self) -> str:
-        """For the name of a file."""
+        """Return the id for the name of its lock file."""
         return digest(self.entry)
 
     @property
@@ -59,22 +59,25 @@ class Receiver:
 
 
 def receivers_of(way: NoticeWay) -> tuple[Receiver, ...]:
-    """The receivers that are configured; one whose URL cannot be read says why. Raises UsageError without apprise."""
+    """Return the configured receivers; `trouble` is set if a URL cannot be read. Raises UsageError without apprise."""
     if find_spec("apprise") is None:
         raise UsageError("notices need apprise, and it is not installed", hint=install_extra("notify"))
-    found = []
-    for entry in way.settings.entries:
+    receivers = []
+    for setting in way.settings.entries:
         try:
-            url = url_of(entry, way.environ)
+            url = url_of(setting, way.environ)
         except GpuopsError as error:
-            found.append(Receiver(entry, shown(entry, None), None, error.line))
+            receivers.append(Receiver(setting, shown(setting, None), None, error.line))
         else:
-            found.append(Receiver(entry, shown(entry, url), url))
-    return tuple(found)
+            receivers.append(Receiver(setting, shown(setting, url), url))
+    return tuple(receivers)
 
 
 def send_waiting(way: NoticeWay, outbox: Outbox) -> tuple[Receipt, ...]:
-    """Sends what waits. Raises StateDamaged, UsageError without apprise; a receiver's trouble is in its own row."""
+    """Send the waiting notices; each receiver's trouble is in its receipt.
+
+    Raises StateDamaged, and UsageError without apprise.
+    """
     outbox.forget(way.settings.vcenter, way.settings.entries, way.clock())
     if not outbox.waiting(way.settings.vcenter):
         return ()
@@ -84,7 +87,7 @@ def send_waiting(way: NoticeWay, outbox: Outbox) -> tuple[Receipt, ...]:
 
 
 def send_once(way: NoticeWay, notice: NoticeText) -> tuple[Receipt, ...]:
-    """Sends this notice to each receiver, and keeps nothing of it. Raises UsageError without apprise."""
+    """Send this notice to each receiver, without the outbox. Raises UsageError without apprise."""
     receivers = receivers_of(way)
     _run_in_parallel([partial(_one_to, receiver, notice) for receiver in receivers if receiver.url is not None])
     return tuple(receiver.receipt for receiver in receivers)
@@ -150,7 +153,7 @@ def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
                 (notice, [row.removeprefix(prefix) for row in outbox.accepted_by(notice.key) if row.startswith(prefix)])
                 for notice in waiting
             ]
-            _send(receiver, notices, lambda key, row: outbox.accepted(key, row, way.clock()))
+            _send(receiver, notices, lambda key, row: outbox.note_acceptance(key, row, way.clock()))
     except StateDamaged as damaged:
         receiver.trouble = damaged.message
 
@@ -164,12 +167,12 @@ def _send(
     of a notice and the outbox row of the receiver, or of the mail address, that accepted it.
     """
     assert receiver.url is not None, "callers skip receivers without a URL"
-    asked = [
+    ordered_notices = [
         {"key": notice.key, "subject": notice.subject, "body": notice.body, "has": digests}
         for notice, digests in notices
     ]
     trouble = ""
-    for answer in deliver_all(receiver.url, asked, LIMIT_S):
+    for answer in deliver_all(receiver.url, ordered_notices, LIMIT_S):
         if "address" in answer:
             accepted(answer["key"], f"{receiver.address_prefix}{answer['address']}")
             continue

@@ -1,4 +1,4 @@
-"""Watches runs: enters one in the outbox when it begins, puts its notice in when it ends, and sends after its work.
+"""Watches runs: enters a run in the outbox when it begins, adds its notice when it ends, and sends it after the work.
 
 Nothing here changes what a run does, returns or raises.
 """
@@ -31,11 +31,11 @@ from gpuops.report.notice import (
 
 Reported = TypeVar("Reported", bound="Report[Any] | ChangeReport")
 Connected = TypeVar("Connected")
-Asked = Callable[[Any], None]
+Consent = Callable[[Any], None]
 NOT_SENT: Final = "the next run, or gpuops notify flush, tries again"
 _UNREADABLE: Final = str(PolicyError.exit_code)
 _OF_UNITS: Final = ("rotate night", "rotate day")
-"""What the units of the role `gpuops_schedule` run."""
+"""The commands of the units that the role `gpuops_schedule` installs."""
 
 
 class RunWatch:
@@ -51,25 +51,25 @@ class RunWatch:
         self.agreed = False
 
     def begin(self) -> None:
-        """Enters it, and tells of runs that died."""
+        """Enter the run, and add notices of runs that died."""
         try:
             note_deaths(self._way, self._outbox)
             self._begun = self._outbox.begin(self.run, self._way.clock())
         except StateDamaged as damaged:
             self._trouble = damaged
 
-    def asking(self, consent: Asked) -> Asked:
-        """The same consent; a run that somebody did not agree to is told of to nobody."""
+    def wrap_consent(self, consent: Consent) -> Consent:
+        """Return the same consent, which also notes the answer: a run that the admin declines causes no notice."""
 
-        def asked(report: Any) -> None:
+        def consent_noted(report: Any) -> None:
             self.declined = True
             consent(report)
             self.declined, self.agreed = False, True
 
-        return asked
+        return consent_noted
 
-    def ended(self, notice: Notice | None) -> None:
-        """Takes it out, puts its notice in and sends what waits."""
+    def end(self, notice: Notice | None) -> None:
+        """Remove the run, add its notice and send the waiting notices."""
         words, at = notice_text(notice) if notice is not None else None, self._way.clock()
         try:
             if self._trouble is not None:
@@ -85,8 +85,10 @@ class RunWatch:
             self._way.say(f"notices are not sent: {error.line}")
 
     def cut_off(self) -> None:
-        """Somebody stopped it, or it goes on under a watch of its own: nothing is sent now. One that may have begun
-        something is told of by the next run."""
+        """End the watch without sending: the run was stopped, or goes on under its own watch.
+
+        If the run may have changed something, the next run sends a notice about it.
+        """
         if self._begun is None:
             return
         try:
@@ -98,7 +100,7 @@ class RunWatch:
             self._begun.let_go()
 
     def _without_outbox(self, words: NoticeText | None, damaged: StateDamaged) -> None:
-        """Better sent twice than not at all."""
+        """Send the notice directly: receivers may get it twice, but they do not miss it."""
         if self._begun is not None:
             self._begun.let_go()
         self._way.say(damaged.line)
@@ -110,31 +112,33 @@ class RunWatch:
             self._way.say(f"notices are not sent: {error.line}")
 
 
-def watched(way: NoticeWay, command: str, consent: Asked, run: Callable[[Asked], Reported]) -> Reported:
-    """What `run` returns, or raises; its notice is sent afterwards."""
+def run_watched(way: NoticeWay, command: str, consent: Consent, run: Callable[[Consent], Reported]) -> Reported:
+    """Return or raise what `run` returns or raises; its notice is sent afterwards."""
     watch = RunWatch(way, command)
     watch.begin()
     try:
-        report = run(watch.asking(consent))
+        report = run(watch.wrap_consent(consent))
     except Exception as error:
-        watch.ended(None if watch.declined else notice_of_error(error, watch.run, way.clock()))
+        watch.end(None if watch.declined else notice_of_error(error, watch.run, way.clock()))
         raise
     except BaseException:
         watch.cut_off()
         raise
-    watch.ended(notice_of_report(report, watch.run, way.clock()))
+    watch.end(notice_of_report(report, watch.run, way.clock()))
     return report
 
 
 def connecting(way: NoticeWay, command: str, connect: Callable[[], Connected]) -> Connected:
-    """What `connect` returns, or raises. A run that does not get as far as a vCenter is told of, also where it dies
-    while it waits for one."""
+    """Return or raise what `connect` returns or raises.
+
+    A notice is sent about a run that cannot connect to a vCenter, also if it dies while it waits for one.
+    """
     watch = RunWatch(way, command)
     watch.begin()
     try:
         connected = connect()
     except Exception as error:
-        watch.ended(notice_of_error(error, watch.run, way.clock()))
+        watch.end(notice_of_error(error, watch.run, way.clock()))
         raise
     except BaseException:
         watch.cut_off()
@@ -144,34 +148,34 @@ def connecting(way: NoticeWay, command: str, connect: Callable[[], Connected]) -
 
 
 def tell_failure(way: NoticeWay, command: str, error: GpuopsError) -> None:
-    """Sends the notice of a run that did not get as far as connecting to a vCenter."""
+    """Send the notice of a run that failed before it connected to a vCenter."""
     watch = RunWatch(way, command)
-    watch.ended(notice_of_error(error, watch.run, way.clock()))
+    watch.end(notice_of_error(error, watch.run, way.clock()))
 
 
-def tell_diagnosis(way: NoticeWay, found: Diagnosed, least: float) -> None:
-    """Sends the notice of components that are at least so probable (0 to 1), unless it was told today."""
+def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
+    """Send the notice of components with at least this probability (0 to 1), unless it was sent today."""
     watch = RunWatch(way, "diagnose")
-    watch.ended(notice_of_diagnosis(found, watch.run.vcenter, least, way.clock()))
+    watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least, way.clock()))
 
 
-def tell_overdue(way: NoticeWay, found: Overdue) -> None:
-    """Sends the notice of a vCenter that nobody seems to return, unless it was told today."""
-    RunWatch(way, "rotate day").ended(notice_of_overdue(found, way.clock()))
+def tell_overdue(way: NoticeWay, overdue: Overdue) -> None:
+    """Send the notice of a vCenter whose return is overdue, unless it was sent today."""
+    RunWatch(way, "rotate day").end(notice_of_overdue(overdue, way.clock()))
 
 
 def note_deaths(way: NoticeWay, outbox: Outbox) -> int:
-    """Puts a notice in for each run of this target that did not end and whose process is gone. How many there were."""
-    found = outbox.died(way.settings.vcenter)
-    for begun in found:
+    """Add a notice for each run of this target that did not end and whose process has ended; return their number."""
+    dead_runs = outbox.find_dead_runs(way.settings.vcenter)
+    for begun in dead_runs:
         at = way.clock()
         words = notice_text(notice_of_death(begun.run, begun.began, at))
         outbox.end(begun, begun.run.vcenter, words, at, way.settings.entries)
-    return len(found)
+    return len(dead_runs)
 
 
 def flush(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Sends what waits, and tells of runs that died; for `OnFailure=` of systemd also of the unit that failed.
+    """Send the waiting notices, and those about runs that died; for `OnFailure=` of systemd also one about the unit.
 
     Raises StateDamaged, UsageError without apprise.
     """
@@ -185,7 +189,7 @@ def flush(way: NoticeWay) -> tuple[Receipt, ...]:
 
 
 def _told_itself(way: NoticeWay, outbox: Outbox, at: datetime) -> bool:
-    """Whether the unit was refused for a file that cannot be read, of which its run has told today."""
+    """Return whether the unit failed for a file that cannot be read, and its run sent a notice about that today."""
     if _exit_status(way.environ) != _UNREADABLE:
         return False
     runs = (ToldRun("", way.settings.vcenter, command) for command in _OF_UNITS)
@@ -194,16 +198,16 @@ def _told_itself(way: NoticeWay, outbox: Outbox, at: datetime) -> bool:
 
 
 def send_test(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Sends a test to each receiver. Raises UsageError without apprise."""
+    """Send a test notice to each receiver. Raises UsageError without apprise."""
     headline = "a test: notices of this vCenter arrive here"
     notice = Notice(NoticeKind.TEST, way.settings.vcenter, (new_run_id(),), way.clock(), headline)
     return send_once(way, notice_text(notice))
 
 
 def _failed_unit(environ: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Unit, invocation and result, as systemd tells them to the unit of `OnFailure=`.
+    """Return unit, invocation and result, as systemd passes them to the unit of `OnFailure=`.
 
-    None = none, or the run itself has told of it: by the exit codes 3 to 7 it ended in good order.
+    None = no unit failed, or its run has sent a notice itself: exit codes 3 to 7 are orderly ends.
     """
     unit, invocation = environ.get("MONITOR_UNIT"), environ.get("MONITOR_INVOCATION_ID")
     if not unit or not invocation:
@@ -211,12 +215,12 @@ def _failed_unit(environ: Mapping[str, str]) -> tuple[str, str, str] | None:
     code, status = environ.get("MONITOR_EXIT_CODE", ""), environ.get("MONITOR_EXIT_STATUS", "")
     if _exit_status(environ) in ("3", "4", "5", "6", "7"):
         return None
-    result = environ.get("MONITOR_SERVICE_RESULT", "") or "failed"
-    return unit, invocation, f"{result} ({code} {status})" if code else result
+    outcome = environ.get("MONITOR_SERVICE_RESULT", "") or "failed"
+    return unit, invocation, f"{outcome} ({code} {status})" if code else outcome
 
 
 def _exit_status(environ: Mapping[str, str]) -> str:
-    """That of the unit's process; empty = it was killed."""
+    """Return the exit status of the unit's process; empty = it was killed."""
     return environ.get("MONITOR_EXIT_STATUS", "") if environ.get("MONITOR_EXIT_CODE") == "exited" else ""
 
 

@@ -171,7 +171,7 @@ def _reader(name: str | None) -> BulkReader | None:
     try:
         return BulkReader(name) if name else None
     except ValueError:
-        raise UsageError("reader is none of the readers", hint="set it to auto, soap or json") from None
+        raise UsageError("reader is not a reader", hint="set it to auto, soap or json") from None
 
 
 def _path(text: str | None) -> Path | None:

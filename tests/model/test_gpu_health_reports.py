@@ -20,4 +20,4 @@ PENDING, RESET = GpuHealth(is_row_remap_pending=True), GpuHealth(recovery_action
     ],
 )
 def test_the_worse_report_counts(one: GpuHealth, other: GpuHealth, joined: GpuHealth) -> None:
-    assert (one.merged(other), other.merged(one)) == (joined, joined)
+    assert (one.merge(other), other.merge(one)) == (joined, joined)

@@ -22,7 +22,7 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.notify import sending
 from gpuops.notify.outbox import FILE_NAME, Outbox
-from gpuops.notify.watch import RunWatch, connecting, flush, send_test, tell_failure, watched
+from gpuops.notify.watch import RunWatch, connecting, flush, run_watched, send_test, tell_failure
 from gpuops.plan.core.plan import Plan, Rejection, Report
 from gpuops.report.notice import notice_text
 from tests.execute.small_vcenter import small_world
@@ -54,7 +54,7 @@ def agreed(report: Any) -> None:
 
 
 def run(told: Told, report: Report[Any]) -> None:
-    assert watched(told.way, "rotate day", agreed, lambda consent: report) is report
+    assert run_watched(told.way, "rotate day", agreed, lambda consent: report) is report
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_refused_night_is_told_of_once_a_day_unless_only_the_hour_is_wrong(
     report = Report(None, small_world().snapshot(), Plan(rejections=refusals))
     told = Told(state, webhook.url)
     for _ in range(2):
-        assert watched(told.way, "rotate night", agreed, lambda consent: report) is report
+        assert run_watched(told.way, "rotate night", agreed, lambda consent: report) is report
     assert len(webhook.calls) == told_of
     assert told.lines == []
 
@@ -121,7 +121,7 @@ def test_a_run_that_ends_in_an_error(error: Exception, sent: bool, state: Path, 
         raise error
 
     with pytest.raises(type(error)) as raised:
-        watched(Told(state, webhook.url).way, "rotate day", agreed, fails)
+        run_watched(Told(state, webhook.url).way, "rotate day", agreed, fails)
     assert raised.value is error
     assert len(webhook.calls) == sent
 
@@ -136,7 +136,7 @@ def test_what_somebody_did_not_agree_to_is_told_to_nobody(state: Path, webhook: 
 
     told = Told(state, webhook.url)
     with pytest.raises(Refused):
-        watched(told.way, "rotate day", declines, asks)
+        run_watched(told.way, "rotate day", declines, asks)
     assert flush(told.way) == ()
     assert webhook.calls == []
 
@@ -225,7 +225,7 @@ def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: 
     told = Told(state, webhook.url)
     alive = RunWatch(told.way, "rotate day")
     alive.begin()
-    alive.ended(None)
+    alive.end(None)
     ((_, sent),) = webhook.calls
     document = json.loads(sent)
     assert document["title"].startswith("gpuops prod: run died: rotate night that began at 2026-11-23 06:30")
@@ -270,7 +270,7 @@ def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None
     RunWatch(told.way, "rotate night").begin()
     watch = RunWatch(told.way, "rotate day")
     watch.begin()
-    watch.ended(None)
+    watch.end(None)
     assert webhook.calls == []
 
 
@@ -287,7 +287,7 @@ def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Pat
 
     for each in (interrupted, interrupted_later):
         with pytest.raises(KeyboardInterrupt):
-            watched(told.way, "rotate night", agreed, each)
+            run_watched(told.way, "rotate night", agreed, each)
     assert [receipt.accepted for receipt in flush(told.way)] == [1]
 
 

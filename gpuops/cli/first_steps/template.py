@@ -12,7 +12,7 @@ from gpuops.cli.commands import VerbTable
 from gpuops.errors import UsageError
 from gpuops.files.file import is_missing, read_bytes, read_text
 from gpuops.files.private_file import write_private
-from gpuops.files.templates import FOLDER, described, templates
+from gpuops.files.templates import FOLDER, describe_template, templates
 
 if TYPE_CHECKING:
     from gpuops.report.layout import Shown
@@ -34,7 +34,7 @@ def template_list() -> None:
     """
     from gpuops.report.first_steps.manual import TemplateListDocument
 
-    descriptions = {name: described(_text(name)) for name in templates()}
+    descriptions = {name: describe_template(_text(name)) for name in templates()}
     output.show(_list(descriptions), TemplateListDocument(descriptions))
 
 

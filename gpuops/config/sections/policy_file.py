@@ -36,7 +36,7 @@ from gpuops.model.window import Window
 SLOT_MINUTES = 15
 """A forecast is made of quarters of an hour; the desktops that come back within one need about as long."""
 MOST_AHEAD_MINUTES = 4 * 60
-"""The farthest that `ahead_min` may look; farther, desktops would run half a day for nobody."""
+"""The limit of `ahead_min`; with more, desktops would run half a day without a user."""
 
 _Askable = Literal["console", "cpu", "counters", "nvidia-smi", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
@@ -72,7 +72,7 @@ class ReadySection(Section):
 
     def __post_init__(self) -> None:
         if self.zone is not UNSET and self.ahead_min is None:
-            raise Mistaken("`zone` is that of a forecast, and there is none", "add ahead_min: 60, or leave `zone` out")
+            raise Mistaken("`zone` needs a forecast (`ahead_min`)", "add ahead_min: 60, or leave `zone` out")
 
     def ahead(self) -> ReadyAhead | None:
         if self.ahead_min is None:

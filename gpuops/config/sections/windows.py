@@ -148,7 +148,7 @@ def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
 
 
 def _same_day(first: Window, second: Window) -> str:
-    """A weekday or a date on which both open; empty = there is none."""
+    """Return a weekday or a date on which both open; '' if there is no such day."""
     weekdays = [str(day) for day in Weekday if day in first.weekdays & second.weekdays]
     explicit = sorted(day for day in first.also_on | second.also_on if first.opens_on(day) and second.opens_on(day))
     return next(iter([*weekdays, *map(str, explicit)]), "")

@@ -68,7 +68,7 @@ def _is_host(text: str | None) -> bool:
 def _told(text: str) -> str:
     """The text without a user and a password: what stands behind the last @, up to a query.
 
-    Without an @ a colon may part a user from a password, unless a port or nothing follows it: then none of it is told.
+    Without an @, a colon may separate a user from a password, unless a port or nothing follows: then nothing is shown.
     """
     _, at, host = text.rpartition("@")
     host = re.split(r"[?#]", host)[0]

@@ -72,7 +72,7 @@ class BrokerDestination:
 
 
 def broker_destination(name: str, entry: BrokerEntry, environ: Mapping[str, str]) -> BrokerDestination:
-    """The broker of a target. Raises TargetError for a thumbprint that is none."""
+    """Return the broker of a target. Raises TargetError for a malformed thumbprint."""
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     ca_file = entry.ca_file or (Path(bundle) if bundle else None)
     pin = sha256_of(entry.thumbprint, f"targets.{name}.broker.thumbprint") if entry.thumbprint is not None else None
@@ -91,11 +91,11 @@ def broker_destination(name: str, entry: BrokerEntry, environ: Mapping[str, str]
 def broker_login(
     where: BrokerDestination, environ: Mapping[str, str], ask: Callable[[str], str] | None
 ) -> BrokerTarget:
-    """The broker with its password. `ask` prompts a person, None = nobody is there.
+    """Return the broker with its password. `ask` prompts a person; None = no terminal.
 
     The password is in the file that GPUOPS_BROKER_PASSWORD_FILE names, in GPUOPS_BROKER_PASSWORD, in the entry's
-    `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, and when there
-    is none.
+    `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, and without any
+    source.
     """
     server = Target(
         host=where.address.host,

@@ -77,9 +77,9 @@ class Destination:
     notify: NotifySettings | None = None
     """Where notices of its runs are sent; None = nowhere."""
     idle_command: tuple[str, ...] | None = None
-    """The command that tells which desktops are used; None = there is none."""
+    """The command that reports which desktops are used; None = no command."""
     broker: BrokerDestination | None = None
-    """The connection broker that hands its desktops out; None = there is none."""
+    """The connection broker that assigns its desktops; None = no broker."""
     guest: GuestEntry | None = None
     """The login to guests of its VMs that the target names; None = it names none."""
     measurements: MeasurementSettings = UNSAID
@@ -91,8 +91,8 @@ class Destination:
 def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
     """What to warn of, None = the certificate is verified. Raises NotTrusted for a password sent in the clear.
 
-    `guarded` is a run that changes many desktops and has nobody to see a warning: refused (Refused), unless somebody
-    `decided` it where the run is written down, as the target's own `verify = false` does.
+    `guarded` is an unattended run that changes many desktops: refused (Refused), unless the admin `decided` it where
+    the run is configured, for example with `verify = false` of the target.
     """
     if isinstance(where, Simulated) or (where.verify and _protected(where)):
         return None
@@ -103,7 +103,7 @@ def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = Fals
         )
     if guarded and not decided and not where.insecure_by_target:
         raise Refused(
-            f"{where.verify_origin} is refused for an unattended rotation: nobody would see the warning",
+            f"{where.verify_origin} is refused for an unattended rotation: no admin would see the warning",
             hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
         )
     return f"the certificate of {where.address} is not verified ({where.verify_origin})"

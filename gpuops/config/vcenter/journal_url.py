@@ -27,7 +27,7 @@ _SEVERAL_HOSTS: Final = re.compile(r"(?P<before>\w+(\+\w+)?://([^@/?#]*@)?)(?P<w
 _HOST: Final = re.compile(r"(?:(?P<name>[^\[\]:]*)|\[(?P<address>[0-9a-fA-F:.]+)\])(?::(?P<port>[0-9]*))?")
 """One of libpq's list, with a port of its own (PostgreSQL documentation, Connection URIs)."""
 _SECRET: Final = re.compile("password|secret|^scram_", re.IGNORECASE)
-"""Names of libpq's parameters that are secrets themselves, as `password` and `sslpassword` are; `passfile` is none."""
+"""Names of libpq's parameters that are secrets, such as `password` and `sslpassword`, but not `passfile`."""
 
 
 def holds_password(text: str) -> bool:
@@ -47,7 +47,7 @@ def parsed(text: str) -> URL:
     url = _url(text)
     if url is None or url.drivername not in ("postgresql", "postgres", _DRIVER) or not url.database:
         raise UsageError(
-            "the URL of the journal is none of a PostgreSQL database",
+            "the URL of the journal is not the URL of a PostgreSQL database",
             hint="write it as postgresql://gpuops@db.example.com/gpuops; the password belongs in ~/.pgpass",
         )
     if "@" in f"{url.host}{url.database}":  # the rest of a password, which would be called a host and be printed
@@ -103,14 +103,17 @@ def _decoded(url: URL) -> URL:
         return url
     host = unquote(url.host, errors="strict")
     if not host.isprintable():
-        raise ValueError("a host of characters that nobody can read")
+        raise ValueError("a host of characters that cannot be printed")
     port = {"port": str(url.port)} if url.port is not None else {}
     bare = URL.create(url.drivername, url.username, url.password, database=url.database)
     return bare.update_query_dict({"host": host, **port, **url.query})
 
 
 def _parameters(url: URL) -> Mapping[str, str]:
-    """What libpq is told: made by SQLAlchemy as for the connection, and read by libpq. Raises UsageError."""
+    """Return the parameters for libpq, made by SQLAlchemy as for the connection and parsed by libpq.
+
+    Raises UsageError.
+    """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from sqlalchemy.exc import ArgumentError
@@ -167,7 +170,7 @@ def _is_here(host: str, address: str) -> bool:
 
 
 def _refuse_weaker(parameters: Mapping[str, str]) -> None:
-    """A weaker mode than ours is not raised in silence: whoever wrote it expects a server that cannot prove itself."""
+    """Raise UsageError for a weaker mode than ours: its author expects a server without a valid certificate."""
     mode, origin = parameters.get("sslmode"), "the URL of the journal says sslmode"
     if mode is None:
         mode, origin = os.environ.get("PGSSLMODE"), "the environment says PGSSLMODE"

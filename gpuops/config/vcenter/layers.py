@@ -168,7 +168,7 @@ def _reader(text: str | None) -> BulkReader | None:
     try:
         return BulkReader(text) if text else None
     except ValueError:
-        raise UsageError("GPUOPS_READER is none of the readers", hint="set it to auto, soap or json") from None
+        raise UsageError("GPUOPS_READER is not a reader", hint="set it to auto, soap or json") from None
 
 
 def _secret(environ: Mapping[str, str], variable: str) -> Secret | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
-    """The target with its password. `ask` prompts a person, None = nobody is there.
+    """Return the target with its password. `ask` prompts a person; None = no terminal.
 
     Raises TargetError for a source that cannot be read, and when there is no user name or no password.
     """
@@ -55,9 +55,9 @@ _LIMIT_BYTES: Final = 65536
 
 
 def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
-    """The password, from the first source that has one; `ask` prompts a person, None = nobody is there.
+    """Return the password, from the first source that has one; `ask` prompts a person; None = no terminal.
 
-    Raises TargetError for a source that is named and cannot be read, and when there is none at all.
+    Raises TargetError for a configured source that cannot be read, and without any source.
     """
     if destination.password is not None:
         return destination.password
@@ -119,7 +119,9 @@ def read_password_file(
 
 
 def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
-    """As ssh does with keys. A file of somebody else may be shared with our group: that is how a service gets one.
+    """Refuse a password file that others can read, as ssh does with keys.
+
+    A file of another user may be readable for our group: services get their files that way.
 
     A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
     shows as a group's right to read.
@@ -133,9 +135,9 @@ def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
 def credential_file(
     usual: str, configured_name: str | None, entry: str, target: str | None, environ: Mapping[str, str]
 ) -> Path | None:
-    """systemd's LoadCredential=: that which the `entry` names, else `USUAL-TARGET`, else `USUAL`; None = none is there.
+    """Return the file of LoadCredential= in systemd: the one named by the `entry`, else `USUAL-TARGET`, else `USUAL`.
 
-    Raises TargetError where the entry names one and this is no unit.
+    None = no such file. Raises TargetError if the entry names one and this process is not a unit.
     """
     folder = environ.get("CREDENTIALS_DIRECTORY")
     if configured_name is not None and folder is None:
@@ -175,7 +177,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
 def guest_login(
     environ: Mapping[str, str], target: str | None = None, entry: GuestEntry | None = None
 ) -> GuestLogin | None:
-    """The user of GPUOPS_GUEST_USERNAME, else of the entry of that target, with its password; None = nobody is named.
+    """Return the user of GPUOPS_GUEST_USERNAME, else of that target's entry, with its password; None = no user.
 
     The password is in the file that GPUOPS_GUEST_PASSWORD_FILE names, in GPUOPS_GUEST_PASSWORD, in the entry's
     `password_file`, or in a systemd credential; another user is not given what the entry names.

@@ -38,7 +38,7 @@ def _from_the_root(folder: Path) -> Path:
 def _known_counters(names: tuple[str, ...]) -> tuple[str, ...]:
     unknown = next((name for name in names if name not in _KNOWN), None)
     if unknown is not None:
-        raise ValueError(f"{unknown!r} is none of the counters that are kept: {', '.join(_KNOWN)}")
+        raise ValueError(f"{unknown!r} is not one of the counters that are kept: {', '.join(_KNOWN)}")
     return names
 
 

@@ -71,7 +71,7 @@ def shown(entry: str, url: Secret | None) -> str:
     named = entry if _NAMED.fullmatch(entry) else ""
     if url is None:
         return named or "mailto"
-    scheme, address_part, _ = url.reveal().partition("://")  # without the mark it is none, and the whole may be a token
+    scheme, address_part, _ = url.reveal().partition("://")  # without the mark it is no URL, and may be a token
     scheme = scheme.lower() if address_part and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "?"
     host = ""
     if scheme in _HOST_IS_A_HOST:

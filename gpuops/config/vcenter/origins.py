@@ -133,7 +133,7 @@ class TargetLines:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """Who may say a setting: the layers with the names they use, then the target's entry in the file."""
+    """The sources of a setting: the layers with their names for it, then the target's entry in the file."""
 
     layers: tuple[tuple[Layer, Mapping[str, str]], ...]
     named: NamedTarget | None
@@ -141,14 +141,14 @@ class _Sources:
     lines: TargetLines
 
     def origin(self, key: str, attribute: str = "") -> str:
-        """Who says it first; the default where nobody does. `attribute` is what a layer calls it."""
+        """Return the first source that has the setting, or the default. `attribute` is its name in a layer."""
         attribute = attribute or key
         source_names = next((names for layer, names in self.layers if getattr(layer, attribute) is not None), None)
         return source_names[attribute] if source_names is not None else self.in_file(key)
 
     @property
     def fleet(self) -> str:
-        """Where the database of `[fleet]` is said."""
+        """Return the place of the database of `[fleet]`."""
         return self.lines.place("fleet", "url")
 
     def in_file(self, key: str) -> str:
@@ -182,7 +182,7 @@ def _named_by(flags: Flags, environ: Mapping[str, str]) -> str:
 def _layers(
     flags: Flags, environ: Mapping[str, str], where: Destination | None, host: str
 ) -> tuple[tuple[Layer, Mapping[str, str]], ...]:
-    """As `sources` has them: `user@` in an address is said by whoever says the address."""
+    """Return the layers in the order of `sources`: `user@` in an address has the source of the address."""
     layers = (flag_layer(flags), gpuops_layer(environ), vmware_layer(environ), govc_layer(environ))
     if where is None:
         return tuple(zip(layers[:2], _NAMES[:2], strict=True))

@@ -198,7 +198,7 @@ def _near(text: str, configuration: NamedTargets) -> str:
 def _way(target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
     named, address = target_choice.named, target_choice.address
     usable = [layer.about(address) for layer in layers]
-    # user@ in an address is said by whoever said the address
+    # user@ in an address has the rank of the layer with the address
     usable.insert(
         target_choice.named_by + 1, Layer("the address", username=address.username, password=address.password)
     )
@@ -253,7 +253,7 @@ def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, s
 
 
 def _is_own_login(username: str | None, named: NamedTarget) -> bool:
-    """Whether the login is the one that the target's password is of; a target without a user says nobody's."""
+    """Return whether the target's password is for this login; without a user in the target, it is for any login."""
     return username is None or named.username is None or username.casefold() == named.username.casefold()
 
 
@@ -262,7 +262,7 @@ def _names_password(named: NamedTarget) -> bool:
 
 
 def notify_settings(flag: str | None, environ: Mapping[str, str], configuration: NamedTargets) -> NotifySettings | None:
-    """The receivers of the target that the user names, or of the file's default one; None = there are none."""
+    """Return the receivers of the named target, or of the file's default one; None = no receivers."""
     name = label(flag, environ, configuration.default)
     return _notify(name, configuration.targets.get(name)) if name is not None else None
 

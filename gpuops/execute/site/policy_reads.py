@@ -41,7 +41,7 @@ def with_policy_reads(
     if policy.needs_tags:
         inventory = vcenter.with_tags(inventory, vms)
     candidates = inventory.vms.values() if vms is None else [inventory.vms[ref] for ref in vms if ref in inventory.vms]
-    measured = policy.measured(candidates)
+    measured = policy.running_by_counters(candidates)
     if measured:
         inventory = vcenter.with_counters(inventory, measured, policy.counters, policy.counters_for_s)
     smi = policy.by_vgpu_use(candidates) if vgpu_use is not None else ()
@@ -53,7 +53,7 @@ def with_policy_reads(
         gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(candidates)}
         inventory = with_gates(inventory, gated, gates)
         sources = {**sources, Source.BROKER: gates} if gates is not None else sources
-    inventory = _with_sessions(inventory, policy.judged(candidates) if sources else (), sources)
+    inventory = _with_sessions(inventory, policy.running_in_pools(candidates) if sources else (), sources)
     inventory = _with_machines_not_found(inventory, sources.get(Source.BROKER))
     return _with_guest_sessions(inventory, policy, candidates, sources.get(Source.SESSIONS))
 
@@ -106,7 +106,7 @@ def _with_guest_sessions(
 
     No other guest is entered: the login may not exist there, and a refused login counts towards a lockout.
     """
-    refs = policy.judged(candidates) if guests is not None else ()
+    refs = policy.running_in_pools(candidates) if guests is not None else ()
     pooled = [(vm, policy.pool_of(vm)) for vm in (inventory.vms[ref] for ref in sorted(refs))]
     vms_with_rule = [(vm, pool.idle) for vm, pool in pooled if pool is not None and Source.SESSIONS in pool.idle.needed]
     if guests is None or not vms_with_rule:

@@ -1,1 +1,1 @@
-"""Desktops as a broker and the sources of idleness tell of them."""
+"""Desktops as the broker and the sources of idleness report them."""

@@ -1,6 +1,6 @@
-"""What a connection broker tells of its desktop pools, machines and sessions; it names no user.
+"""The desktop pools, machines and sessions of a connection broker, without any user's name.
 
-Only whether somebody has a session is asked for: who it is stays with the broker.
+gpuops asks only whether a session exists; its user's name stays with the broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PoolKind(StrEnum):
 
 
 class DesktopPowerPolicy(StrEnum):
-    """What the broker does with machines that nobody uses."""
+    """What the broker does with unused machines."""
 
     NONE = "none"
     ALWAYS_ON = "always on"
@@ -52,7 +52,7 @@ class DesktopPool:
     after_logoff: AfterLogoff | None = None
     enabled: bool | None = None
     spare_machines: int | None = 0
-    """How many machines that nobody uses the broker keeps powered on, whatever the power policy; None = unknown."""
+    """How many unused machines the broker keeps powered on, whatever the power policy; None = unknown."""
 
     @property
     def refusal(self) -> str | None:
@@ -94,7 +94,7 @@ class DesktopMachine:
     """The broker's word: AVAILABLE, CONNECTED, DISCONNECTED, MAINTENANCE ..."""
     in_maintenance: bool | None = None
     session: str | None = None
-    """Id of the session on it; None = there is none, or it is not told."""
+    """Id of the session on it; None = no session, or unknown."""
     vcenter: str | None = None
     """The broker's id of the vCenter that its VM is in."""
     managed: bool = True
@@ -159,7 +159,7 @@ class BrokerIdentity:
 
 
 class DesktopBroker(Protocol):
-    """Whoever hands desktops out to users.
+    """The connection broker, which assigns desktops to users.
 
     Reads raise NotConnected in its kinds and NoPermission. Both changes also raise OutcomeUnknown where the reply was
     lost; they return why the broker did not do it, by the id of the machine, for those where it did not.
@@ -174,7 +174,7 @@ class DesktopBroker(Protocol):
         ...
 
     def machine(self, identity: str) -> DesktopMachine | None:
-        """The machine of that id, as it is now; None = there is none."""
+        """Return the machine of that id, as it is now; None if it does not exist."""
         ...
 
     def vcenters(self) -> tuple[BrokerVcenter, ...]:

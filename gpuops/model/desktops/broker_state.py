@@ -44,24 +44,24 @@ def pool_states(
     sessions: Sequence[DesktopSession],
     matched: Iterable[str],
 ) -> tuple[PoolState, ...]:
-    """Each pool with its numbers, by name; `matched` are the ids of the machines whose VM was found."""
-    found = set(matched)
+    """Return each pool with its numbers, by name; `matched` are the ids of the machines whose VM was found."""
+    matched_ids = set(matched)
     return tuple(
-        _state(pool, [each for each in machines if each.pool == pool.id], sessions, found)
+        _state(pool, [machine for machine in machines if machine.pool == pool.id], sessions, matched_ids)
         for pool in sorted(pools, key=lambda pool: (pool.name, pool.id))
     )
 
 
 def _state(
-    pool: DesktopPool, machines: Sequence[DesktopMachine], sessions: Sequence[DesktopSession], found: set[str]
+    pool: DesktopPool, machines: Sequence[DesktopMachine], sessions: Sequence[DesktopSession], matched_ids: set[str]
 ) -> PoolState:
-    own = {each.id for each in machines}
-    here = [each for each in sessions if each.machine in own]
+    machine_ids = {machine.id for machine in machines}
+    pool_sessions = [session for session in sessions if session.machine in machine_ids]
     return PoolState(
         pool,
         len(machines),
-        len(own & found),
-        sum(each.in_maintenance is True for each in machines),
-        len(here),
-        sum(each.state is not SessionState.DISCONNECTED for each in here),
+        len(machine_ids & matched_ids),
+        sum(machine.in_maintenance is True for machine in machines),
+        len(pool_sessions),
+        sum(session.state is not SessionState.DISCONNECTED for session in pool_sessions),
     )

@@ -1,4 +1,4 @@
-"""Where it is looked whether a desktop is used, and what is told of its sessions."""
+"""The sources of facts about the use of a desktop, and the facts about its sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source(StrEnum):
     NVIDIA_SMI = "nvidia-smi"
     """How much its vGPUs are used, as the own nvidia-smi of its host tells it."""
     GUEST = "guest"
-    """What VMware Tools tell of the state of the guest."""
+    """The state of the guest as VMware Tools report it."""
     SESSIONS = "sessions"
     """Sessions in the guest, as guest operations list them."""
     BROKER = "broker"
@@ -35,13 +35,13 @@ class Source(StrEnum):
 
 
 SESSION_SOURCES: Final = (Source.SESSIONS, Source.BROKER, Source.COMMAND)
-"""Those that tell of sessions: `Vm.sessions` has them."""
+"""The sources of facts about sessions: `Vm.sessions` has them."""
 
 BY_DEFAULT: Final = frozenset({Source.CPU, Source.CONSOLE})
 """What must be known of a desktop where its pool does not say it."""
 
 SESSIONS_FRESH_S: Final = 300
-"""How old what is told of sessions may be. Our own figure."""
+"""How old facts about sessions may be. Our own figure."""
 
 
 VGPU_USE_FRESH_S: Final = 30 * 60
@@ -74,7 +74,7 @@ class VgpuUse:
 )
 @dataclass(frozen=True, slots=True)
 class SessionCount:
-    """What one source tells of the sessions of a VM: numbers and ages, never who."""
+    """The sessions of a VM as one source reports them: numbers and ages, never users."""
 
     count: int | None
     """How many there are; None = it does not tell how many."""
@@ -83,7 +83,7 @@ class SessionCount:
     asked: datetime
     """When it was asked, by vCenter's clock as the snapshot has it."""
     age_s: int = 0
-    """How old the fact was when it was told."""
+    """How old the fact was when the source reported it."""
     oldest_s: int | None = None
     """How long the oldest of the sessions is there; None = not told."""
     youngest_s: int | None = None
@@ -95,7 +95,7 @@ class SessionCount:
     def in_use(self, disconnected_timeout_s: int | None) -> bool | None:
         """Whether a session keeps the desktop; None = it does not tell.
 
-        With a timeout, sessions do not that are all disconnected for as long: as far as what is told is not old.
+        With a timeout, sessions that are all disconnected for as long do not count, unless the facts are too old.
         """
         if not self.used or disconnected_timeout_s is None or self.disconnected_s is None:
             return self.used

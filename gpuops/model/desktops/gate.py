@@ -1,4 +1,4 @@
-"""The gate of a connection broker before a desktop: closed, its machine is in maintenance and nobody is given it."""
+"""The gate of a connection broker before a desktop. If it is closed, the machine is in maintenance: no user gets it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuops.model.stored import stored_as
 @stored_as("Gate", closed="closed", machine="machine", refusal="refusal", spare_machines="spare_machines")
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What the broker tells of the gate of one VM at one moment."""
+    """The gate of one VM at one moment, as the broker reports it."""
 
     closed: bool | None
-    """Whether it gives the desktop to nobody; None = it does not tell."""
+    """Whether the broker assigns the desktop to no user; None = unknown."""
     machine: str = ""
     """The broker's id of the machine; empty = it is not known."""
     refusal: str = ""

@@ -104,7 +104,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """What is known of devices without vGPU profiles beyond what a host tells of them."""
+    """Facts about devices without vGPU profiles that a host does not report."""
 
     key: str
     name: str
@@ -153,9 +153,9 @@ class Catalog:
         return self._boards_by_pci.get((vendor_id, device_id, None))
 
     def device_model(self, vendor_id: int, device_id: int) -> DeviceModel | None:
-        """What is known of devices of that type, if no vGPU profile of them is known."""
-        known = (each for each in self.devices if each.vendor_id == vendor_id and device_id in each.device_ids)
-        return next(known, None)
+        """Return the facts about devices of that type, if no vGPU profile of them is known."""
+        models = (model for model in self.devices if model.vendor_id == vendor_id and device_id in model.device_ids)
+        return next(models, None)
 
     @cached_property
     def worked_out(self) -> dict[object, dict[object, object]]:

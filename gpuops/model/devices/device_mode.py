@@ -1,4 +1,4 @@
-"""Modes of DirectPath devices as vSphere 9.1 has them, and what a vCenter of that version tells of such a device."""
+"""Modes of DirectPath devices as vSphere 9.1 has them, and the facts about such a device in a vCenter 9.1."""
 
 from __future__ import annotations
 

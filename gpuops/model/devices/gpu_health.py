@@ -96,16 +96,16 @@ class GpuHealth:
         if self.is_row_remap_pending:
             yield "row remap pending"
 
-    def merged(self, other: GpuHealth) -> GpuHealth:
+    def merge(self, report: GpuHealth) -> GpuHealth:
         """Return what both answers of one nvidia-smi reported about the same GPU; the worse report counts."""
-        remaps = [each for each in (self.is_row_remap_pending, other.is_row_remap_pending) if each is not None]
-        actions = [each for each in (self.recovery_action, other.recovery_action) if each is not None]
+        remaps = [flag for flag in (self.is_row_remap_pending, report.is_row_remap_pending) if flag is not None]
+        actions = [action for action in (self.recovery_action, report.recovery_action) if action is not None]
         return replace(
             self,
-            is_lost=self.is_lost or other.is_lost,
-            requires_reset=self.requires_reset or other.requires_reset,
-            has_corrupt_inforom=self.has_corrupt_inforom or other.has_corrupt_inforom,
-            error=self.error or other.error,
+            is_lost=self.is_lost or report.is_lost,
+            requires_reset=self.requires_reset or report.requires_reset,
+            has_corrupt_inforom=self.has_corrupt_inforom or report.has_corrupt_inforom,
+            error=self.error or report.error,
             recovery_action=min(actions, key=lambda action: action is RecoveryAction.NONE, default=None),
             is_row_remap_pending=any(remaps) if remaps else None,
         )

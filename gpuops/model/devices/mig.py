@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import combinations
 
 from gpuops.model.devices.vgpu import Verified
 
@@ -77,52 +78,54 @@ class InstancePlacement:
         return self.start + self.profile.memory_slices
 
 
-def overlap(one: InstancePlacement, other: InstancePlacement) -> bool:
-    """Whether two instances would claim the same memory slice."""
-    return one.start < other.end and other.start < one.end
+def overlap(first: InstancePlacement, second: InstancePlacement) -> bool:
+    """Return whether two instances would claim the same memory slice."""
+    return first.start < second.end and second.start < first.end
 
 
 def fits(placements: Sequence[InstancePlacement], geometry: MigGeometry) -> bool:
-    """Whether these instances can exist on one GPU at once, at these places."""
+    """Return whether these instances can exist on one GPU at once, at these places."""
     return (
         len(placements) <= geometry.max_instances
         and sum(placement.profile.compute_slices for placement in placements) <= geometry.compute_slices
         and sum(placement.profile.variant.owns_media for placement in placements) <= 1
         and all(placement.start in placement.profile.starts for placement in placements)
-        and not any(overlap(one, other) for index, one in enumerate(placements) for other in placements[index + 1 :])
+        and not any(overlap(first, second) for first, second in combinations(placements, 2))
     )
 
 
-def free_starts(profile: InstanceProfile, taken: Sequence[InstancePlacement], geometry: MigGeometry) -> tuple[int, ...]:
-    """Every start at which one more instance of `profile` can be created beside the taken ones.
+def free_starts(
+    profile: InstanceProfile, placed: Sequence[InstancePlacement], geometry: MigGeometry
+) -> tuple[int, ...]:
+    """Return every start at which one more instance of `profile` fits next to the placed ones.
 
-    Which of them the host takes is not relied on (assumption: gpu-instance-start).
+    It is not assumed which of them the host takes (assumption: gpu-instance-start).
     """
-    return tuple(start for start in profile.starts if fits((*taken, InstancePlacement(profile, start)), geometry))
+    return tuple(start for start in profile.starts if fits((*placed, InstancePlacement(profile, start)), geometry))
 
 
-def arrangements(wanted: Sequence[InstanceProfile], geometry: MigGeometry) -> Iterator[tuple[InstancePlacement, ...]]:
-    """Every legal way to place exactly these instances, each once; nothing when they do not fit together."""
-    # Equal kinds side by side, so that swapping two of them is not counted as another arrangement.
-    ordered = sorted(wanted, key=lambda profile: (-profile.memory_slices, profile.name))
+def arrangements(profiles: Sequence[InstanceProfile], geometry: MigGeometry) -> Iterator[tuple[InstancePlacement, ...]]:
+    """Yield every legal way to place exactly these instances, each once; nothing if they do not fit together."""
+    # Equal profiles side by side, so that swapping two of them is not counted as another arrangement.
+    ordered = sorted(profiles, key=lambda profile: (-profile.memory_slices, profile.name))
     yield from _arrange(ordered, (), geometry)
 
 
 def fullest_sets(kinds: Sequence[InstanceProfile], geometry: MigGeometry) -> list[tuple[int, ...]]:
-    """Every set of GPU instances of these kinds beside which none of them fits; how many of each kind, in their order.
+    """Return every set of GPU instances of these kinds to which no further one fits, as counts in their order.
 
     Each smaller set fits too. Example: on A30, of 4g, 2g and 1g: (1, 0, 0), (0, 2, 0), (0, 1, 2) and (0, 0, 4).
     """
     fullest, to_extend = [], [(0,) * len(kinds)]
-    seen = set(to_extend)
+    known_counts = set(to_extend)
     while to_extend:
         counts = to_extend.pop()
-        larger = [(*counts[:at], count + 1, *counts[at + 1 :]) for at, count in enumerate(counts)]
-        fitting = [more for more in larger if more in seen or _can_exist(kinds, more, geometry)]
+        candidates = [(*counts[:at], count + 1, *counts[at + 1 :]) for at, count in enumerate(counts)]
+        fitting = [larger for larger in candidates if larger in known_counts or _can_exist(kinds, larger, geometry)]
         if not fitting:
             fullest.append(counts)
-        to_extend += [more for more in fitting if more not in seen]
-        seen.update(fitting)
+        to_extend += [larger for larger in fitting if larger not in known_counts]
+        known_counts.update(fitting)
     return sorted(fullest, reverse=True)
 
 
@@ -132,13 +135,13 @@ def _can_exist(kinds: Sequence[InstanceProfile], counts: Sequence[int], geometry
 
 
 def _arrange(
-    rest: Sequence[InstanceProfile], placed: tuple[InstancePlacement, ...], geometry: MigGeometry
+    remaining: Sequence[InstanceProfile], placed: tuple[InstancePlacement, ...], geometry: MigGeometry
 ) -> Iterator[tuple[InstancePlacement, ...]]:
-    if not rest:
+    if not remaining:
         yield placed
         return
-    profile = rest[0]
+    profile = remaining[0]
     twin = placed[-1] if placed and placed[-1].profile == profile else None
     for start in free_starts(profile, placed, geometry):
         if twin is None or start > twin.start:
-            yield from _arrange(rest[1:], (*placed, InstancePlacement(profile, start)), geometry)
+            yield from _arrange(remaining[1:], (*placed, InstancePlacement(profile, start)), geometry)

@@ -45,8 +45,8 @@ class DeviceKind(StrEnum):
 )
 @dataclass(frozen=True, slots=True)
 class OtherDevice:
-    """One such device of a host. A bulk read tells of GPUs, FPGAs and accelerators that can be passed through, and of
-    whatever is passed through; of NICs and storage controllers of the host itself `Hosts.with_other_devices` alone."""
+    """One such device of a host. A bulk read yields GPUs, FPGAs and accelerators that can be passed through, and all
+    devices that are passed through; only `Hosts.with_other_devices` yields NICs and storage controllers of the host."""
 
     address: PciAddress
     name: str
@@ -59,8 +59,7 @@ class OtherDevice:
     numa_node: int | None = None
     passthrough: Passthrough | None = None
     carries: tuple[str, ...] | None = None
-    """What the host itself has it for: `vmnic0 is an uplink of vSwitch0`; None = that was not asked, or not
-    all of it is told."""
+    """The host's own use of it: `vmnic0 is an uplink of vSwitch0`; None = not read, or not completely known."""
 
     @property
     def passed_through(self) -> bool:

@@ -74,9 +74,9 @@ def resolve(text: str, offered: Iterable[str]) -> str:
     names = sorted(set(offered))
     if text in names:
         return text
-    wanted = "_".join(text.lower().split())
-    matches = [name for name in names if name.lower() == wanted]
-    matches = matches or [name for name in names if without_brand(name) == without_brand(wanted)]
+    lowered = "_".join(text.lower().split())
+    matches = [name for name in names if name.lower() == lowered]
+    matches = matches or [name for name in names if without_brand(name) == without_brand(lowered)]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -84,30 +84,30 @@ def resolve(text: str, offered: Iterable[str]) -> str:
             f"vGPU profile {text!r} is offered under {len(matches)} names: {', '.join(matches)}",
             hint="name one of them in full",
         )
-    raise _unknown(text, wanted, names)
+    raise _unknown_profile(text, lowered, names)
 
 
 def without_brand(name: str) -> str:
-    """The name in lower case without `grid_` or `nvidia_`."""
+    """Return the name in lower case without `grid_` or `nvidia_`."""
     return _BRAND.sub("", name.lower())
 
 
 def near(text: str, offered: Iterable[str]) -> list[str]:
-    """The few offered names that are like the text, the most similar first, or none. `8q` is like all that end so."""
+    """Return up to three offered names that are like the text, the most similar first. `8q` is like all that end so."""
     from difflib import get_close_matches
 
     short: dict[str, list[str]] = {}
     for name in offered:
         short.setdefault(without_brand(name), []).append(name)
-    wanted = without_brand(text)
-    ends = sorted(key for key in short if key.endswith(f"-{wanted}"))[:3]
-    return [name for key in ends or get_close_matches(wanted, short, n=3) for name in short[key]]
+    base_name = without_brand(text)
+    ends = sorted(key for key in short if key.endswith(f"-{base_name}"))[:3]
+    return [name for key in ends or get_close_matches(base_name, short, n=3) for name in short[key]]
 
 
-def _unknown(text: str, wanted: str, names: list[str]) -> ProfileUnknown:
-    alike = near(wanted, names)
-    meant = f"; near: {', '.join(alike)}" if alike else ""
+def _unknown_profile(text: str, lowered: str, names: list[str]) -> ProfileUnknown:
+    alike = near(lowered, names)
+    suggestion = f"; near: {', '.join(alike)}" if alike else ""
     return ProfileUnknown(
-        f"no host offers a vGPU profile {text!r}{meant}",
+        f"no host offers a vGPU profile {text!r}{suggestion}",
         hint="gpuops inventory --hosts shows the profiles each host offers",
     )

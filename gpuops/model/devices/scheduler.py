@@ -1,4 +1,4 @@
-"""The vGPU scheduler of a physical GPU: how running vGPUs share its time, and how a driver branch is told so."""
+"""The vGPU scheduler of a physical GPU: how running vGPUs share its time, and the option for it by driver branch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpuops.model.stored import stored_as
 
 
 class SchedulerPolicy(StrEnum):
-    """Who gets the GPU's time (NVIDIA vGPU docs, scheduling policies)."""
+    """How vGPUs share the GPU's time (NVIDIA vGPU docs, scheduling policies)."""
 
     BEST_EFFORT = "best-effort"
-    """Whoever asks; what nobody asks for is lost to nobody."""
+    """Each vGPU that has work; no time is left unused."""
     EQUAL_SHARE = "equal-share"
     """The same for each running vGPU."""
     FIXED_SHARE = "fixed-share"
-    """1 / (maximum count of its type) for each vGPU, whoever else runs."""
+    """1 / (maximum count of its type) for each vGPU, however many others run."""
 
 
 class RoundRobin(StrEnum):

@@ -13,14 +13,14 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 ShareText = Annotated[Any, Meta(extra_json_schema={"type": ["number", "string"]})]
 
 
-def read_share(value: object, most: float = 1.0) -> tuple[float, bool]:
-    """The share, and whether it is written in percent. Raises ValueError."""
-    percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+def read_share(share: object, most: float = 1.0) -> tuple[float, bool]:
+    """Return the share, and whether it is written in percent. Raises ValueError."""
+    percent = _PERCENT.fullmatch(share.strip()) if isinstance(share, str) else None
     try:
-        number = float(percent[1]) / 100 if percent else float(str(value))
+        number = float(percent[1]) / 100 if percent else float(str(share))
     except ValueError:
         number = float("nan")
-    if isinstance(value, bool) or not isfinite(number):
+    if isinstance(share, bool) or not isfinite(number):
         raise ValueError("is no share: write it as 0.7, or as 70%")
     if most < number <= 100 and percent is None:
         raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {number:g}%")

@@ -22,7 +22,7 @@ class ContainerState:
 
     state: ContainerPhase
     exit_code: int | None = None
-    """0 to 255, as the runtime ended; None = it runs, or nobody saw how it ended: its guest went down meanwhile."""
+    """0 to 255, as the runtime ended; None = it runs, or its end was not seen because its guest went down meanwhile."""
     began: datetime | None = None
     ended: datetime | None = None
     asked_to_end: bool = False
@@ -35,7 +35,7 @@ class CheckpointEnd:
 
     saved: bool
     reason: str = ""
-    """Why it was not, in one line, as the guest tells it: whoever shows it makes it harmless."""
+    """Why it was not, in one line of the guest; code that prints it must escape it."""
 
     def __bool__(self) -> bool:
         return self.saved

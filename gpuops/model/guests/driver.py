@@ -54,26 +54,26 @@ class CudaMinimum:
 
 @dataclass(frozen=True, slots=True)
 class DriverTables:
-    """NVIDIA's tables, as far as the catalogue has them."""
+    """The tables of NVIDIA that the catalogue holds."""
 
     pairs: tuple[VgpuPairs, ...]
     windows: tuple[WindowsNumbers, ...]
     cuda: tuple[CudaMinimum, ...]
 
     def guests_of(self, host: int) -> VgpuPairs | None:
-        """What a vGPU manager of that branch takes; None = no page is known."""
-        return next((each for each in self.pairs if each.host == host), None)
+        """Return the guest drivers that a vGPU manager of that branch supports; None = no page is known."""
+        return next((pair for pair in self.pairs if pair.host == host), None)
 
     def branch_of(self, driver: str, system: GuestSystem) -> int | None:
-        """The branch of a guest's driver: 525 of `525.60.13` on Linux and of `527.41` on Windows; None = not known."""
+        """Return the branch of a guest driver: 525 of `525.60.13` on Linux, `527.41` on Windows; None = unknown."""
         version = version_of(driver)
         if version is None:
             return None
         if system is GuestSystem.LINUX:
             return version[0]
-        return next((each.branch for each in self.windows if each.first <= version[0] <= each.last), None)
+        return next((numbers.branch for numbers in self.windows if numbers.first <= version[0] <= numbers.last), None)
 
     def cuda_minimum(self, cuda: tuple[int, ...]) -> CudaMinimum | None:
-        """What that CUDA release needs; None = no page is known."""
-        found = (each for each in self.cuda if each.major == cuda[0] and each.minor in (None, *cuda[1:2]))
-        return next(found, None)
+        """Return the drivers that a CUDA release needs; None = no page is known."""
+        minima = (minimum for minimum in self.cuda if minimum.major == cuda[0] and minimum.minor in (None, *cuda[1:2]))
+        return next(minima, None)

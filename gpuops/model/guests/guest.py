@@ -1,4 +1,4 @@
-"""What a guest tells of its GPUs and of the software on top of them, and how it was asked. None = it does not tell."""
+"""The GPUs of a guest and the software for them, as the guest reports them, and how it was read. None = unknown."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class GuestReply:
 
     text: str | None
     why_not: str = ""
-    """Why there is none,"""
+    """Why it could not be read,"""
     next_move: str = ""
     """and what to do about it."""
     before: datetime | None = None

@@ -4,7 +4,7 @@ A series is named by what it is of and the counter: `vm:cpu.ready.summation`. Of
 
     vm          the VM itself
     host        the host that it runs on
-    gpu         the GPU of the host that has its vGPU; of several vGPUs none is told apart
+    gpu         the GPU of the host that has its vGPU; several vGPUs are not kept apart
     neighbours  the other VMs on that GPU together
 
 Units are those of the counters (`gpuops.model.measurements.measurement`): percentages in hundredths, kB, kB/s, ms.
@@ -134,7 +134,7 @@ class LabelledCase:
 
 
 def plain(case: LabelledCase) -> dict[str, Any]:
-    """The case as a line of a file of cases has it; `gpuops.config.case_file` reads it."""
+    """Return the case as a line of a file of cases, which `gpuops.config.case_file` reads."""
     facts = to_stored(case.case.facts)
     return {
         "name": case.name,
@@ -142,7 +142,7 @@ def plain(case: LabelledCase) -> dict[str, Any]:
         "step_s": case.case.step_s,
         "facts": {name: value for name, value in facts.items() if value is not None},
         "series": {
-            name: [None if value != value else value for value in values.tolist()]  # NaN alone is not itself
-            for name, values in case.case.series.items()
+            name: [None if value != value else value for value in samples.tolist()]  # NaN alone is not itself
+            for name, samples in case.case.series.items()
         },
     }

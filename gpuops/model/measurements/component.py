@@ -13,7 +13,7 @@ class Component(StrEnum):
     NOISY_NEIGHBOUR = "noisy-neighbour"
     """Others on its GPU take what it wants."""
     SCHEDULER = "scheduler"
-    """Equal or fixed share keeps it from time of the GPU that nobody uses."""
+    """Equal or fixed share keeps it from time of the GPU that no other vGPU uses."""
     LICENCE = "licence"
     """Its vGPU has no licence and runs at reduced speed."""
     THROTTLING = "throttling"
@@ -39,7 +39,7 @@ class Component(StrEnum):
 
 
 COMPONENTS: Final[tuple[Component, ...]] = tuple(Component)
-FAULTS: Final[tuple[Component, ...]] = tuple(each for each in Component if each is not Component.NONE)
+FAULTS: Final[tuple[Component, ...]] = tuple(component for component in Component if component is not Component.NONE)
 WORDS: Final = {
     Component.NONE: "nothing that counters show",
     Component.NOISY_NEIGHBOUR: "noisy neighbour on the GPU",

@@ -66,7 +66,7 @@ SMI_VM_COUNTERS: Final = (
     "smi.vgpu.encoder.latest",
     "smi.vgpu.licensed.latest",
 )
-"""What a host's own nvidia-smi tells of a VM's vGPUs: the most of several; licensed = 1 if all of them are, or 0."""
+"""Readings of a VM's vGPUs by its host's nvidia-smi: the highest of several; licensed = 1 if all of them are, or 0."""
 SMI_GPU_COUNTERS: Final = (
     "smi.gpu.utilization.latest",
     "smi.gpu.clock.latest",
@@ -77,7 +77,7 @@ SMI_GPU_COUNTERS: Final = (
     "smi.gpu.slowedByHeat.latest",
     "smi.gpu.slowedByPower.latest",
 )
-"""What it tells of each GPU; slowed = 1, not slowed = 0."""
+"""Readings of each GPU by nvidia-smi; slowed = 1, not slowed = 0."""
 SMI_POWER_LIMIT: Final = "smi.gpu.powerLimit.latest"
 """The limit of power of each GPU in watts, which diagnoses have as a fact and not as a series."""
 
@@ -98,7 +98,7 @@ class CounterWindow:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What vCenter tells of one VM or host: the values of each series at the same moments."""
+    """Samples of one VM or host in vCenter: the values of each series at the same moments."""
 
     entity: str
     """Its managed object id."""
@@ -155,7 +155,7 @@ class StoredTier:
     blocks: int
     stored_bytes: int
     since: datetime | None
-    """Where its oldest block begins; None = there is none."""
+    """The begin of its oldest block; None = no blocks."""
 
 
 @dataclass(frozen=True, slots=True)

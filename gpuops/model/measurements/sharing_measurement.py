@@ -103,44 +103,43 @@ class SchedulerBefore:
 @stored_as("SharingMeasurement", id="id", wish="wish", made="made", done="done", before="before")
 @dataclass(frozen=True, slots=True)
 class SharingMeasurement:
-    """One that was begun, as the state directory keeps it."""
+    """A measurement that was begun, as the state directory keeps it."""
 
     id: str
     """Eight hexadecimal digits, drawn for it; the names of its VMs have it."""
     wish: MeasureWish
     made: int = 0
-    """So many VMs were to be made, before the first of them was asked for."""
+    """The number of VMs to make, noted before the first request."""
     done: tuple[MeasuredCount, ...] = ()
     before: SchedulerBefore | None = None
-    """What is set back at last, and the GPU that is measured until then; None = nobody changes it."""
+    """The scheduler to restore at the end, and the measured GPU; None = the scheduler is not changed."""
 
     @property
     def marker(self) -> str:
-        """What the notes of its VMs say: only a VM with that, and with such a name, is removed."""
+        """Return the text in the notes of its VMs: only a VM with this text, and with such a name, is removed."""
         return f"Made by gpuops size --measure, measurement {self.id}; it is removed when that ends."
 
     def name(self, number: int) -> str:
-        """Of its VM with that number, from 1 on."""
+        """Return the name of its VM with that number, from 1 on."""
         return f"{PREFIX}{self.id}-{number:02d}"
 
     def owns(self, name: str) -> bool:
-        """Whether a VM has the name of one that it made. One that somebody cloned of it has its notes, and another
-        name."""
+        """Return whether a VM has the name of one that it made. A clone of such a VM has its notes, not its name."""
         return any(name == self.name(number) for number in range(1, self.made + 1))
 
-    def measured(self, scheduler: SchedulerPolicy, sharers: int) -> MeasuredCount | None:
-        """What so many took that shared the GPU; None = that is still to be measured, or has failed."""
+    def measured_count(self, scheduler: SchedulerPolicy, sharers: int) -> MeasuredCount | None:
+        """Return the count of so many VMs that share the GPU; None = still to be measured, or failed."""
         key = (MeasuredDevice.SHARE, scheduler, sharers)
-        return next((each for each in self.done if each.times_s and _key(each) == key), None)
+        return next((count for count in self.done if count.times_s and _key(count) == key), None)
 
     def measured_whole(self, device: MeasuredDevice) -> MeasuredCount | None:
-        """What one took with a whole GPU, under whichever scheduler: nobody shares it."""
-        return next((each for each in self.done if each.times_s and each.device is device), None)
+        """Return the count of one VM with a complete GPU, under any scheduler, since the GPU is not shared."""
+        return next((count for count in self.done if count.times_s and count.device is device), None)
 
     def with_count(self, count: MeasuredCount) -> Self:
-        """The same, with what a count came to, in place of what it came to before."""
-        kept = tuple(each for each in self.done if _key(each) != _key(count))
-        return replace(self, done=(*kept, count))
+        """Return the same measurement with this count in place of an earlier one of the same key."""
+        other_counts = tuple(other_count for other_count in self.done if _key(other_count) != _key(count))
+        return replace(self, done=(*other_counts, count))
 
 
 def _key(count: MeasuredCount) -> tuple[MeasuredDevice, SchedulerPolicy, int]:

@@ -1,7 +1,7 @@
-"""What past nights and changes came to, as a journal tells it: who ran them, what was taken and is back, GPU-hours.
+"""Past nights and changes as a journal records them: their runs, the VMs taken and returned, GPU-hours.
 
 Moments are those that vCenter showed for a suspend or a start where the journal has them, else those at which gpuops
-noted the outcome. None is unknown: never zero.
+noted the outcome. None means unknown, never zero.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class GpuHours:
 
     @property
     def exact(self) -> float | None:
-        """The figure; None = only its bounds are known."""
+        """Return the figure; None = only its bounds are known."""
         return self.at_least if self.at_least == self.at_most else None
 
-    def __add__(self, other: GpuHours) -> GpuHours:
-        ends = self.at_most is not None and other.at_most is not None
+    def __add__(self, hours: GpuHours) -> GpuHours:
+        ends = self.at_most is not None and hours.at_most is not None
         return GpuHours(
-            self.at_least + other.at_least, (self.at_most or 0.0) + (other.at_most or 0.0) if ends else None
+            self.at_least + hours.at_least, (self.at_most or 0.0) + (hours.at_most or 0.0) if ends else None
         )
 
 
@@ -43,25 +43,25 @@ class HeldPeriod:
     """A time for which a night held a VM: a desktop suspended or shut down, an ML VM running."""
 
     begins: datetime | None
-    """None = no record tells."""
+    """None = not in the records."""
     ends: datetime | None = None
     """None = it has not ended, as far as the journal knows."""
     by_itself: bool = False
-    """Not by a step of gpuops: it ended at some moment before `ends`, when that was seen."""
+    """Whether it ended without a step of gpuops, at some moment before `ends`, when gpuops noticed it."""
 
     def hours(self, gpus: float | None) -> GpuHours:
-        """Of a VM with so many GPUs."""
+        """Return the GPU-hours of a VM with so many GPUs."""
         if gpus is None or self.begins is None or self.ends is None:
             return GpuHours(0.0, None)
         most = gpus * max((self.ends - self.begins).total_seconds(), 0.0) / 3600
         return GpuHours(0.0 if self.by_itself else most, most)
 
     def until(self, now: datetime) -> HeldPeriod:
-        """The part before this moment; one that has not ended is taken to go on until then."""
+        """Return the part before this moment; an open period counts until then."""
         return replace(self, ends=now if self.ends is None else min(self.ends, now))
 
     def since(self, moment: datetime) -> HeldPeriod:
-        """The part from this moment on."""
+        """Return the part from this moment on."""
         return self if self.begins is None else replace(self, begins=max(self.begins, moment))
 
 
@@ -75,7 +75,7 @@ class PastStep:
     ends: datetime | None = None
     """None = no outcome is known yet."""
     done: bool | None = None
-    """None = it goes on, or what became of it is not known."""
+    """None = it goes on, or its outcome is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class JobTime:
     """A time for which a job in a container was seen to run in a VM of a night."""
 
     owner: NotedOwner | None
-    """None = it says none, and the VM's own is not noted."""
+    """None = the job has no owner, and the VM's owner is not noted."""
     begins: datetime
     ends: datetime | None = None
     """None = it has not ended, as far as is known."""
@@ -102,7 +102,7 @@ class PastVm:
     gpus: float | None
     """The whole GPUs that its vGPUs amount to; None = it has none, or one that the catalogue does not know."""
     held: tuple[HeldPeriod, ...]
-    """In their order; none = the night did not take it."""
+    """In their order; empty = the night did not take it."""
     closed: bool
     """Whether it was seen as it was before the night."""
     given_up: bool = False
@@ -110,13 +110,15 @@ class PastVm:
     steps: tuple[PastStep, ...] = ()
     """In the order of their intents."""
     owner: NotedOwner | None = None
-    """Whose it was when the night took it; None = nobody asked, or an older gpuops did not note that."""
+    """Its owner when the night took it; None = not read, or not noted by an older gpuops."""
     jobs: tuple[JobTime, ...] = ()
     """Those of jobs that ran in it, by their begin, where `owner` is known and the book of jobs was read."""
 
     def parts(self, period: HeldPeriod) -> Iterator[tuple[PastVm, HeldPeriod]]:
-        """The period in parts, from its begin to its end: each with the VM as the owner's whose job ran then, or as it
-        is where none did. One whose begin or end is not known is whole: ask for that `until` now."""
+        """Yield the period in parts, each with the VM and the owner of the job that ran then, or the VM's own owner.
+
+        A period without a known begin or end stays in one part: pass the part `until` now.
+        """
         if period.begins is None or period.ends is None:
             yield self, period
             return
@@ -142,12 +144,12 @@ class PastVm:
 
     @property
     def back(self) -> bool:
-        """Whether what the night took is as it was before."""
+        """Return whether the VM is again as it was before the night."""
         return self.taken and not self.given_up and (self.closed or self.held[-1].ends is not None)
 
     @property
     def hours(self) -> GpuHours:
-        return total(each.hours(self.gpus) for each in self.held)
+        return total(period.hours(self.gpus) for period in self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +157,13 @@ class FreeGpus:
     """GPUs of one host that were free when a night began to use it."""
 
     gpus: float | None
-    """None = that could not be told."""
+    """None = unknown."""
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RunBy:
-    """Who started a run, as the operating system of its machine says; None = an older gpuops did not note that."""
+    """The user who started a run, by the operating system of its machine; None = not noted by an older gpuops."""
 
     user: str | None
     machine: str | None
@@ -181,7 +183,7 @@ class PastRun:
     by: RunBy
     begins: datetime
     ends: datetime | None
-    """None = it goes on, or was killed and nobody has ended it yet."""
+    """None = it goes on, or was killed and no later run has ended it yet."""
     cut_off: bool = False
     """Whether another run had to end it."""
 
@@ -199,14 +201,14 @@ class Incident:
 
 
 class PastOutcome(StrEnum):
-    """How a night or a change stands."""
+    """The state of a night or a change."""
 
     DONE = "done"
-    """A night: all that it took is back. A change: it ended."""
+    """A night: all VMs that it took are back. A change: it ended."""
     OPEN = "open"
     """Something is not back, or a run has not ended."""
     GIVEN_UP = "given up"
-    """Nothing is waited for any more, and a person gave up a part of it."""
+    """All VMs are back or given up, and a person gave up at least one."""
     NOTHING = "nothing taken"
     PARTLY = "partly done"
     """A change: it ended, and a step of it failed."""
@@ -215,7 +217,7 @@ class PastOutcome(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What a history is of."""
+    """The kind of an event in a history."""
 
     NIGHT = "night"
     CHANGE = "change"
@@ -228,7 +230,7 @@ class PastNight:
     kind: ClassVar[EventKind] = EventKind.NIGHT
 
     id: str
-    """As `rotate status` names it; of a return from markers alone, whose night no record tells, the id of its run."""
+    """The id in `rotate status`; for a return from markers alone, whose night is not recorded, the id of its run."""
     vcenter: str
     begins: datetime
     policy: str | None
@@ -238,20 +240,20 @@ class PastNight:
     vms: tuple[PastVm, ...]
     incidents: tuple[Incident, ...]
     by_markers: bool = False
-    """Whether the journal knows of its return alone."""
+    """Whether the journal holds only its return."""
     free: tuple[FreeGpus, ...] | None = None
-    """What was free on the hosts that it used; None = an older gpuops did not note that."""
+    """The free GPUs on the hosts that it used; None = not noted by an older gpuops."""
     back_by: datetime | None = None
     """When its desktops had to be back; None = its policy has no windows, or cannot be read."""
 
     @property
     def desktops(self) -> tuple[PastVm, ...]:
-        """Those that were taken."""
+        """Return the desktops that were taken."""
         return tuple(vm for vm in self.vms if vm.taken and not vm.is_ml)
 
     @property
     def ml(self) -> tuple[PastVm, ...]:
-        """Those that ran."""
+        """Return the ML VMs that ran."""
         return tuple(vm for vm in self.vms if vm.taken and vm.is_ml)
 
     @property
@@ -260,36 +262,36 @@ class PastNight:
 
     @property
     def outcome(self) -> PastOutcome:
-        taken = [vm for vm in self.vms if vm.taken]
-        if any(run.ends is None for run in self.runs) or not all(vm.back or vm.given_up for vm in taken):
+        taken_vms = [vm for vm in self.vms if vm.taken]
+        if any(run.ends is None for run in self.runs) or not all(vm.back or vm.given_up for vm in taken_vms):
             return PastOutcome.OPEN
-        if any(vm.given_up for vm in taken):
+        if any(vm.given_up for vm in taken_vms):
             return PastOutcome.GIVEN_UP
-        return PastOutcome.DONE if taken else PastOutcome.NOTHING
+        return PastOutcome.DONE if taken_vms else PastOutcome.NOTHING
 
     @property
     def harvested(self) -> GpuHours:
-        """What the ML VMs had."""
+        """Return the GPU-hours of the ML VMs."""
         return total(vm.hours for vm in self.ml)
 
     @property
     def given(self) -> GpuHours:
-        """What the desktops gave: from when each was suspended until it was back."""
+        """Return the GPU-hours of the desktops, each from its suspend until it was back."""
         return total(vm.hours for vm in self.desktops)
 
     @property
     def available(self) -> GpuHours:
-        """What could be had on the hosts that it used: what the desktops gave, and what was free there until the end
-        of the night."""
+        """Return the available GPU-hours on the hosts that it used: those of the desktops, and those of free GPUs there
+        until the end of the night."""
         ends = self._last_end()
         if self.free is None or ends is None:
             return self.given + GpuHours(0.0, None)
-        return self.given + total(HeldPeriod(each.since, ends).hours(each.gpus) for each in self.free)
+        return self.given + total(HeldPeriod(free_gpus.since, ends).hours(free_gpus.gpus) for free_gpus in self.free)
 
     def _last_end(self) -> datetime | None:
-        """When the last VM was as before; None = one is not, or none was taken."""
-        held = [vm.held[-1].ends for vm in self.vms if vm.taken]
-        return None if None in held else max((each for each in held if each is not None), default=None)
+        """Return when the last VM was back; None = a VM is not back, or no VM was taken."""
+        last_ends = [vm.held[-1].ends for vm in self.vms if vm.taken]
+        return None if None in last_ends else max((end for end in last_ends if end is not None), default=None)
 
     @property
     def share(self) -> float | None:
@@ -323,7 +325,7 @@ class PastChange:
             return PastOutcome.OPEN
         if self.run.cut_off:
             return PastOutcome.ABORTED
-        if any(each.what == GAVE_UP for each in self.incidents):
+        if any(incident.what == GAVE_UP for incident in self.incidents):
             return PastOutcome.GIVEN_UP
         return PastOutcome.PARTLY if self.failed else PastOutcome.DONE
 
@@ -333,7 +335,7 @@ GAVE_UP: Final = "given up"
 
 @dataclass(frozen=True, slots=True)
 class PastEvents:
-    """What was asked of a journal, newest first."""
+    """The events of a journal, newest first."""
 
     journal: str
     """The file, or the database without its password."""
@@ -343,27 +345,27 @@ class PastEvents:
     """So many older ones are not shown for the limit."""
 
     def only(self, *, since: datetime | None, kind: EventKind | None, limit: int | None) -> PastEvents:
-        """Those that began since then, of this kind, and no more than the limit in all."""
-        both: list[PastNight | PastChange] = [*self.nights, *self.changes]
-        wanted = [
-            each
-            for each in sorted(both, key=lambda each: each.begins, reverse=True)
-            if (since is None or each.begins >= since) and (kind is None or each.kind is kind)
+        """Return the events that began since then, of this kind, and at most `limit` in all."""
+        all_events: list[PastNight | PastChange] = [*self.nights, *self.changes]
+        matching_events = [
+            event
+            for event in sorted(all_events, key=lambda event: event.begins, reverse=True)
+            if (since is None or event.begins >= since) and (kind is None or event.kind is kind)
         ]
-        kept = wanted[:limit]
+        shown_events = matching_events[:limit]
         return PastEvents(
             self.journal,
-            tuple(each for each in kept if isinstance(each, PastNight)),
-            tuple(each for each in kept if isinstance(each, PastChange)),
-            len(wanted) - len(kept),
+            tuple(event for event in shown_events if isinstance(event, PastNight)),
+            tuple(event for event in shown_events if isinstance(event, PastChange)),
+            len(matching_events) - len(shown_events),
         )
 
     def of_vcenter(self, uuid: str) -> PastEvents:
-        """Those of one vCenter."""
+        """Return the events of one vCenter."""
         return replace(
             self,
-            nights=tuple(each for each in self.nights if each.vcenter == uuid),
-            changes=tuple(each for each in self.changes if each.vcenter == uuid),
+            nights=tuple(event for event in self.nights if event.vcenter == uuid),
+            changes=tuple(event for event in self.changes if event.vcenter == uuid),
         )
 
     @property
@@ -376,12 +378,12 @@ class PastEvents:
 
 
 def total(hours: Iterable[GpuHours]) -> GpuHours:
-    """The sum; as unknown as its parts."""
+    """Return the sum; as unknown as its parts."""
     return sum(hours, NO_HOURS)
 
 
 def share_of(harvested: GpuHours, available: GpuHours) -> float | None:
-    """The part of what could be had, 1 = all of it; None where either is not known, or nothing could be had."""
+    """Return the harvested share of the available hours, 1 = all; None if one is unknown, or nothing was available."""
     if harvested.exact is None or not available.exact:
         return None
     return harvested.exact / available.exact

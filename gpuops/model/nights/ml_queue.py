@@ -76,13 +76,13 @@ class GuestCommand:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a guest does to keep its work before it is stopped, and how long it is given for that."""
+    """How a guest saves its work before it is stopped, and how long that may take."""
 
     grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 0
     hook: GuestCommand | None = None
     """None = the guest is only asked to shut down."""
     every_s: Annotated[int, Meta(ge=1)] | None = None
-    """The guest keeps its work by itself so often, counted from its start; None = it does not, or nobody has said."""
+    """The guest saves its work by itself at this interval, counted from its start; None = it does not, or unknown."""
     withheld: Annotated[GuestCommand | None, NOT_IN_FILE] = None
     """The hook that a shared journal names, and no policy file of this machine: it is not run."""
 
@@ -90,31 +90,31 @@ class Checkpoint:
         if self.hook is not None and self.grace_s == 0:
             raise Mistaken("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
 
-    def within(self, own: Collection[GuestCommand]) -> Checkpoint:
-        """The same, without a hook that is not one of these."""
-        if self.hook is None or self.hook in own:
+    def within(self, allowed_hooks: Collection[GuestCommand]) -> Checkpoint:
+        """Return the same checkpoint, without its hook if that is not one of these."""
+        if self.hook is None or self.hook in allowed_hooks:
             return self
         return replace(self, hook=None, withheld=self.hook)
 
     def lost_s(self, started: datetime | None, now: datetime) -> float | None:
-        """The seconds of work that are lost when the VM is stopped now; None = not known when it was started."""
+        """Return the seconds of work that are lost if the VM is stopped now; None = its start is not known."""
         if self.hook is not None:
-            return 0.0  # it keeps its work before it is stopped
+            return 0.0  # it saves its work before it is stopped
         if started is None:
             return None
         ran_s = max(0.0, (now - started).total_seconds())
         return ran_s % self.every_s if self.every_s is not None else ran_s
 
 
-def _deadline(value: Any) -> time | datetime:
+def _deadline(text: Any) -> time | datetime:
     """Return a clock time, or a moment. A moment without an offset is later read in the zone of the windows."""
     try:
-        if not isinstance(value, str) or len(value) < len("06:00"):
+        if not isinstance(text, str) or len(text) < len("06:00"):
             raise ValueError
-        return time.fromisoformat(value) if _CLOCK.fullmatch(value) else checked_year(datetime.fromisoformat(value))
+        return time.fromisoformat(text) if _CLOCK.fullmatch(text) else checked_year(datetime.fromisoformat(text))
     except ValueError:
         raise Mistaken(
-            f"{value!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'
+            f"{text!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'
         ) from None
 
 
@@ -155,48 +155,48 @@ class QueuedVm:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names and patterns of its VMs."""
+        """Return the names and patterns of its VMs."""
         return self.vms or () if self.vm is None else (self.vm,)
 
     @property
     def label(self) -> str:
-        """What an answer about the whole entry calls it."""
+        """Return the name of the entry in messages."""
         return ", ".join(self.names)
 
-    def names_vm(self, vm: Vm, was: str = "") -> bool:
-        """Whether it names the VM; `was` is what the VM was called before."""
-        return any(wanted == was or vm.is_called(wanted) for wanted in self.names)
+    def names_vm(self, vm: Vm, earlier_name: str = "") -> bool:
+        """Return whether it names the VM; `earlier_name` is the VM's name before."""
+        return any(name == earlier_name or vm.is_called(name) for name in self.names)
 
     def fits(self, *names: str) -> bool:
-        """Whether one of its shell patterns fits one of these names."""
-        return any(fnmatchcase(name, wanted) for wanted in self.names if is_pattern(wanted) for name in names)
+        """Return whether one of its shell patterns fits one of these names."""
+        return any(fnmatchcase(name, pattern) for pattern in self.names if is_pattern(pattern) for name in names)
 
     def once_named(self, *names: str) -> bool:
-        """Whether it names, by its path, a VM of one of these names that was moved since."""
-        return any(wanted.endswith(f"/{name}") for wanted in self.names for name in names)
+        """Return whether it names, by its path, a VM of one of these names that was moved since."""
+        return any(path.endswith(f"/{name}") for path in self.names for name in names)
 
     def carried_by(self, vm: Vm) -> bool:
-        """Whether the VM has what the entry says of its vGPUs."""
-        wanted = self.profile
-        return wanted is None or (bool(vm.profiles) and all(fnmatchcase(name, wanted) for name in vm.profiles))
+        """Return whether every vGPU of the VM fits the profile of the entry."""
+        pattern = self.profile
+        return pattern is None or (bool(vm.profiles) and all(fnmatchcase(name, pattern) for name in vm.profiles))
 
     def due(self, night: Night | None) -> datetime | None:
-        """By when its run is wanted in this night; a clock time means nothing without a window."""
+        """Return by when its run should end in this night; a clock time counts only with a window."""
         if isinstance(self.deadline, time):
             return None if night is None else night.next(self.deadline)
         return self.deadline
 
 
-def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | None:
-    """The entry of a queue that means the VM: one that names it before one whose pattern it fits; None = there is none.
+def entry_of(queue: Sequence[QueuedVm], vm: Vm, earlier_name: str = "") -> QueuedVm | None:
+    """Return the entry of a queue for the VM, one that names it before one whose pattern it fits; None = no entry.
 
-    `was`: what the VM was called when a night took it. Of several patterns the one of the highest priority.
+    `earlier_name` is the VM's name when a night took it. Of several patterns, the one with the highest priority counts.
     """
     ordered = sorted(queue, key=lambda queued: -queued.priority)
     rules: tuple[Callable[[QueuedVm], bool], ...] = (
-        lambda queued: queued.names_vm(vm, was),
-        lambda queued: queued.fits(vm.name, was),
-        lambda queued: queued.once_named(vm.name, was),
+        lambda queued: queued.names_vm(vm, earlier_name),
+        lambda queued: queued.fits(vm.name, earlier_name),
+        lambda queued: queued.once_named(vm.name, earlier_name),
     )
     return next((queued for rule in rules for queued in ordered if rule(queued)), None)
 
@@ -206,7 +206,7 @@ _Then = Reads(lambda then: then == "power-off", Literal["power-off", "leave-runn
 
 @dataclass(frozen=True, slots=True)
 class MlStop:
-    """How the return stops ML VMs: it asks the guest to shut down, and then powers the VM off."""
+    """How `rotate day` stops ML VMs: it asks the guest to shut down, and then powers the VM off."""
 
     grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 300
     then_off: Annotated[bool, Key("then"), _Then] = True

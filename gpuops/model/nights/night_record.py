@@ -45,8 +45,8 @@ class Original:
     taken: bool = False
     """Whether the suspend (or the start) happened, or may have: not merely intended."""
     stopped: bool = False
-    """An ML VM: whether a return has stopped it, or found it powered off, or somebody else has started it since. Who
-    starts it after that is not the night."""
+    """An ML VM: whether a return stopped it or found it powered off, or a person started it since. A later start is not
+    by the night."""
     returned: bool = False
     """Whether it was seen as it was, afterwards."""
     drs: VmDrs | None = None
@@ -55,48 +55,50 @@ class Original:
     """When the night suspended it, as vCenter showed that just afterwards; of a desktop that was shut down, a moment
     before that at which it still ran. None = nothing tells."""
     started_at: datetime | None = None
-    """When the night started it, likewise."""
+    """When the night started it, as vCenter showed that just afterwards; None = unknown."""
     unsure: bool = False
-    """Whether what the night sent for it was lost so lately that it may still happen."""
+    """Whether a request of the night for it was lost so lately that it may still take effect."""
     policy: Policy | None = field(default=None, repr=False)
-    """The policy that its night ran under; None = nothing tells."""
+    """The policy of its night; None = unknown."""
     leases: frozenset[int] = frozenset()
-    """Numbers of the leases under which this journal's own runs of the night acted."""
+    """Numbers of the leases under which the runs of the night in this journal acted."""
     given_up: bool = False
-    """Whether a person gave it up: it is named, and neither waited for nor touched, until it is back."""
+    """Whether a person gave it up: gpuops lists it, but neither waits for it nor changes it, until it is back."""
     closes_late: bool = False
     """A request to close its gate was given up with its outcome unknown so lately that it may still come."""
     gated_as: str | None = None
-    """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
-    open again; empty = the id is not known."""
+    """The broker's id of its machine, if the night closed its gate, or may have, and it is not known to be open again;
+    empty = the id is not known."""
     gpu_modes: tuple[tuple[str, str], ...] = ()
     """PCI address and vGPU mode of each GPU that it ran on when it was saved; empty = not known."""
     owner: NotedOwner | None = None
-    """Of an ML VM whose policy shares by teams; None = nobody asked, or it was saved before."""
+    """The owner of an ML VM whose policy shares by teams; None = not read, or it was saved by an older gpuops."""
     contradiction: str = ""
-    """Why this vCenter cannot be the one of its night, by what it shows of the VM; empty = nothing speaks against it.
-    Such an original stays open, and its VM is not touched."""
+    """Why this vCenter cannot be the one of its night, by the facts about the VM; empty = no contradiction.
+    An original with a contradiction stays open, and its VM is not changed."""
 
     @property
     def is_by_marker_alone(self) -> bool:
-        """Whether nothing but the marker of the VM tells that a night took it: `rotate abandon` on another machine than
-        that of the night writes such an original into the journal."""
+        """Return whether only the marker of the VM records that a night took it.
+
+        `rotate abandon` writes such an original into the journal on another machine than that of the night.
+        """
         return self.policy is None and not self.leases and self.suspended_at is None and self.started_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The process that rotates a vCenter from this machine, as its lock says."""
+    """The process that rotates a vCenter from this machine, by its lock."""
 
     pid: int | None
     """None = it has only just taken the lock."""
     since: datetime | None
     doing: str = ""
-    """`rotate night`, `rotate day` or `rotate restore`; empty for what is no rotation, or not known."""
+    """`rotate night`, `rotate day` or `rotate restore`; empty = not a rotation, or not known."""
     seen: datetime | None = None
     """Its last sign of life; None = it gives none, or has given none yet."""
     until: datetime | None = None
-    """From then on a night takes nothing more, for its return must begin; None = it has no such time."""
+    """From then on a night takes no more VMs, since its return must begin; None = it has no such time."""
 
     def __str__(self) -> str:
         if self.pid is None or self.since is None:
@@ -105,14 +107,14 @@ class LockHolder:
 
 
 class Marker(NamedTuple):
-    """What the marker attribute holds: enough to return a VM without any journal."""
+    """The content of the marker attribute: enough to return a VM without any journal."""
 
     night: str
     role: Role
     drs: VmDrs | None = None
     """What DRS did with the VM before; None = the night left that alone."""
     seen: datetime | None = None
-    """When a morning that knows of no night for it first saw it on a VM that is as it was, by vCenter's clock."""
+    """When `rotate day`, which knew no night for it, first saw it on an unchanged VM, by vCenter's clock."""
     lease: int | None = None
     """Number of the lease under which it was set; None = the policy had no lock VM."""
 
@@ -120,27 +122,29 @@ class Marker(NamedTuple):
 def marker_value(
     night: str, role: Role, drs: VmDrs | None = None, seen: datetime | None = None, lease: int | None = None
 ) -> str:
-    """The marker as vCenter keeps it: `2026-11-20 ml`, or with all that it may hold
-    `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z lease=7`."""
-    told = f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
-    told += f" seen={format_stamp(seen)}" if seen is not None else ""
-    return told + (f" lease={lease}" if lease is not None else "")
+    """Return the marker as vCenter keeps it.
+
+    For example `2026-11-20 ml`, or with all fields `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z lease=7`.
+    """
+    marker_text = f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
+    marker_text += f" seen={format_stamp(seen)}" if seen is not None else ""
+    return marker_text + (f" lease={lease}" if lease is not None else "")
 
 
 def parse_marker(text: str) -> Marker | None:
-    """The marker of that value; None when there is none, or gpuops cannot read it (`is_unreadable_marker`).
+    """Return the marker in that text; None if it is empty, or gpuops cannot read it (`is_unreadable_marker`).
 
-    White space and upper case do not matter, for people copy and repair markers. A key that this version does not know
-    is left out: a later version may write more.
+    White space and upper case do not matter, since people copy and repair markers. Keys that this version does not know
+    are left out: a later version may write more.
     """
     if not text:
-        return None  # most VMs have none
+        return None  # most VMs have no marker
     words = text.split()
     try:
         night = words[0].upper()
         datetime.fromisoformat(night)
-        role, *others = words[1:]
-        pairs = (word.split("=", 1) for word in others)
+        role, *key_words = words[1:]
+        pairs = (word.split("=", 1) for word in key_words)
         fields = {key.lower(): value for key, value in pairs}
         drs, seen, lease = fields.get("drs"), fields.get("seen"), fields.get("lease")
         return Marker(
@@ -155,12 +159,12 @@ def parse_marker(text: str) -> Marker | None:
 
 
 def is_unreadable_marker(text: str) -> bool:
-    """Whether something is written where a marker belongs, and it cannot be read as one."""
+    """Return whether the marker attribute holds a text that cannot be read as a marker."""
     return bool(text.strip()) and parse_marker(text) is None
 
 
 def lease_number(text: str) -> int:
-    """Raises ValueError for what is no number of a lease."""
+    """Return the number of a lease. Raises ValueError for any other text."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_LEASES))):
         raise ValueError(text)
     return int(text)

@@ -37,21 +37,21 @@ class DirectPath(StrEnum):
 
 
 class Mode(StrEnum):
-    """Where the GPUs of a night come from."""
+    """The source of the GPUs of a night."""
 
     SUSPEND_DESKTOPS = "suspend-desktops"
     SPARE_CAPACITY = "spare-capacity"
-    """No night: at any hour, from what is free beyond what is kept for desktops (`rotate watch`)."""
+    """No night: at any hour, from free capacity that is not kept for desktops (`rotate watch`)."""
 
 
 class Broker(StrEnum):
-    """Who keeps users away from desktops while a night takes them."""
+    """The connection broker that keeps users away from desktops while a night takes them."""
 
     NONE = "none"
-    """Nobody: a desktop qualifies in a pool that is declared parked only."""
+    """No broker: a desktop qualifies only in a pool that is declared parked."""
     HORIZON = "horizon"
-    """The Connection Server of the target: desktops of pools that are not parked are put into maintenance there before
-    they are taken, and out of it when they are back."""
+    """The Connection Server of the target. `rotate night` puts desktops of pools that are not parked into maintenance
+    mode there before it takes them; `rotate day` takes them out of it when they are back."""
 
 
 class DrsOverride(StrEnum):
@@ -65,7 +65,7 @@ class MorningOrder(StrEnum):
     """Which desktops come back first."""
 
     CANARY_FIRST = "canary-first"
-    """One of each host alone, so that a host that takes none back shows before all of them wait for it."""
+    """One desktop of each host first, so that a host that takes none back shows before all of them wait for it."""
     LARGEST_FIRST = "largest-first"
 
 
@@ -105,11 +105,11 @@ class IdleRule:
     counters: Annotated[tuple[tuple[str, int], ...], Reads(_named_counters, dict[str, Annotated[int, Meta(ge=1)]])] = ()
     """Other performance counters, and what each must have stayed below for as long, in its own unit."""
     required: Annotated[frozenset[Source] | None, NOT_IN_FILE] = None
-    """What must be known, and idle; None = the pool does not say. Every other source can veto, and no more."""
+    """The sources that must be known, and idle; None = the pool names none. Every other source can only veto."""
     go_on_s: Annotated[int, Meta(ge=60, le=MOST_S)] = 300
-    """In the place of `for_s` for a desktop that the plan has found idle, just before it is taken."""
+    """Replaces `for_s` in the last check of a desktop that the plan found idle, just before it is taken."""
     disconnected_timeout_s: Annotated[_Minutes | None, Key("disconnected_session_timeout_minutes")] = None
-    """From then on a session that is disconnected keeps its desktop no more; None = any session keeps it."""
+    """A session that is disconnected for longer does not keep its desktop; None = any session keeps it."""
     vgpu_below_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
     """A desktop whose vGPU is used so much or more is not idle, by its host's own nvidia-smi; None = that is not asked.
     """
@@ -119,7 +119,7 @@ class IdleRule:
             raise Mistaken("`counters` are looked at over a while, and none is said", "add for_s: 3300, for 55 minutes")
 
     def requiring(self, sources: frozenset[Source]) -> IdleRule:
-        """The same, by which these must be known; they have limits where the pool says none."""
+        """Return the rule that requires these sources, with default limits where the pool has none."""
         for_s = self.for_s or (MOST_S if Source.COUNTERS in sources else 0)
         vgpu_below = self.vgpu_below_percent
         if vgpu_below is None and Source.NVIDIA_SMI in sources:
@@ -128,31 +128,30 @@ class IdleRule:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """What every sample of the last `for_s` seconds must be below, by counter."""
+        """Return the limit by counter that every sample of the last `for_s` seconds must be below."""
         return {CPU_MHZ: self.cpu_below_mhz, **dict(self.counters)} if self.for_s else {}
 
     @property
     def needed(self) -> frozenset[Source]:
-        """What must be known of a desktop, and be idle: CPU and console where nothing else is said, and counters where
-        the rule is about a while."""
+        """Return the sources that must be known, and idle: by default CPU and console, and with `for_s` counters."""
         if self.required is not None:
             return self.required
         return BY_DEFAULT | {Source.COUNTERS} if self.for_s else BY_DEFAULT
 
     @property
     def to_go_on(self) -> IdleRule:
-        """The rule for a desktop that the plan has found idle: it is asked for less time, and for all else."""
+        """Return the rule for a desktop that the plan found idle: a shorter `for_s`, the rest unchanged."""
         return self if self.for_s <= self.go_on_s else replace(self, for_s=self.go_on_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyAhead:
-    """That desktops of a pool run before those are there who will need them, by a forecast (`advise/forecast.py`)."""
+    """The rule that desktops of a pool run before their users come, by a forecast (`advise/forecast.py`)."""
 
     ahead: timedelta
     """At every moment as many desktops run as are expected to be in use at once within this time."""
     zone: tzinfo = UTC
-    """Whose clocks the users come by."""
+    """The time zone of the users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,45 +162,45 @@ class Pool:
     select: Selector
     idle: IdleRule
     parked: bool = False
-    """The policy's word that nobody is given a desktop of this pool at night; without it, or a gate, none is taken."""
+    """The policy states that no user gets a desktop of this pool at night; without it, or a gate, none is taken."""
     gated: bool = False
-    """Whether the broker is asked, before each desktop is taken, to give it to nobody."""
+    """Whether gpuops puts each desktop into maintenance mode at the broker before it takes it."""
     floor: int = 0
     """So many desktops of the pool stay running."""
     ready: int = 0
-    """So many desktops of the pool stay ready for users: they run, nobody uses them, and no gate is before them."""
+    """So many desktops of the pool stay ready for users: they run, are unused, and their gates are open."""
     ready_ahead: ReadyAhead | None = None
-    """What keeps more of them running; None = nothing does."""
+    """The rule that keeps more of them running; None = no such rule."""
     owner: Mark | None = None
-    """The second key: put on a desktop by those who own it. None = the policy says that it alone selects."""
+    """The second key: owners put it on a desktop. None = the policy alone selects."""
     priority: int = 0
-    """Desktops of the pool with the lower one give way first."""
+    """Desktops of the pool with the lower priority are taken first."""
     directpath: DirectPath = DirectPath.LEAVE
     is_taken_tonight: bool = True
     """Whether the window of this night names the pool, or names none (`Policy.at_night`)."""
 
     @property
     def users_kept_away(self) -> bool:
-        """Whether nobody is given a desktop while it is taken: only then is any taken."""
+        """Return whether no user gets a desktop while it is taken; otherwise gpuops takes no desktop of the pool."""
         return self.parked or self.gated
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSlots:
-    """What of one vGPU profile is kept free for desktops, in each cluster, or on each host of none."""
+    """The vGPUs of one profile that are kept free for desktops, in each cluster and on each host outside clusters."""
 
     profile: str
     count: int = 0
     percent: int = 0
-    """Instead of a count: of the vGPUs of the profile that run there and could run; rounded up."""
+    """Instead of a count: a share of the vGPUs of the profile that run there and could run; rounded up."""
 
     @classmethod
-    def parse(cls, profile: str, kept: int | str) -> KeptSlots:
-        """What is kept as a policy writes it: `4`, or `10%`."""
-        return cls(profile, kept) if isinstance(kept, int) else cls(profile, percent=int(kept.removesuffix("%")))
+    def parse(cls, profile: str, amount: int | str) -> KeptSlots:
+        """Return the slots for the amount in a policy: `4`, or `10%`."""
+        return cls(profile, amount) if isinstance(amount, int) else cls(profile, percent=int(amount.removesuffix("%")))
 
     def of(self, running: int, free: int) -> int:
-        """How many are kept free where so many run and so many could still start."""
+        """Return how many are kept free where so many run and so many could still start."""
         return max(self.count, -(-self.percent * (running + free) // 100))
 
     def __str__(self) -> str:
@@ -209,21 +208,21 @@ class KeptSlots:
 
 
 class GivesWayBy(StrEnum):
-    """What becomes of an ML VM of a watch that gives way to desktops."""
+    """What `rotate watch` does with an ML VM whose GPUs desktops need."""
 
     STOP = "stop"
     """Its guest shuts down; it starts anew when there is room."""
     SUSPEND = "suspend"
-    """It is suspended with its memory where that can be done, and resumed when there is room on its host."""
+    """It is suspended with its memory if possible, and resumed when there is room on its host."""
 
 
-def _number_or_share(value: Any) -> int | str:
-    """A number of vGPUs, or a share of them as `10%`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str) and _SHARE.fullmatch(value):
-        return value
-    raise Mistaken(f"{value!r} is neither a number of vGPUs nor a share of them", 'such as 4, or "10%"')
+def _number_or_share(amount: Any) -> int | str:
+    """Return a number of vGPUs, or a share of them such as `10%`. Raises Mistaken."""
+    if isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0:
+        return amount
+    if isinstance(amount, str) and _SHARE.fullmatch(amount):
+        return amount
+    raise Mistaken(f"{amount!r} is neither a number of vGPUs nor a share of them", 'such as 4, or "10%"')
 
 
 _Kept = Annotated[
@@ -232,20 +231,20 @@ _Kept = Annotated[
 _AllKept = Annotated[dict[Text, _Kept], Meta(min_length=1)]
 
 
-def _all_slots(kept: dict[str, int | str]) -> tuple[KeptSlots, ...]:
-    slots = tuple(KeptSlots.parse(*each) for each in kept.items())
-    if not any(each.count or each.percent for each in slots):
+def _all_slots(amounts: dict[str, int | str]) -> tuple[KeptSlots, ...]:
+    slots = tuple(KeptSlots.parse(profile, amount) for profile, amount in amounts.items())
+    if not any(slot.count or slot.percent for slot in slots):
         raise Mistaken("nothing is kept free for desktops", "say how many: {a40-8q: 4}")
     return slots
 
 
 @dataclass(frozen=True, slots=True)
 class SpareRule:
-    """What is spare capacity, and how hastily it is used."""
+    """The definition of spare capacity, and the delay before it is used."""
 
     keep_free: Annotated[tuple[KeptSlots, ...], Reads(_all_slots, _AllKept)]
     calm_s: Annotated[int, Meta(ge=0, le=24 * 3600)] = 300
-    """So long there must have been room before an ML VM is started, and no ML VM have given way."""
+    """So long there must have been room, and no ML VM stopped for desktops, before an ML VM is started."""
     take_idle: bool = False
     """Whether idle desktops are suspended for ML VMs, under all rules of a night; otherwise no desktop is touched."""
     give_way: GivesWayBy = GivesWayBy.STOP
@@ -253,7 +252,7 @@ class SpareRule:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much goes on at once, how much a night may take in all, and how long one step may take."""
+    """The limits for steps at the same time, for desktops of a night, and for the duration of one step."""
 
     in_flight: Annotated[int, Meta(ge=1, le=256)] = 8
     per_host: Annotated[int, Meta(ge=1, le=64)] = 4
@@ -266,13 +265,13 @@ class Limits:
 
 
 def strictest(limits: Iterable[Limits]) -> Limits:
-    """What keeps to each of these limits of a run; a step has the longest of their times."""
-    each = tuple(limits)
+    """Return the strictest of these limits; a step has the longest of their times."""
+    all_limits = tuple(limits)
     return Limits(
-        in_flight=min(one.in_flight for one in each),
-        per_host=min(one.per_host for one in each),
-        step_timeout_s=max(one.step_timeout_s for one in each),
-        per_datastore=min(one.per_datastore for one in each),
+        in_flight=min(limit.in_flight for limit in all_limits),
+        per_host=min(limit.per_host for limit in all_limits),
+        step_timeout_s=max(limit.step_timeout_s for limit in all_limits),
+        per_datastore=min(limit.per_datastore for limit in all_limits),
     )
 
 
@@ -287,24 +286,24 @@ class Policy:
     jobs: JobRules | None = None
     """How its nights run jobs in containers; None = they run none."""
     windows: tuple[Window, ...] = ()
-    """None given = `rotate night` may run at any time, and each one after a finished one is a new night."""
+    """Empty = `rotate night` may run at any time, and each one after a finished one is a new night."""
     any_time: bool = False
-    """Whether it says so (`windows: any`); without it a night that nobody watches needs windows."""
+    """Whether the policy has `windows: any`; without it, unattended nights need windows."""
     opt_out: Mark = field(default_factory=lambda: Mark(attribute="gpuops.opt-out"))
     """A desktop that carries it is never taken, whatever else holds."""
     lock_vm: str | None = None
-    """Name of the VM that carries the lease, by which runs on several machines keep apart; None = there is none."""
+    """Name of the VM that carries the lease, which keeps runs on several machines apart; None = no lock VM."""
     marker: str = "gpuops.rotation"
-    """The custom attribute that gpuops sets on what it takes, and clears when it is back."""
+    """The custom attribute that gpuops sets on a VM that it takes, and clears when the VM is back."""
     limits: Limits = Limits()
     morning: MorningOrder = MorningOrder.CANARY_FIRST
     mode: Mode = Mode.SUSPEND_DESKTOPS
     spare: SpareRule | None = None
-    """Of a policy whose mode is `spare-capacity`, and of no other."""
+    """Set only if the mode is `spare-capacity`."""
     broker: Broker = Broker.NONE
     drs_override: DrsOverride = DrsOverride.NONE
     user_wins: bool = False
-    """Whether ML VMs are stopped for a desktop that somebody asks for by name."""
+    """Whether ML VMs are stopped for a desktop that a user asks for by name."""
     fair_share: FairShare | None = None
     """How teams share what the queue gets; None = the queue knows no teams."""
     digest: str = ""
@@ -314,28 +313,29 @@ class Policy:
 
     @property
     def commands(self) -> frozenset[GuestCommand]:
-        """The commands that a return runs in guests before it stops them."""
-        return frozenset(entry.checkpoint.hook for entry in self.ml if entry.checkpoint.hook is not None)
+        """Return the commands that a return runs in guests before it stops them."""
+        return frozenset(queued.checkpoint.hook for queued in self.ml if queued.checkpoint.hook is not None)
 
-    def with_commands(self, own: Collection[GuestCommand]) -> Policy:
-        """The same, of whose commands these alone are run."""
-        return replace(self, ml=tuple(replace(entry, checkpoint=entry.checkpoint.within(own)) for entry in self.ml))
+    def with_commands(self, allowed_hooks: Collection[GuestCommand]) -> Policy:
+        """Return the same policy with only these commands of guests."""
+        queue = (replace(queued, checkpoint=queued.checkpoint.within(allowed_hooks)) for queued in self.ml)
+        return replace(self, ml=tuple(queue))
 
     @property
     def gates(self) -> bool:
-        """Whether a pool of it is gated at the broker."""
+        """Return whether one of its pools is gated at the broker."""
         return any(pool.gated for pool in self.pools)
 
     def pool_of(self, vm: Vm) -> Pool | None:
-        """The first pool that selects the VM."""
+        """Return the first pool that selects the VM."""
         return next((pool for pool in self.pools if pool.select.selects(vm)), None)
 
     def in_folder(self, vm: Vm) -> bool:
-        """Whether the VM is inside a folder that a pool names, whatever it is called and carries."""
+        """Return whether the VM is inside a folder that a pool names, whatever its name and marks."""
         return any(pool.select.in_folder(vm) for pool in self.pools)
 
     def at_night(self, now: datetime) -> Policy:
-        """The policy of the night of this moment: it takes no desktop of pools that the window leaves out."""
+        """Return the policy of the night of this moment: it takes no desktop of pools that the window leaves out."""
         night = self.night_at(now)
         if night is None or not night.pools:
             return self
@@ -343,17 +343,17 @@ class Policy:
         return replace(self, pools=tuple(pools))
 
     def night_at(self, now: datetime) -> Night | None:
-        """The night that this moment is in, of the windows; None = it is in none."""
-        found = (window.night_at(now) for window in self.windows)
-        return min((night for night in found if night is not None), key=lambda night: night.opens, default=None)
+        """Return the night of the windows that this moment is in; None = it is outside the windows."""
+        nights = (window.night_at(now) for window in self.windows)
+        return min((night for night in nights if night is not None), key=lambda night: night.opens, default=None)
 
     def next_night(self, now: datetime) -> Night | None:
-        """The first night that opens after this moment; None = none does within a year."""
-        found = (window.next_night(now) for window in self.windows)
-        return min((night for night in found if night is not None), key=lambda night: night.opens, default=None)
+        """Return the first night that opens after this moment; None = none does within a year."""
+        nights = (window.next_night(now) for window in self.windows)
+        return min((night for night in nights if night is not None), key=lambda night: night.opens, default=None)
 
     def night(self, now: datetime) -> str:
-        """The night's name: the local date of its evening; without a window, this minute."""
+        """Return the night's name: the local date of its evening; without a window, this minute."""
         night = self.night_at(now)
         if night is not None:
             return night.id
@@ -362,62 +362,62 @@ class Policy:
         return format_minute_id(now)
 
     def moment(self, local: datetime) -> datetime:
-        """The moment that is meant: one without an offset is read in the zone of the windows. Raises UsageError."""
+        """Return the moment; one without an offset is read in the zone of the windows. Raises UsageError."""
         if local.tzinfo is not None:
             return local
         zone = self._zone(format_minute(local), f"add the offset: {local.isoformat(timespec='minutes')}Z, or +01:00")
         return moments(local.date(), local.time(), zone)[0]
 
     def next_at(self, clock: time, now: datetime) -> datetime:
-        """The first moment from now on at which clocks in the zone of the windows show this. Raises UsageError."""
+        """Return the next moment at which clocks in the zone of the windows show this. Raises UsageError."""
         clock_text = format_clock(clock)
         zone = self._zone(clock_text, f"say the date and the offset: {now.date()}T{clock_text}Z, or +01:00")
         day = now.astimezone(zone).date()
-        found = (moment for number in range(3) for moment in moments(day + timedelta(days=number), clock, zone))
-        return next(moment for moment in found if moment >= now)
+        moments_shown = (moment for number in range(3) for moment in moments(day + timedelta(days=number), clock, zone))
+        return next(moment for moment in moments_shown if moment >= now)
 
-    def _zone(self, said: str, hint: str) -> tzinfo:
-        """The one zone of the windows. Raises UsageError where there is none, or there are several."""
+    def _zone(self, clock_text: str, hint: str) -> tzinfo:
+        """Return the zone of the windows. Raises UsageError if there are no windows, or several zones."""
         zones = {str(window.zone): window.zone for window in self.windows}
         if len(zones) != 1:
             several = f"the windows are in {', '.join(sorted(zones))}" if zones else "the policy has no windows"
-            raise UsageError(f"{said}: in which zone? {several}", hint=hint)
+            raise UsageError(f"{clock_text}: in which zone? {several}", hint=hint)
         return next(iter(zones.values()))
 
     @property
     def counters(self) -> frozenset[str]:
-        """The performance counters that pools go by."""
+        """Return the performance counters that pools use."""
         return frozenset(name for pool in self.pools for name in pool.idle.limits)
 
     @property
     def counters_for_s(self) -> int:
-        """How far back the samples go that pools go by."""
+        """Return how far back the samples go that pools use."""
         return max((pool.idle.for_s for pool in self.pools), default=0)
 
-    def measured(self, vms: Iterable[Vm]) -> frozenset[str]:
-        """Those of these VMs (ids) that run, and whose pool goes by performance counters."""
+    def running_by_counters(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Return the ids of the VMs that run, and whose pool uses performance counters."""
         if not self.counters_for_s:
             return frozenset()
         pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
         return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.for_s)
 
-    def judged(self, vms: Iterable[Vm]) -> frozenset[str]:
-        """Those of these VMs (ids) that run and are in a pool: whose sessions count."""
+    def running_in_pools(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Return the ids of the VMs that run and are in a pool: their sessions count."""
         return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and self.pool_of(vm) is not None)
 
     def by_vgpu_use(self, vms: Iterable[Vm]) -> frozenset[str]:
-        """Those of these VMs (ids) that run, and whose pool goes by what nvidia-smi tells of their vGPUs."""
+        """Return the ids of the VMs that run, and whose pool uses the vGPU utilization that nvidia-smi reports."""
         pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
         return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.vgpu_below_percent is not None)
 
     def behind_gates(self, vms: Iterable[Vm]) -> frozenset[str]:
-        """Those of these VMs (ids) that run and are in a pool that is gated at the broker."""
+        """Return the ids of the VMs that run and are in a pool that is gated at the broker."""
         pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
         return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.gated)
 
     @property
     def to_go_on(self) -> Policy:
-        """The same policy, for desktops that a plan has found idle: pools that go by counters ask for less time."""
+        """Return the policy for desktops that a plan found idle: pools that use counters need less time."""
         return replace(self, pools=tuple(replace(pool, idle=pool.idle.to_go_on) for pool in self.pools))
 
     @property

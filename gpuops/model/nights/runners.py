@@ -15,7 +15,7 @@ class Half(StrEnum):
 
 
 class TurnState(StrEnum):
-    """Whether somebody plays a turn."""
+    """Whether a runner works on a turn."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -23,7 +23,7 @@ class TurnState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTurn:
-    """A turn of one policy of one vCenter; which half it is, whoever takes it sees by the clock."""
+    """A turn of one policy of one vCenter; the runner that takes it decides by the clock which half it is."""
 
     site: str
     """Name of the target."""
@@ -40,7 +40,7 @@ class QueuedTurn:
     runner: int | None
     """Number of the runner that has it."""
     since: datetime | None
-    """When it was offered or taken; None = not told."""
+    """When it was offered or taken; None = unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RunnerSeen:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Who is there, and what is waited for."""
+    """The runners, and the turns in the queue."""
 
     runners: tuple[RunnerSeen, ...]
     turns: tuple[QueuedTurn, ...]

@@ -36,8 +36,8 @@ class Mark:
         """Whether the VM carries it; None = this login cannot tell."""
         if self.tag is not None:
             return None if vm.tags is None else self.tag in vm.tags
-        found = vm.attributes.get(self.attribute or "", "")
-        return bool(found) if self.value is None else found == self.value
+        attribute_value = vm.attributes.get(self.attribute or "", "")
+        return bool(attribute_value) if self.value is None else attribute_value == self.value
 
     def __str__(self) -> str:
         if self.tag is not None:
@@ -79,8 +79,8 @@ def _inside(vm: Vm, folder: str) -> bool:
     if vm.folders:
         return folder.strip("/") in _paths_in(vm.folders, from_root=folder.startswith("/"))
     parents = vm.folder + "/"
-    wanted = folder.strip("/") + "/"
-    return parents.startswith("/" + wanted) if folder.startswith("/") else "/" + wanted in parents
+    folder_path = folder.strip("/") + "/"
+    return parents.startswith("/" + folder_path) if folder.startswith("/") else "/" + folder_path in parents
 
 
 def _paths_in(names: Sequence[str], *, from_root: bool) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Contact:
     events: tuple[PastEvent, ...] = ()
     """In the order in which vCenter wrote them."""
     changes: tuple[PastEvent, ...] | None = None
-    """Changes of VMs' advanced options and custom attributes, whoever made them; None = they could not be read."""
+    """Changes of VMs' advanced options and custom attributes by any user; None = they could not be read."""
     counter_instances: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     """By host (ref), the instances of its GPU counters."""
     counter_names: frozenset[str] = frozenset()

@@ -264,7 +264,7 @@ class DrsRule:
     mandatory: bool | None = None
 
     def allows(self, host: str) -> bool:
-        """Whether the rule, mandatory or not, lets its VMs be on the host; of VMs' company it says nothing."""
+        """Return whether the rule, mandatory or not, allows its VMs on the host; rules between VMs are not checked."""
         return (self.on is None or host in self.on) and host not in self.off
 
 
@@ -300,16 +300,16 @@ class Cluster:
     """(name, value) of each advanced option of DRS (ClusterDrsConfigInfo.option); None = not read."""
 
     def drs_of(self, vm: str) -> VmDrs | None:
-        """What DRS does with a VM of this cluster; None = it cannot be read."""
+        """Return what DRS does with a VM of this cluster; None = it cannot be read."""
         if self.drs_enabled is None:
             return None
         if vm in self.drs_excluded:
             return VmDrs.OFF
-        said = dict(self.drs_overrides).get(vm) or VmDrs.CLUSTER
-        return next((each for each in VmDrs if each == said), None)
+        behaviour = dict(self.drs_overrides).get(vm) or VmDrs.CLUSTER
+        return next((drs for drs in VmDrs if drs == behaviour), None)
 
     def has_override(self, vm: str) -> bool:
-        """Whether the VM has one of its own, whatever it says."""
+        """Return whether the VM has its own override, whatever its content."""
         return vm in dict(self.drs_overrides)
 
 

@@ -113,7 +113,7 @@ class PassthroughState:
     active: bool
     label: str | None = None
     depends_on: str | None = None
-    """The device it can only be passed through together with (dependentDevice); its own id where there is none."""
+    """The device it can only be passed through together with (dependentDevice); its own id if there is no other one."""
     mode: str | None = None
     """The mode that is configured (`DeviceMode`); None = not told, as by every vCenter before 9.1."""
     configurable: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class SmiGpu:
     pcie_width: int | None = None
     """Of its link as it is now: a GPU at rest may have a lower generation."""
     power_limit_w: int | None = None
-    """The limit in force, whoever set it."""
+    """The limit in force, whatever set it."""
     slowed_by_heat: bool | None = None
     """Whether it is clocked down because it is too hot,"""
     slowed_by_power: bool | None = None
@@ -197,7 +197,7 @@ class SmiReadings:
 @stored_as("Custody", profiles="profiles", configured="configured")
 @dataclass(frozen=True, slots=True)
 class Custody:
-    """Who else sets a host's configuration, and may set it back. None = it cannot be read."""
+    """Other tools that manage a host's configuration, and may set it back. None = it cannot be read."""
 
     profiles: tuple[str, ...] | None = None
     """Names of the host profiles attached to it or to its cluster."""
@@ -288,7 +288,7 @@ class Rolling:
     """How the hosts of a change are rebooted."""
 
     max_hosts: int = 1
-    """So many are down at once at the most."""
+    """At most so many hosts are down at once."""
     window: Window | None = None
     """Only while it is open is a host taken out of service; None = at any time. Its name is how it was written."""
     vms: Displacement = Displacement.MOVE

@@ -72,23 +72,23 @@ class Inventory:
 
     @property
     def as_read(self) -> Inventory:
-        """The snapshot that vCenter's counts are true of."""
+        """Return the snapshot that vCenter's counts belong to."""
         return self if self.origin is None else self.origin
 
     def completed(self, *, hosts: Iterable[Host] = (), vms: Iterable[Vm] = ()) -> Inventory:
-        """The same snapshot with these hosts and VMs, of which more was read than before.
+        """Return the same snapshot with these hosts and VMs, of which more was read than before.
 
-        Where `with_hosts` and `with_vms` are changes made to what was read, this belongs to what was read.
+        `with_hosts` and `with_vms` change the snapshot; this adds facts to it.
         """
         hosts_by_ref, vms_by_ref = {host.ref: host for host in hosts}, {vm.ref: vm for vm in vms}
         if not hosts_by_ref and not vms_by_ref:
             return self
-        known: dict[str, Any] = {"hosts": {**self.hosts, **hosts_by_ref}, "vms": {**self.vms, **vms_by_ref}}
+        changed_fields: dict[str, Any] = {"hosts": {**self.hosts, **hosts_by_ref}, "vms": {**self.vms, **vms_by_ref}}
         is_as_read = self.hosts is self.as_read.hosts and self.vms is self.as_read.vms
-        return replace(self, origin=None, **known) if is_as_read else self._derived(**known)
+        return replace(self, origin=None, **changed_fields) if is_as_read else self._derive(**changed_fields)
 
     def vm(self, ref: str) -> Vm:
-        """The VM of a managed object id. Raises VmNotFound."""
+        """Return the VM of a managed object id. Raises VmNotFound."""
         try:
             return self.vms[ref]
         except KeyError:
@@ -102,7 +102,7 @@ class Inventory:
         return self.clusters.get(host.cluster) if host is not None and host.cluster else None
 
     def drs_of(self, vm: Vm) -> VmDrs | None:
-        """What DRS does with the VM; on a host of its own, nothing beyond that host; None = it cannot be read."""
+        """Return what DRS does with the VM; VmDrs.CLUSTER on a host outside clusters; None = it cannot be read."""
         host = self.host_of(vm)
         if host is None:
             return None
@@ -112,12 +112,12 @@ class Inventory:
         return cluster.drs_of(vm.ref)
 
     def find_vm(self, text: str) -> Vm:
-        """The one VM meant by a name, an inventory path, `moid:vm-42` or `uuid:...`. Raises VmNotFound, VmAmbiguous."""
-        scheme, _, value = text.partition(":")
-        if scheme == "moid" and value in self.vms:
-            return self.vms[value]
+        """Return the VM of a name, an inventory path, `moid:vm-42` or `uuid:...`. Raises VmNotFound, VmAmbiguous."""
+        scheme, _, identity = text.partition(":")
+        if scheme == "moid" and identity in self.vms:
+            return self.vms[identity]
         if scheme == "uuid":
-            matches = list(self.vms_with_uuid(value.lower()))
+            matches = list(self.vms_with_uuid(identity.lower()))
         elif "/" in text:
             matches = [vm for vm in self.vms.values() if vm.is_called(text)]
         else:
@@ -126,16 +126,17 @@ class Inventory:
             raise VmNotFound(text, near=self._near_vms(text))
         if len(matches) > 1:
             # two VMs have one path where a name contains a slash: a/b in no folder, and b in the folder a
-            known = Counter(vm.path for vm in matches if vm.path)
-            raise VmAmbiguous(text, sorted(vm.path if known[vm.path] == 1 else f"moid:{vm.ref}" for vm in matches))
+            count_by_path = Counter(vm.path for vm in matches if vm.path)
+            names = (vm.path if count_by_path[vm.path] == 1 else f"moid:{vm.ref}" for vm in matches)
+            raise VmAmbiguous(text, sorted(names))
         return matches[0]
 
     def vms_with_uuid(self, uuid: str) -> tuple[Vm, ...]:
-        """The VMs of this instance uuid, which should be one at most, whatever its managed object id is now."""
+        """Return the VMs of this instance uuid (normally at most one), whatever their managed object ids are now."""
         return self._vms_by_uuid.get(uuid, ())
 
     def find_host(self, text: str) -> Host:
-        """The host of that name (its first label is enough when unique) or id. Raises HostNotFound."""
+        """Return the host of that name (its first label is enough when unique) or id. Raises HostNotFound."""
         if text in self.hosts:
             return self.hosts[text]
         exact = [host for host in self.hosts.values() if host.name == text]
@@ -149,65 +150,65 @@ class Inventory:
         return self.vms_by_host.get(host.ref, ())
 
     def with_vm(self, vm: Vm) -> Inventory:
-        """The same snapshot with one VM replaced."""
+        """Return the same snapshot with one VM replaced."""
         before = self.vms.get(vm.ref)
         if before is vm:
             return self
         by_host = dict(self.vms_by_host)
         if before is not None and before.host == vm.host:
-            there = by_host[vm.host or ""]
-            by_host[vm.host or ""] = tuple(vm if other.ref == vm.ref else other for other in there)
+            vms_on_host = by_host[vm.host or ""]
+            by_host[vm.host or ""] = tuple(vm if host_vm.ref == vm.ref else host_vm for host_vm in vms_on_host)
         else:
             if before is not None:
-                left = tuple(other for other in by_host[before.host or ""] if other.ref != vm.ref)
-                by_host[before.host or ""] = left
+                remaining_vms = tuple(host_vm for host_vm in by_host[before.host or ""] if host_vm.ref != vm.ref)
+                by_host[before.host or ""] = remaining_vms
             by_host[vm.host or ""] = (*by_host.get(vm.host or "", ()), vm)
-        return self._derived(vms={**self.vms, vm.ref: vm}, vms_by_host=by_host)
+        return self._derive(vms={**self.vms, vm.ref: vm}, vms_by_host=by_host)
 
     def with_vms(self, vms: Iterable[Vm]) -> Inventory:
-        """The same snapshot with these VMs replaced, each on the host that it was on."""
-        given = {vm.ref: vm for vm in vms}
-        return self._derived(vms={**self.vms, **given}) if given else self
+        """Return the same snapshot with these VMs replaced, each on the host that it was on."""
+        vms_by_ref = {vm.ref: vm for vm in vms}
+        return self._derive(vms={**self.vms, **vms_by_ref}) if vms_by_ref else self
 
     def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
-        """The same snapshot with these hosts replaced."""
-        given = {host.ref: host for host in hosts}
-        if all(self.hosts.get(ref) is host for ref, host in given.items()):
+        """Return the same snapshot with these hosts replaced."""
+        hosts_by_ref = {host.ref: host for host in hosts}
+        if all(self.hosts.get(ref) is host for ref, host in hosts_by_ref.items()):
             return self
-        return self._derived(hosts={**self.hosts, **given}, vms_by_host=self.vms_by_host)
+        return self._derive(hosts={**self.hosts, **hosts_by_ref}, vms_by_host=self.vms_by_host)
 
     def with_cluster(self, cluster: Cluster) -> Inventory:
-        """The same snapshot with this cluster replaced."""
-        return self._derived(clusters={**self.clusters, cluster.ref: cluster}, vms_by_host=self.vms_by_host)
+        """Return the same snapshot with this cluster replaced."""
+        return self._derive(clusters={**self.clusters, cluster.ref: cluster}, vms_by_host=self.vms_by_host)
 
     def with_machines_not_found(self, machines: tuple[str, ...]) -> Inventory:
-        """The same snapshot with these lines about machines of the connection broker."""
+        """Return the same snapshot with these lines about machines of the connection broker."""
         if machines == self.machines_not_found:
             return self
-        return self._derived(machines_not_found=machines, vms_by_host=self.vms_by_host)
+        return self._derive(machines_not_found=machines, vms_by_host=self.vms_by_host)
 
-    def _derived(self, **changed: object) -> Inventory:
-        """This snapshot, changed, with what is known of it: a plan for many VMs makes thousands of them.
+    def _derive(self, **changed: object) -> Inventory:
+        """Return a changed copy of this snapshot that shares its caches: a plan for many VMs makes thousands of them.
 
-        The VMs of a host that did not change stay one object, so that who remembers it need not compare them. Not
-        `replace`, which would write every field anew, and take longer than all the rest of a plan's step.
+        The VMs of an unchanged host stay one object, so that caches need not compare them. `replace` would write every
+        field again, and take longer than all other parts of a plan's step.
         """
-        made = object.__new__(Inventory)
-        fields = {each: value for each, value in vars(self).items() if each not in _INDEXES}
-        vars(made).update(fields, worked_out=self.worked_out, **changed)
-        return made
+        derived = object.__new__(Inventory)
+        fields = {name: field_value for name, field_value in vars(self).items() if name not in _INDEXES}
+        vars(derived).update(fields, worked_out=self.worked_out, **changed)
+        return derived
 
     @cached_property
     def offered_profiles(self) -> tuple[str, ...]:
-        """Every vGPU profile name any host offers, sorted."""
+        """Return the names of all vGPU profiles that hosts offer, sorted."""
         return tuple(sorted({offer.name for host in self.hosts.values() for offer in host.profiles or ()}))
 
     def _near_vms(self, text: str) -> list[str]:
-        """The paths of VMs of that name where a path was meant, else names that look alike."""
+        """Return the paths of VMs of that name if the text is a path, else similar names."""
         name = text.rpartition("/")[2]
         elsewhere = sorted(vm.path for vm in self._vms_by_name.get(name, ()) if "/" in text and vm.path)
         # `train/bret` may be a name, or the end of a path
-        near = [close for meant in (text, name) for close in get_close_matches(meant, self._vms_by_name, n=3)]
+        near = [close for spelling in (text, name) for close in get_close_matches(spelling, self._vms_by_name, n=3)]
         return (elsewhere or list(dict.fromkeys(near)))[:3]
 
     @cached_property
@@ -227,7 +228,7 @@ class Inventory:
 
     @cached_property
     def vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:
-        """VMs by the ref of their host; those of no known host under the empty word."""
+        """Return the VMs by the ref of their host; those of no known host under ''."""
         if self.origin is not None and self.vms is self.origin.vms:
             return self.origin.vms_by_host  # the same objects, so that equal hosts need not be compared
         index: dict[str, list[Vm]] = {}
@@ -237,12 +238,12 @@ class Inventory:
 
     @cached_property
     def worked_out(self) -> dict[object, object]:
-        """What others remember of this snapshot and of those made from it, under a key of their own; no part of it."""
+        """Return the cache for facts derived from this snapshot and its copies; each user has its own key."""
         return {}
 
 
 def _near_hosts(text: str, names: Iterable[str]) -> list[str]:
-    """Hosts whose name, or the first label of it, looks alike."""
-    known = {spelled: name for name in names for spelled in (name.split(".")[0], name)}
-    near = get_close_matches(text, known, n=6)
-    return list(dict.fromkeys(known[each] for each in near))[:3]
+    """Return the hosts whose name, or its first label, is similar."""
+    name_by_spelling = {spelled: name for name in names for spelled in (name.split(".")[0], name)}
+    near = get_close_matches(text, name_by_spelling, n=6)
+    return list(dict.fromkeys(name_by_spelling[spelling] for spelling in near))[:3]

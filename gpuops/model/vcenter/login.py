@@ -61,7 +61,7 @@ class VerbNeed:
     allowed: tuple[str, ...] = ()
     lacking: tuple[LackingPrivileges, ...] = ()
     untold: int = 0
-    """Of so many objects vCenter does not tell what the login may do there."""
+    """The number of objects for which vCenter does not report the privileges of the login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class VerbPrivileges:
 
     @property
     def allowed(self) -> bool:
-        """Whether the login lacks nothing for it anywhere."""
+        """Return whether the login has all privileges for it on all objects."""
         return not any(need.lacking or need.untold for need in self.needs)
 
 
 @dataclass(frozen=True, slots=True)
 class LoginTest:
-    """Who logged in, to what, and whether VI/JSON may be used there."""
+    """The user and the vCenter of a login, and whether VI/JSON may be used there."""
 
     address: str
     user: str
@@ -97,7 +97,7 @@ class LoginTest:
     failure: str = ""
     """Why nothing was read over VI/JSON."""
     verbs: tuple[VerbPrivileges, ...] = ()
-    """What the login lacks, verb by verb; empty = vCenter does not tell what this login may do."""
+    """The privileges that the login lacks, by verb; empty = vCenter does not report the privileges of this login."""
     asked_vms: int = 0
     """Of so many VMs was asked what it may do."""
     broker: BrokerIdentity | None = None

@@ -1,4 +1,4 @@
-"""Who a VM belongs to, as the VM says it."""
+"""The owner of a VM, by its folder, a tag or a custom attribute."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.vm import Vm
 
 NOBODY: Final = ""
-"""The owner of VMs that say none, or that are not in vCenter any more."""
+"""The owner of VMs without one, or that are not in vCenter any more."""
 
 
 @stored_as("NotedOwner", by="by", owner="owner")
 @dataclass(frozen=True, slots=True)
 class NotedOwner:
-    """The owner of a VM as it said when a night took it."""
+    """The owner of a VM when a night took it."""
 
     by: str
-    """An `OwnerKey` as it is written."""
+    """The text of an `OwnerKey`."""
     owner: str
 
 
 @stored_as("OwnerKey", kind="kind", name="name")
 @dataclass(frozen=True, slots=True)
 class OwnerKey:
-    """By what of a VM its owner is told: the folder that it lies in, a tag's category, or a custom attribute."""
+    """The place of the owner in a VM: its folder, a tag of a category, or a custom attribute."""
 
     kind: str = "folder"
     """`folder`, `tag` or `attribute`."""
@@ -38,7 +38,7 @@ class OwnerKey:
         return self.kind == "tag"
 
     def of(self, vm: Vm) -> str:
-        """Its owner; NOBODY where it says none. Of several tags of the category all, for each is an owner's."""
+        """Return the owner of the VM; '' if it has none. Several tags of the category mean several owners."""
         match self.kind:
             case "folder":
                 return _below_root(vm.folder)
@@ -48,7 +48,7 @@ class OwnerKey:
                 return vm.attributes.get(self.name, NOBODY).strip()
 
     def of_several(self, vm: Vm) -> bool:
-        """Whether the VM says more than one owner."""
+        """Return whether the VM has more than one owner."""
         return self.kind == "tag" and len(self._tags(vm)) > 1
 
     def _tags(self, vm: Vm) -> list[str]:
@@ -57,7 +57,7 @@ class OwnerKey:
 
     @classmethod
     def parse(cls, option: str, text: str) -> OwnerKey:
-        """`folder`, `tag:CATEGORY` or `attribute:NAME`. Raises UsageError, which names the option."""
+        """Parse `folder`, `tag:CATEGORY` or `attribute:NAME`. Raises UsageError, which names the option."""
         kind, _, name = text.partition(":")
         if text == "folder" or (kind in ("tag", "attribute") and name.strip()):
             return cls(kind, name.strip())
@@ -69,6 +69,6 @@ class OwnerKey:
 
 
 def _below_root(folder: str) -> str:
-    """`ml/team-a` of `/lab-dc/vm/ml/team-a`: below the data centre's root folder of VMs."""
+    """Return the path below the data centre's root folder of VMs: `ml/team-a` for `/lab-dc/vm/ml/team-a`."""
     parts = folder.strip("/").split("/")
     return "/".join(parts[parts.index("vm") + 1 :] if "vm" in parts else parts)

@@ -1,5 +1,4 @@
-"""What vCenter 9.0 tells of the capacity of vGPU profiles and whole devices, and what of it is reserved for VMs of
-others."""
+"""The capacity of vGPU profiles and complete devices in vCenter 9.0, and the part reserved for other VMs."""
 
 from __future__ import annotations
 
@@ -84,20 +83,20 @@ class UnknownCapacity:
 @stored_as("Reservations", capacities="capacities", devices="devices", unknown="unknown")
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """What a vCenter tells of what has a DirectPath profile: nothing else can be reserved."""
+    """The capacity of vGPU profiles and devices with a DirectPath profile; only these can be reserved."""
 
     capacities: tuple[ProfileCapacity, ...] = ()
     devices: tuple[DeviceCapacity, ...] = ()
     unknown: tuple[UnknownCapacity, ...] = ()
 
     def in_place(self, ref: str) -> tuple[ProfileCapacity, ...]:
-        """Those of a cluster, or of a host of none."""
-        return tuple(each for each in self.capacities if each.place == ref)
+        """Return the profiles of a cluster, or of a host outside clusters."""
+        return tuple(capacity for capacity in self.capacities if capacity.place == ref)
 
     def devices_in(self, ref: str) -> tuple[DeviceCapacity, ...]:
-        """Those of a cluster, or of a host of none."""
-        return tuple(each for each in self.devices if each.place == ref)
+        """Return the devices of a cluster, or of a host outside clusters."""
+        return tuple(capacity for capacity in self.devices if capacity.place == ref)
 
-    def untold(self, ref: str) -> str:
-        """Why it is not known what is reserved there; empty = it is known."""
-        return next((each.reason for each in self.unknown if each.place in (ref, "")), "")
+    def why_unknown(self, ref: str) -> str:
+        """Return why the reservations there are not known; empty = they are known."""
+        return next((capacity.reason for capacity in self.unknown if capacity.place in (ref, "")), "")

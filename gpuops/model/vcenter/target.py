@@ -26,7 +26,7 @@ class Secret:
         self.__text = text
 
     def reveal(self) -> str:
-        """The text itself; called where it is put on the wire, and nowhere else."""
+        """Return the text itself; only for code that puts it on the wire."""
         return self.__text
 
     def __repr__(self) -> str:
@@ -62,10 +62,10 @@ _SHORTEST_SECRET: Final = 4
 
 
 def without_secrets(text: str, secrets: Iterable[Secret]) -> str:
-    """What a program printed, where it holds a password that says so in its place."""
-    for each in sorted({secret.reveal() for secret in secrets}, key=len, reverse=True):
-        if len(each) >= _SHORTEST_SECRET:
-            text = text.replace(each, WITHHELD)
+    """Return the output of a program with a fixed text in place of each password."""
+    for secret_text in sorted({secret.reveal() for secret in secrets}, key=len, reverse=True):
+        if len(secret_text) >= _SHORTEST_SECRET:
+            text = text.replace(secret_text, WITHHELD)
     return text
 
 

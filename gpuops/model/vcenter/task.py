@@ -8,7 +8,7 @@ from typing import Final
 from gpuops.errors import GpuopsError
 
 LEASE_OPERATION: Final = "gpuops-lease-"
-"""How the ids of operations begin that write the lease of a run: nobody asked for that change, it ends with the run."""
+"""The prefix of ids of operations that write the lease of a run; gpuops makes that change itself, for the run only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class VmDrs(StrEnum):
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether DRS does nothing with the VM that nobody has agreed to."""
+        """Return whether DRS moves the VM only with an admin's consent."""
         return self in (VmDrs.MANUAL, VmDrs.OFF)
 
 
@@ -136,7 +136,7 @@ class VmNic:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What the system inside a VM tells of itself, by VMware Tools; None = it tells nothing."""
+    """Facts about the guest system of a VM, by VMware Tools; None = unknown."""
 
     tools_running: bool | None
     address: str | None
@@ -260,8 +260,8 @@ class Vm:
     started_at: datetime | None = None
     """When it was last powered on from off; a resume is no start (VirtualMachineRuntimeInfo.bootTime)."""
     created_at: datetime | None = None
-    """When it was made, a clone when it was cloned (VirtualMachineConfigInfo.createDate); None = nobody asked, or
-    vCenter does not tell."""
+    """When it was made, a clone when it was cloned (VirtualMachineConfigInfo.createDate); None = not read, or not
+    known to vCenter."""
     connected: bool | None = None
     template: bool | None = None
     vcpus: int | None = None
@@ -277,20 +277,20 @@ class Vm:
     counters: Mapping[str, CounterWindow] | None = None
     """Performance counters by name, as far as there are samples; None = not asked for."""
     sessions: Mapping[Source, SessionCount] | None = None
-    """What sources beside vCenter tell of its sessions; None = none was asked."""
+    """Its sessions by the sources other than vCenter; None = no source was read."""
     vgpu_use: VgpuUse | None = None
-    """What its host's own nvidia-smi tells of the use of its vGPUs; None = that was not asked for."""
+    """The use of its vGPUs by its host's nvidia-smi; None = not read."""
     gate: Gate | None = None
-    """The connection broker's gate before it; None = it was not asked."""
+    """The connection broker's gate before it; None = not read."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
     folders: tuple[str, ...] = ()
-    """The names in the path of its folder, the datacenter's included, where one contains a slash; empty = none does."""
+    """The names in the path of its folder, with the datacenter's, if one contains a slash; empty otherwise."""
     vapp: str | None = None
-    """Name of the vApp it is a member of; None = of none."""
+    """Name of the vApp it is a member of; None = not in a vApp."""
     snapshots: int | None = None
     managed_by: ManagedBy | None = None
-    """The product that it belongs to; None = nobody's but the administrators', or `unreadable` names the path."""
+    """The product that manages it; None = no product does, or `unreadable` names the path."""
     # detail
     devices: tuple[GpuDevice, ...] | None = None
     nics: tuple[VmNic, ...] | None = None
@@ -311,34 +311,34 @@ class Vm:
     unreadable: tuple[str, ...] = ()
     """Property paths this login could not read: their fields are unknown, whatever they show."""
     awaited: Awaited | None = None
-    """Why a plan shows it as running although it does not; None = it is as vCenter shows it."""
+    """Why a plan shows it as running although it does not; None = the state is that of vCenter."""
 
     def is_called(self, text: str) -> bool:
-        """Whether a name, an inventory path or the end of one, `moid:vm-42` or `uuid:...` means it, alone or not."""
-        scheme, _, value = text.partition(":")
+        """Return whether a name, an inventory path or its end, `moid:vm-42` or `uuid:...` means this VM."""
+        scheme, _, uuid = text.partition(":")
         if scheme == "uuid":
-            return self.instance_uuid == value.lower()
+            return self.instance_uuid == uuid.lower()
         if text in (self.name, f"moid:{self.ref}"):
             return True
         return "/" in text and (self.path == text or self.path.endswith("/" + text.lstrip("/")))
 
     @property
     def folder(self) -> str:
-        """The inventory path of its folder, e.g. `/lab-dc/vm/ml`."""
-        own = f"/{self.name}"  # the name may contain slashes
-        return self.path.removesuffix(own) if self.path.endswith(own) else self.path.rpartition("/")[0]
+        """Return the inventory path of its folder, e.g. `/lab-dc/vm/ml`."""
+        name_part = f"/{self.name}"  # the name may contain slashes
+        return self.path.removesuffix(name_part) if self.path.endswith(name_part) else self.path.rpartition("/")[0]
 
     @property
     def may_run(self) -> bool:
-        """Whether it is not known to be off or suspended.
+        """Return whether it is not known to be off or suspended.
 
-        One that is holds no slot, though a host may list it a while.
+        A VM that is off or suspended holds no slot, though a host may list it for some time.
         """
         return self.power not in (PowerState.OFF, PowerState.SUSPENDED)
 
     @property
     def most_reserved_mib(self) -> int | None:
-        """Memory that it reserves at the most, if it runs; None = not even its size can be read."""
+        """Return the most memory that it can reserve if it runs; None = not even its size can be read."""
         return self.memory_mib if self.memory_reservation_mib is None else self.memory_reservation_mib
 
     @property
@@ -347,20 +347,20 @@ class Vm:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """Profile of each vGPU, in device order."""
-        # a list is made, not asked for its next: a plan asks thousands of times
+        """Return the profile of each vGPU, in device order."""
+        # a list comprehension is faster here than a generator, and a plan calls this thousands of times
         return tuple([device.profile for device in self.devices or () if isinstance(device, VgpuDevice)])
 
     @property
     def has_passthrough(self) -> bool | None:
-        """Whether a device forbids suspend and vMotion (any passthrough device but a vGPU); None = unknown."""
+        """Return whether a device forbids suspend and vMotion (any passthrough device but a vGPU); None = unknown."""
         if self.devices is None:
             return None
         return any(not isinstance(device, VgpuDevice) for device in self.devices)
 
 
 def pin_key(ordinal: int) -> str:
-    """The extraConfig key that binds the vGPU `pciPassthruN` with N = `ordinal` to a physical GPU.
+    """Return the extraConfig key that binds the vGPU `pciPassthruN` with N = `ordinal` to a physical GPU.
 
     (assumption: vgpu-pin)
     """
@@ -368,7 +368,7 @@ def pin_key(ordinal: int) -> str:
 
 
 def is_pin(key: str) -> bool:
-    """Whether an extraConfig key is one that binds a vGPU to a physical GPU."""
+    """Return whether an extraConfig key binds a vGPU to a physical GPU."""
     return _PIN.fullmatch(key) is not None
 
 
@@ -378,12 +378,12 @@ def pins_of(vm: Vm) -> dict[int, PciAddress]:
     A value that is not a PCI address binds nothing.
     """
     pins = {}
-    for key, value in (vm.extra_config or {}).items():
+    for key, address_text in (vm.extra_config or {}).items():
         match = _PIN.fullmatch(key)
-        if match is None or not value:
+        if match is None or not address_text:
             continue
         try:
-            pins[int(match[1])] = PciAddress.parse(value)
+            pins[int(match[1])] = PciAddress.parse(address_text)
         except UsageError:
             continue
     return pins

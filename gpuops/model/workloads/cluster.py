@@ -132,28 +132,28 @@ class ClusterMarker:
 
     @property
     def text(self) -> str:
-        """As extraConfig keeps it: `v1 train rank=0 nodes=4 id=0a1b2c3d wish=0123456789ab gpus=1 rdma=pvrdma`."""
-        place, made = f"rank={self.rank} nodes={self.nodes}", f"id={self.id} wish={self.wish}"
-        return f"{_FORMAT} {self.cluster} {place} {made} gpus={self.gpus} rdma={self.rdma}"
+        """Return the extraConfig text: `v1 train rank=0 nodes=4 id=0a1b2c3d wish=0123456789ab gpus=1 rdma=pvrdma`."""
+        place, origin = f"rank={self.rank} nodes={self.nodes}", f"id={self.id} wish={self.wish}"
+        return f"{_FORMAT} {self.cluster} {place} {origin} gpus={self.gpus} rdma={self.rdma}"
 
     @property
     def devices(self) -> int:
-        """How many devices it was given: its GPUs, and an RDMA network card that is passed through."""
+        """Return the number of its devices: its GPUs, and an RDMA network card that is passed through."""
         return self.gpus + (self.rdma in (RdmaKind.SRIOV, RdmaKind.DIRECTPATH))
 
     @property
     def notes(self) -> str:
-        """What the notes of the VM say. Only a VM with them is removed."""
-        whose = f"rank {self.rank} of {self.nodes}, cluster {self.cluster}, id {self.id}"
-        return f"Made by gpuops cluster create: {whose}. gpuops cluster delete removes it."
+        """Return the notes of the VM. gpuops removes only a VM with these notes."""
+        membership = f"rank {self.rank} of {self.nodes}, cluster {self.cluster}, id {self.id}"
+        return f"Made by gpuops cluster create: {membership}. gpuops cluster delete removes it."
 
 
 def parse_cluster_marker(text: str) -> ClusterMarker | None:
-    """The marker that an entry of extraConfig holds; None = gpuops did not write it."""
-    found = _MARKER.fullmatch(text)
-    if found is None:
+    """Return the marker in a text of extraConfig; None = gpuops did not write it."""
+    match = _MARKER.fullmatch(text)
+    if match is None:
         return None
-    cluster, rank, nodes, id_, wish, gpus, rdma = found.groups()
+    cluster, rank, nodes, id_, wish, gpus, rdma = match.groups()
     return ClusterMarker(cluster, int(rank), int(nodes), id_, wish, int(gpus), RdmaKind(rdma))
 
 

@@ -28,7 +28,7 @@ class Rendezvous(StrEnum):
     """How the nodes of torchrun find each other."""
 
     STATIC = "static"
-    """Each is told its number: the first VM of the cluster has rank 0."""
+    """gpuops assigns the numbers: the first VM of the cluster has rank 0."""
     C10D = "c10d"
     """They agree on their numbers: rank 0 may be on any of them."""
 
@@ -134,7 +134,7 @@ class BenchResult:
 
     @property
     def complete(self) -> bool:
-        """Whether all was measured that can be, with right sums, and nothing is left in the guests."""
-        measured = all(each.times or (self.simulated and each.transport is Transport.RDMA) for each in self.cells)
-        right = not any(time.wrong for each in self.cells for time in each.times)
-        return measured and right and not any(each.left for each in self.cells)
+        """Return whether every possible time was measured, with right sums, and nothing was left in the guests."""
+        measured = all(cell.times or (self.simulated and cell.transport is Transport.RDMA) for cell in self.cells)
+        right = not any(time.wrong for cell in self.cells for time in cell.times)
+        return measured and right and not any(cell.left for cell in self.cells)

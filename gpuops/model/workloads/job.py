@@ -29,18 +29,18 @@ _SYSTEM: Final = frozenset({"proc", "sys", "dev", "run", "etc"})
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError("should be a name for VMs too: small letters, digits and - between them, 50 at the most")
+        raise ValueError("should be a name for VMs too: at most 50 small letters and digits, with - between them")
     return text
 
 
 def _image(text: str) -> str:
-    found = _IMAGE.fullmatch(text)
-    if found is None:
+    match = _IMAGE.fullmatch(text)
+    if match is None:
         raise ValueError("is no image with its registry; write quay.io/lab/train:2, or quay.io/lab/train@sha256:...")
-    digest = found["digest"]
+    digest = match["digest"]
     if digest is not None and not _DIGEST.fullmatch(digest):
         raise ValueError("has no digest after @; it is sha256: and 64 hexadecimal digits")
-    if digest is not None and found["tag"] is not None:
+    if digest is not None and match["tag"] is not None:
         raise ValueError("has a tag and a digest; the digest says which image: leave the tag out")
     return text
 

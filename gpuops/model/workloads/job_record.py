@@ -1,7 +1,7 @@
 """A job that was submitted: its records, and what they say of it. Pure.
 
-Records are only ever added. Each is on disk before what it announces is done (`BEGUN`, `STOPPING`), or after what it
-tells was seen (all others), so that whoever goes on after a crash knows what may have happened and looks.
+Records are only ever added. `BEGUN` and `STOPPING` are on disk before their action starts; all others are written after
+gpuops saw the event. So the run after a crash knows what may have happened, and checks it.
 
     waits --BEGUN--> runs --ENDED--> finished (exit code 0), or failed
       ^                +----NOT_STARTED: waits as before, and nothing is counted
@@ -25,7 +25,7 @@ class JobState(StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
-    """Its container was started, or may have been; or its VM is off, and nobody has looked since."""
+    """Its container was started, or may have been; or its VM is off, and gpuops has not checked since."""
     INTERRUPTED = "interrupted"
     """It was stopped, and goes on in a later night."""
     FINISHED = "finished"
@@ -150,7 +150,7 @@ class SubmittedJob:
 
     @property
     def attempt(self) -> Attempt | None:
-        """The last one, whatever became of it; None = there was none."""
+        """Return the last attempt, whatever its outcome; None if the job was never started."""
         attempt, number = None, 0
         for record in self.records:
             if record.event is JobEvent.BEGUN:
@@ -164,7 +164,7 @@ class SubmittedJob:
 
     @property
     def attempt_name(self) -> str:
-        """What its container of the last attempt is called, on every machine and after every crash."""
+        """Return the name of the container of the last attempt: the same on every machine and after every crash."""
         attempt = self.attempt
         return f"{self.job.name}-{self.number}-{attempt.number if attempt is not None else 1}"
 
@@ -178,12 +178,12 @@ class SubmittedJob:
 
     @property
     def reason(self) -> str:
-        """Why it was last stopped, or did not start; empty = nobody said."""
+        """Return why it was last stopped, or did not start; empty = unknown."""
         return self.records[-1].reason if self.records else ""
 
     @property
     def ran(self) -> timedelta:
-        """In all its attempts, as far as that is known."""
+        """Return the time that it ran in all attempts, as far as that is known."""
         return sum((record.ran for record in self.records if record.ran is not None), timedelta())
 
     @property

@@ -47,7 +47,7 @@ _WITH_ROLE: Final = " as role "
 
 @dataclass(frozen=True, slots=True)
 class JobQuota:
-    """What one owner may have at the most; None = any number."""
+    """The limits of one owner; None = any number."""
 
     waiting: _Number | None = None
     """So many jobs that have not ended."""
@@ -69,7 +69,7 @@ class JobTemplate:
     name: Text
     """Name, inventory path, `moid:vm-42` or `uuid:...`."""
     at_most: Annotated[int, Meta(ge=1, le=99)]
-    """So many of its VMs at once, 99 at the most."""
+    """So many of its VMs at once, at most 99."""
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "gpuops-job-"
     """How their names begin; two digits follow."""
     keep: bool = False
@@ -122,15 +122,15 @@ class JobRules:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names and patterns of all VMs that run jobs, with those that are made of the template."""
+        """Return the names and patterns of all VMs that run jobs, with those that are made of the template."""
         made_vms = () if self.template is None else (self.template.pattern,)
         return tuple(dict.fromkeys((*self.vms, *made_vms)))
 
     def quota(self, owner: str | None) -> JobQuota | None:
-        """What this owner may have; None = nothing."""
+        """Return the limits of this owner; None = no jobs."""
         return JobQuota() if not self.quotas else self.quotas.get(owner or "")
 
     def owner_of(self, who: Submitter) -> str | None:
-        """Whose the jobs are that say no owner: the one owner whose `submitters` name this person; None = nobody's."""
+        """Return the owner of jobs without one: the only owner whose `submitters` name this person; None = unclear."""
         names = [owner for owner, quota in self.quotas.items() if quota.submitters and quota.lets(who)]
         return names[0] if len(names) == 1 else None

@@ -1,4 +1,4 @@
-"""A pool of GPUs lent over the network, and the book of its leases: who has which share of which GPU until when.
+"""A pool of GPUs lent over the network, and the book of its leases: client, share of a GPU, and end of each lease.
 
 A server is a VM with whole GPUs, a client a VM without. A lease gives one client a part of the memory of one GPU or of
 several until a moment. All moments are aware and in UTC, all sizes in MiB.

@@ -20,7 +20,7 @@ _MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def moment(text: str) -> datetime:
-    """The moment written as `2026-11-03T05:00+01:00`. Raises UsageError, for one without an offset from UTC too."""
+    """Return the moment written as `2026-11-03T05:00+01:00`. Raises UsageError, also without an offset from UTC."""
     try:
         return parse_zoned(text.strip())
     except ValueError:
@@ -29,9 +29,9 @@ def moment(text: str) -> datetime:
 
 
 def memory_mib(text: str) -> int:
-    """The size written as `64GiB`, `64 GB`, `65536MiB` or `1.5TiB`, in MiB; as in vSphere, a GB is a GiB.
+    """Return the size written as `64GiB`, `64 GB`, `65536MiB` or `1.5TiB` in MiB; as in vSphere, a GB is a GiB.
 
-    Raises UsageError, for a bare number too: nobody can say whether 64 is meant in GiB.
+    Raises UsageError, also for a bare number: 64 may be meant in GiB or in MiB.
     """
     match = _SIZE.fullmatch(text.strip())
     size_mib = float(match["number"]) * _MIB[match["unit"].upper()] if match else 0.0
@@ -94,9 +94,9 @@ class Workload:
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     """Higher is placed earlier."""
     until: Annotated[datetime, reads_by(moment)] | None = None
-    """When it is gone again; None = nobody knows."""
+    """When its VM is removed; None = unknown."""
 
     @property
     def vgpus(self) -> tuple[Vgpus, ...]:
-        """Every profile with its count, in the order of asking; () = it asks for other devices."""
+        """Return every profile with its count, in the order of the request; () = it asks for other devices."""
         return () if self.profile is None else (Vgpus(self.profile, self.count), *self.more)

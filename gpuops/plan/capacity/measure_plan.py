@@ -109,13 +109,13 @@ def measure_plan(
     now = tuple(
         count
         for count in wish.counts
-        if in_force in schedulers and in_force and not measurement.measured(in_force, count)
+        if in_force in schedulers and in_force and not measurement.measured_count(in_force, count)
     )
     later = tuple(
         scheduler
         for scheduler in schedulers
         if scheduler is not in_force
-        and any(measurement.measured(scheduler, sharers) is None for sharers in wish.counts)
+        and any(measurement.measured_count(scheduler, sharers) is None for sharers in wish.counts)
     )
     own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
     only = before.gpu if before is not None else None

@@ -204,7 +204,7 @@ def _most(slots: Slots) -> int:
 def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
     """Return why the reservations in the host's cluster are unknown; None if they are known."""
     reservations = inventory.reservations
-    reason = reservations.untold(_place(host)) if reservations is not None else ""
+    reason = reservations.why_unknown(_place(host)) if reservations is not None else ""
     return f"{place_name(host, inventory)}: what is reserved for others is not known: {reason}" if reason else None
 
 

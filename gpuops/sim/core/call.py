@@ -18,7 +18,7 @@ OWN_USER: Final = "VSPHERE.LOCAL\\vpxd-extension"
 
 @dataclass(slots=True)
 class Call:
-    """Who asks. `method` is the WSDL name; `operation_id` is the client's opID header, '' if it sent none."""
+    """The caller of a method. `method` is the WSDL name; `operation_id` is the client's opID header, '' without one."""
 
     method: str
     version: str

@@ -4,8 +4,8 @@ Three modes say what moves it besides `advance`:
 
 * `virtual`, for any client: it goes on with real time, and it also jumps: a wait for updates to the next due moment, a
   client that polls a task by a share of the time of that task (`vcenter/tasks.py`). So nothing ever takes longer than
-  it says, and nobody sits a long task out. What became due since the last request is done before the next one, in its
-  order and each at its own moment.
+  it says, and clients need not wait for a long task. Actions that became due since the last request are done before
+  the next one, in their order and each at its own moment.
 * `real`: the time of day; nothing jumps.
 * `stepped`: requests and waits alone move it, so that the same requests always find the same world, on any machine.
 """
@@ -70,7 +70,7 @@ class Clock:
     def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Alarm:
         """An alarm that runs `action` once, `delay_s` from now.
 
-        A background alarm (a task's retirement, a progress mark) runs when time passes it, but nobody's wait
+        A background alarm (a task's retirement, a progress mark) runs when time passes it, but no client's wait
         jumps to it.
         """
         alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), action)

@@ -163,7 +163,7 @@ class ManagedObject:
 
 
 def _route(readers: Mapping[str, Reader], path: str) -> tuple[Reader, list[str]] | None:
-    """The reader of the longest declared prefix of a path, and the attributes to go on by; None = there is none."""
+    """Return the reader of the longest declared prefix of a path, and the remaining attributes, or None."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         reader = readers.get(".".join(parts[:length]))

@@ -25,7 +25,7 @@ COALESCE: Final = timedelta(milliseconds=500)
 """Changes within this time of a first one are sent in one update, as vCenter batches them."""
 
 OTHER_USER: Final = "VSPHERE.LOCAL\\somebody"
-"""Who does what other people do."""
+"""The user of changes that are not made by gpuops."""
 
 Found = TypeVar("Found")
 
@@ -53,7 +53,7 @@ class ObjectStore:
         self.page_limit: int | None = None
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
         self.patience_s = 0.0 if clock is ClockMode.STEPPED else PATIENCE_S
-        """See there; stepped time passes by requests and waits alone, and so waits for nobody."""
+        """See there; stepped time passes only with requests and waits, so it needs no patience."""
         self.gzip = True
         """Whether large replies are compressed for clients that ask for it."""
         self.down_until: datetime | None = None

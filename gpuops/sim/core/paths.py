@@ -56,7 +56,7 @@ def top_level(wsdl_name: str, version: str) -> tuple[str, ...]:
 
 
 def value_at(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
-    """The value at a path and its static type; UNSET where there is none."""
+    """Return the value at a path and its static type; UNSET if there is no value."""
     value = obj.read(path.declared)
     static = path.static
     for step in path.steps:

@@ -43,13 +43,13 @@ class FileTransfers:
     _waiting: dict[str, FileTransfer] = field(default_factory=dict)
 
     def begin(self, transfer: FileTransfer) -> str:
-        """The URL by which it is carried out; who knows it needs no login."""
+        """Return the URL for the transfer; a client with the URL needs no login."""
         token = secrets.token_urlsafe(24)
         self._waiting[token] = transfer
         return f"{self.base}{PATH}?id={len(self._waiting)}&token={token}"
 
     def take(self, token: str, *, upload: bool) -> FileTransfer | None:
-        """The transfer of a token, which is used up by that; None = there is none of that direction."""
+        """Return the transfer of a token, which is then used up; None = no transfer in that direction."""
         transfer = self._waiting.get(token)
         return self._waiting.pop(token) if transfer is not None and transfer.upload is upload else None
 

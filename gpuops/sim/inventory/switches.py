@@ -78,7 +78,7 @@ class DistributedSwitchEntity(ManagedEntity):
         return [(host, proxy) for host in hosts if (proxy := host.state.network.proxy(self.moid)) is not None]
 
     def connections(self, besides: str | None = None) -> dict[str, tuple[VmEntity, NetworkCard]]:
-        """Who is connected to each port: VM and network card; without the VM of that moid."""
+        """Return the VM and network card that are connected to each port, without the VM of that moid."""
         return {
             card.port: (vm, card)
             for vm in self.world.by_type("VirtualMachine")

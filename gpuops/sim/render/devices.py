@@ -26,7 +26,7 @@ class Identity(NamedTuple):
     mac: str
     """The last three octets of the addresses of its network cards."""
     address: str
-    """The IP address that its guest tells of: one of the documentation range, the same in every run."""
+    """The IP address that its guest reports: one of the documentation range, the same in every run."""
 
 
 PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000mac\ue000", "\ue000address\ue000")

@@ -117,7 +117,7 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
         unitNumber=device.unit,
         addressType="assigned",
         macAddress=backing.card.mac
-        or f"02:50:{device.key - FIRST_PCI_KEY:02x}:{mac}",  # locally administered: its port takes what it is told
+        or f"02:50:{device.key - FIRST_PCI_KEY:02x}:{mac}",  # locally administered: its port accepts any address
         wakeOnLanEnabled=False,
         allowGuestOSMtuChange=False,
         backing=_backing(vm, device, host),

@@ -1,7 +1,7 @@
-"""What a scenario says of one cluster, host or VM that was read from a vCenter, beside what any scenario says of it.
+"""Keys of a scenario for a cluster, host or VM that was read from a vCenter, in addition to those of any scenario.
 
-`gpuops bundle` writes such scenarios. Where a declared VM is started by the rules of the simulated hosts, one that was
-read runs where it ran: whoever looks for a rule that is wrong needs the world in which it was.
+`gpuops bundle` writes such scenarios. The rules of the simulated hosts place a declared VM, but a VM that was read runs
+where it ran: the search for a wrong rule needs the original state.
 """
 
 from __future__ import annotations

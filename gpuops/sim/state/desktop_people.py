@@ -1,4 +1,4 @@
-"""Who is at a desktop in a made-up week, and which sessions that leaves: five kinds of offices, by seed. Pure.
+"""Simulates users at desktops in a made-up week, and their sessions: five kinds of offices, by seed. Pure.
 
 All moments are seconds since the Monday at 00:00. The figures are our own, measured in no office: they are made so that
 each kind is hard in another way. A session outlives its user: after a visit the client stays connected with no user at

@@ -1,7 +1,7 @@
 """The modes of a device as vSphere 9.1 names them: configured, in force, and those that it can be configured to.
 
-Source: vSphere API 9.1, HostPciPassthruInfoDirectPathDeviceMode. MIG mode is none of them: here such a GPU serves vGPUs
-of one size. A device that is no NVIDIA GPU is the host's or given to VMs whole.
+Source: vSphere API 9.1, HostPciPassthruInfoDirectPathDeviceMode. MIG mode is not one of them: here such a GPU serves
+vGPUs of one size. Other devices than NVIDIA's GPUs belong to the host, or are passed through to VMs.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ class VmState:
     cpu_usage_mhz: int = 0
     """While it runs: what its guest uses."""
     guest_users: tuple[GuestUser, ...] = ()
-    """Who has a session in its guest."""
+    """The users with a session in its guest."""
     past: PastUse | None = None
     """How it was used before the world began; None = as it is."""
     guest_memory_mib: int = 0

@@ -70,7 +70,7 @@ class MethodCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a request: the token of a session ('' = none), and what HTTP says of the client."""
+    """The sender of a request: the token of a session ('' = none), and the client's facts in HTTP."""
 
     token: str = ""
     user_agent: str = ""

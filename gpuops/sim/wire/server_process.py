@@ -25,7 +25,7 @@ _OF_OTHERS: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
 
 
 def running_server(path: Path) -> ReadyFile | None:
-    """The simulated vCenter that this ready file leads to, if it answers; None = there is none.
+    """Return the simulated vCenter of this ready file, if it answers; None = no ready file, or no answer.
 
     Raises TargetError for a file that is something else.
     """

@@ -91,9 +91,9 @@ def test_nothing_recorded_is_nothing_wrong(tmp_path: Path, monkeypatch: pytest.M
     ("arguments", "reason"),
     [
         (("--head", "12"), "'12' is no head of a journal"),
-        (("--journal-url", "mysql://db/j"), "the URL of the journal is none of a PostgreSQL database"),
+        (("--journal-url", "mysql://db/j"), "the URL of the journal is not the URL of a PostgreSQL database"),
         (("--journal-url", "postgresql://u:Cn4ry@db/j"), "a password on the command line"),
-        (("--journal-url", "Cn4ry"), "the URL of the journal is none of a PostgreSQL database"),
+        (("--journal-url", "Cn4ry"), "the URL of the journal is not the URL of a PostgreSQL database"),
     ],
 )
 def test_what_is_not_understood_is_refused(

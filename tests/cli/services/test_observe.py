@@ -179,7 +179,7 @@ ssh_port = 1
     assert "nothing was measured yet" in gpuops("observe", "status", "--vcenter", "sim:lab").stdout
     assert gpuops("observe", "--once", "--host-shell", "none", "--vcenter", "prod").stderr == "", "an option wins"
     for wrong, said in (
-        ('counters = ["cpu.wait"]\n', "counters: 'cpu.wait' is none of the counters that are kept"),
+        ('counters = ["cpu.wait"]\n', "counters: 'cpu.wait' is not one of the counters that are kept"),
         ('store_url = "postgresql://me:secret@db/x"\n', "store_url: no password belongs in this file"),
         ('store_dir = "kept"\n', "store_dir: cron starts elsewhere: say the whole path"),
         ('store_dir = "/kept"\nstore_url = "postgresql://db/x"\n', "store_dir and store_url exclude each other"),
