@@ -150,7 +150,7 @@ def rotate(
     `asks`: the consent waits for an admin's answer, so ask for it before the lock is taken. `clears`: only clear the
     markers of the VMs to restore.
 
-    Raises the error of a policy that cannot be read, unless all nights to be returned have policies of their own.
+    Raises the error of a policy that cannot be read, unless nights with policies of their own are to be returned.
     If one VM of a cluster does not start, the VMs of that cluster that did start are stopped again.
     """
 

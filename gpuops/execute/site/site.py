@@ -122,7 +122,9 @@ class Site:
     def hosts(self) -> Hosts:
         """The port to the vCenter's hosts, extended by a shell on them if one is configured."""
         return (
-            self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell, self._by_shell)
+            self.vcenter.hosts
+            if self.shell is None
+            else ShelledHosts(self.vcenter.hosts, self.shell, self._note_applied_by_shell)
         )
 
     @property
@@ -132,7 +134,7 @@ class Site:
         changes = {self.vcenter.applied, self.applied_by_shell, by_broker}
         return True if True in changes else None if None in changes else False
 
-    def _by_shell(self, applied: bool | None) -> None:
+    def _note_applied_by_shell(self, applied: bool | None) -> None:
         self.applied_by_shell = self.applied_by_shell or applied
 
     def with_vgpus(self, inventory: Inventory) -> Inventory:
