@@ -105,7 +105,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
                 self.journal.record_outcome(op_id, IntentState.FAILED, "it did not reach the host")
         return self._wait_for_tasks(sent)
 
-    def pause(self, host: str, seconds: float) -> None:
+    def wait_on(self, host: str, seconds: float) -> None:
         """Wait for `seconds`, or until the host has booted again."""
         current_host = self.inventory.hosts.get(host)
         if current_host is not None:

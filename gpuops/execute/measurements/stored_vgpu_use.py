@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LAST: Final = timedelta(hours=1)
 """How old a reading may be. A reading that is too old for evidence is shown with its age."""
 _STEP: Final = timedelta(minutes=5)
-_NOTHING: Final = "`gpuops observe` has stored nothing of the last hour that its host's nvidia-smi told of it"
+_NOTHING: Final = "`gpuops observe` has stored no reading of it by its host's nvidia-smi in the last hour"
 
 
 class StoredVgpuUse:
