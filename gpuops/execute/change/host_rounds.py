@@ -103,7 +103,7 @@ class HostRounds:
         """Return the history of this change, as the journal holds it."""
         return self.executor.history()
 
-    # its parts
+    # the parts of a round
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
         """Move the VMs away from these hosts. Return the reason why no host may be changed, or None.
@@ -205,7 +205,7 @@ class HostRounds:
             abandon_command = command("change abandon", host=self.order.names[step.host])
             reason = f"{reason or state}; it stays {stays}; if it never comes back: {abandon_command}"
             return Outcome(step, Verdict.FAILED, reason)
-        rebooted = step.host in self.history().reboots  # or may have been: the request was sent
+        rebooted = step.host in self.history().reboots  # or may still be: the request was sent
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")

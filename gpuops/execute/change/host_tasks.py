@@ -112,7 +112,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             booted = {host: current_host.booted}
             self._slices(seconds, lambda slice_s: self.hosts.wait_for_boot(booted, slice_s))
 
-    # how a task is looked at, judged and sent
+    # how a task is read back, judged and requested
 
     def read_back(self, step: HostTask) -> None:
         """Read the inventory again."""
@@ -149,7 +149,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             return f"it did not come back within {BACK_S / 60:.0f} min of its reboot"
         return super().not_shown(step)
 
-    # several at once
+    # several tasks at once
 
     def _begin_or_resume(self, step: HostTask) -> Outcome[HostTask] | StepInFlight[HostTask]:
         """Return the step in flight: the one that an interrupted run sent, or a new one."""

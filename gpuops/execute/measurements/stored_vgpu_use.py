@@ -42,7 +42,7 @@ class StoredVgpuUse:
             return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        # a site whose policies need none loads none
+        # imported here, because most sites do not need it
         from gpuops.execute.measurements.store_reads import MeasurementReads
 
         nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
