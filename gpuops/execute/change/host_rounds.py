@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.execute.change.change_order import ChangeOrder
-from gpuops.execute.change.history import History, taken_from
+from gpuops.execute.change.history import History, vms_taken_from
 from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
 from gpuops.execute.journal import IntentState
 from gpuops.execute.lease.lease_set import lease_for_all_vms
@@ -222,7 +222,7 @@ class HostRounds:
 
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
         """Return the VMs that are not back with the reasons, and notes about VMs that an admin changed since."""
-        taken_vms, inventory = taken_from(host, self.history()), self.executor.inventory
+        taken_vms, inventory = vms_taken_from(host, self.history()), self.executor.inventory
         home = inventory.hosts.get(host)
         if home is None:
             return [GONE], ()

@@ -10,7 +10,7 @@ from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
 from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_order
 from gpuops.execute.change.current_ids import order_now
-from gpuops.execute.change.history import History, history_of, taken_from
+from gpuops.execute.change.history import History, history_of, vms_taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
@@ -145,7 +145,7 @@ def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
     if step.host in history.given_up:
         return "given up", ()
     state = "to do" if step.host not in history.begun else "under way"
-    away_names = tuple(sorted(vm.name for vm in taken_from(step.host, history).values()))
+    away_names = tuple(sorted(vm.name for vm in vms_taken_from(step.host, history).values()))
     return "done" if step.host in history.ended else state, away_names
 
 
