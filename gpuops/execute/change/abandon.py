@@ -13,7 +13,7 @@ from gpuops.errors import Locked, Refused
 from gpuops.execute.change import moves
 from gpuops.execute.change.change_order import ChangeOrder, load_order
 from gpuops.execute.change.current_ids import ids_now, intents_now, order_now
-from gpuops.execute.change.history import History, Taken, history_of
+from gpuops.execute.change.history import DisplacedVm, History, history_of
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.exclusion import open_change
 from gpuops.execute.runs.given_up import note_returned
@@ -141,7 +141,7 @@ class _OpenChange:
             else (f"{RESUME_CHANGE} goes on with {', '.join(open_names)}; gpuops change abort ends it",),
         )
 
-    def _consequences(self, target: GivenUp, taken_vms: Iterable[Taken], *, ends: bool) -> Iterator[str]:
+    def _consequences(self, target: GivenUp, taken_vms: Iterable[DisplacedVm], *, ends: bool) -> Iterator[str]:
         now = state_of(target, self.inventory)
         if target.thing is Thing.HOST:
             yield f"{target.name} stays as it is ({now}); what was to be set on it may be set or not"
@@ -157,7 +157,7 @@ class _OpenChange:
         if ends:
             yield f"nothing else is left of {self.order.verb}: the change ends, rolls and nights are free to go on"
 
-    def _list_taken_vms(self) -> list[Taken]:
+    def _list_taken_vms(self) -> list[DisplacedVm]:
         given_up = self.history.given_up
         return [
             vm
@@ -167,5 +167,5 @@ class _OpenChange:
             if ref not in given_up
         ]
 
-    def _as_given_up(self, vm: Taken) -> GivenUp:
+    def _as_given_up(self, vm: DisplacedVm) -> GivenUp:
         return GivenUp(Thing.VM, vm.vm, vm.uuid, vm.name, self.order.verb, self.journal.clock())

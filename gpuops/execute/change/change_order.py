@@ -75,7 +75,7 @@ def load_order(text: str) -> ChangeOrder:
             steps=tuple(_host_step(step) for step in body["steps"]),
             names=dict(body["names"]),
             gpus=_parse_addresses(body["gpus"]),
-            mig=_parse_addresses(body.get("mig", {})),  # an earlier version did not ask
+            mig=_parse_addresses(body.get("mig", {})),  # missing in orders of earlier versions
             uuids=dict(body.get("uuids", {})),
             rolling=Rolling(
                 max_hosts=int(rolling["max_hosts"]),

@@ -26,7 +26,7 @@ from gpuops.plan.core.steps import (
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DisplacedVm:
     """A VM that was taken from its host and is not back for certain."""
 
     vm: str
@@ -49,7 +49,7 @@ class History:
     """The reboot that was requested, by host."""
     reboot_requested_at: dict[str, datetime] = field(default_factory=dict)
     """The time of that request by vCenter's clock, by host."""
-    taken: dict[str, dict[str, Taken]] = field(default_factory=dict)
+    taken: dict[str, dict[str, DisplacedVm]] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     """Hosts and VMs that an admin gave up."""
 
@@ -99,7 +99,7 @@ class History:
         name = str(intended.before.get("name", vm))
         already = self.taken.setdefault(host, {}).get(vm)
         stopped = stopped or (already is not None and already.stopped)
-        self.taken[host][vm] = Taken(vm, name, stopped, intended.before.get("uuid"))
+        self.taken[host][vm] = DisplacedVm(vm, name, stopped, intended.before.get("uuid"))
 
     def _note_return(self, host: str, vm: str, intended: Intended) -> None:
         if intended.state is IntentState.DONE:
@@ -117,7 +117,7 @@ def history_of(intents: Iterable[Intended], given_up: Collection[str] = ()) -> H
     return history
 
 
-def taken_from(host: str, history: History) -> Mapping[str, Taken]:
+def vms_taken_from(host: str, history: History) -> Mapping[str, DisplacedVm]:
     """Return the VMs that belong to the host and are not back, by ref."""
     if host in history.given_up:
         return {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.execute.change.change_order import ChangeOrder
-from gpuops.execute.change.history import History, taken_from
+from gpuops.execute.change.history import History, vms_taken_from
 from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
 from gpuops.execute.journal import IntentState
 from gpuops.execute.lease.lease_set import lease_for_all_vms
@@ -50,7 +50,7 @@ class HostRounds:
     site: Site
     order: ChangeOrder
     executor: HostTaskExecutor
-    told: Told = lambda line: None
+    show_line: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
     """The reason of the failure, by host."""
     half_set: set[str] = field(default_factory=set)
@@ -92,7 +92,7 @@ class HostRounds:
             step for step in steps if step.host in history.reboots and not self._is_reboot_over(step, history)
         ]
         if booting_steps:
-            self._say(booting_steps, "still boots, and is waited for")
+            self._say(booting_steps, "still boots: waiting for it")
             self.wrong.update(self.executor.wait_for_sent([history.reboots[step.host] for step in booting_steps]))
         for step in booting_steps:
             if step.host not in self.wrong:
@@ -103,7 +103,7 @@ class HostRounds:
         """Return the history of this change, as the journal holds it."""
         return self.executor.history()
 
-    # its parts
+    # the parts of a round
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
         """Move the VMs away from these hosts. Return the reason why no host may be changed, or None.
@@ -117,7 +117,7 @@ class HostRounds:
             return "; ".join(refusals)
         ready_hosts = [planned_host for planned_host in planned_hosts if isinstance(planned_host, PlannedHost)]
         moves_away = [move for planned_host in ready_hosts for move in planned_host.away]
-        self._say(steps, f"{len(moves_away)} VMs leave" if moves_away else "no VM is in the way")
+        self._say(steps, f"{len(moves_away)} VMs leave" if moves_away else "no VM has to leave")
         for outcome in self._vms(leaving(moves_away), inventory):
             if outcome.verdict not in _GOOD:
                 vm = inventory.vm(outcome.step.vm)
@@ -169,13 +169,13 @@ class HostRounds:
                 self.wrong[step.host] = f"it is back, and {reason}"
             else:
                 back = "back, and as it was set" if step.host in self.history().reboots else "as it was set"
-                self.told(f"{self.order.names[step.host]}: {back}")
+                self.show_line(f"{self.order.names[step.host]}: {back}")
 
     def _wait_for_driver(self, step: HostStep) -> tuple[Host | None, list[str]]:
         """Return the host (None if it is gone from vCenter) and the GPUs that its driver did not list in time."""
         host, waited_s = self._with_settings(step), 0.0
         while host is not None and (missing := self._missing_gpus(step, host)) and waited_s < DRIVER_S:
-            self.executor.pause(step.host, DRIVER_LOOK_S)
+            self.executor.wait_on(step.host, DRIVER_LOOK_S)
             waited_s += DRIVER_LOOK_S
             host = self._with_settings(step)
         return host, missing if host is not None else []
@@ -205,7 +205,7 @@ class HostRounds:
             abandon_command = command("change abandon", host=self.order.names[step.host])
             reason = f"{reason or state}; it stays {stays}; if it never comes back: {abandon_command}"
             return Outcome(step, Verdict.FAILED, reason)
-        rebooted = step.host in self.history().reboots  # or may have been: the request was sent
+        rebooted = step.host in self.history().reboots  # or may still be: the request was sent
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
@@ -222,7 +222,7 @@ class HostRounds:
 
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
         """Return the VMs that are not back with the reasons, and notes about VMs that an admin changed since."""
-        taken_vms, inventory = taken_from(host, self.history()), self.executor.inventory
+        taken_vms, inventory = vms_taken_from(host, self.history()), self.executor.inventory
         home = inventory.hosts.get(host)
         if home is None:
             return [GONE], ()
@@ -273,7 +273,7 @@ class HostRounds:
     def _tasks(self, tasks: Iterable[HostTask], activity: str) -> None:
         task_list = list(tasks)
         if task_list:
-            self.told(f"{', '.join(self.order.names[task.host] for task in task_list)}: {activity}")
+            self.show_line(f"{', '.join(self.order.names[task.host] for task in task_list)}: {activity}")
             self.wrong.update(self.executor.tasks(task_list))
 
     def _is_reboot_over(self, step: HostStep, history: History) -> bool:
@@ -285,4 +285,4 @@ class HostRounds:
         return host is not None and task_satisfied(reboot, host)
 
     def _say(self, steps: Sequence[HostStep], activity: str) -> None:
-        self.told(f"{', '.join(self.order.names[step.host] for step in steps)}: {activity}")
+        self.show_line(f"{', '.join(self.order.names[step.host] for step in steps)}: {activity}")

@@ -68,7 +68,7 @@ def _refuse_without_privileges(plan: Plan[HostStep], hosts: Hosts, inventory: In
         Rejection(
             inventory.hosts[ref].name,
             f"this login lacks {', '.join(sorted(missing))}",
-            hint="ask for a role with it on the host, or log in as somebody who has it",
+            hint="ask for a role with this privilege on the host, or log in as a user who has it",
         )
         for ref, missing in lacking.items()
         if missing

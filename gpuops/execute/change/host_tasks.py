@@ -105,14 +105,14 @@ class HostTaskExecutor(HostExecutor[HostTask]):
                 self.journal.record_outcome(op_id, IntentState.FAILED, "it did not reach the host")
         return self._wait_for_tasks(sent)
 
-    def pause(self, host: str, seconds: float) -> None:
+    def wait_on(self, host: str, seconds: float) -> None:
         """Wait for `seconds`, or until the host has booted again."""
         current_host = self.inventory.hosts.get(host)
         if current_host is not None:
             booted = {host: current_host.booted}
             self._slices(seconds, lambda slice_s: self.hosts.wait_for_boot(booted, slice_s))
 
-    # how a task is looked at, judged and sent
+    # how a task is read back, judged and requested
 
     def read_back(self, step: HostTask) -> None:
         """Read the inventory again."""
@@ -149,7 +149,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             return f"it did not come back within {BACK_S / 60:.0f} min of its reboot"
         return super().not_shown(step)
 
-    # several at once
+    # several tasks at once
 
     def _begin_or_resume(self, step: HostTask) -> Outcome[HostTask] | StepInFlight[HostTask]:
         """Return the step in flight: the one that an interrupted run sent, or a new one."""

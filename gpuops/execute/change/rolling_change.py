@@ -10,7 +10,7 @@ from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
 from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_order
 from gpuops.execute.change.current_ids import order_now
-from gpuops.execute.change.history import History, history_of, taken_from
+from gpuops.execute.change.history import History, history_of, vms_taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
@@ -113,12 +113,12 @@ def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: To
 
     A host that was begun is finished at any hour; no other host is begun while the window is closed.
     """
-    return _resume_or_abort(site, apply=apply, consent=consent, told=told, giving_up=False)
+    return _resume_or_abort(site, apply=apply, consent=consent, show_line=told, giving_up=False)
 
 
 def abort(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
     """End the change. Hosts that were begun go back into service, with their VMs back; the others are not touched."""
-    return _resume_or_abort(site, apply=apply, consent=consent, told=told, giving_up=True)
+    return _resume_or_abort(site, apply=apply, consent=consent, show_line=told, giving_up=True)
 
 
 def status(site: Site) -> ChangeStatus:
@@ -145,7 +145,7 @@ def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
     if step.host in history.given_up:
         return "given up", ()
     state = "to do" if step.host not in history.begun else "under way"
-    away_names = tuple(sorted(vm.name for vm in taken_from(step.host, history).values()))
+    away_names = tuple(sorted(vm.name for vm in vms_taken_from(step.host, history).values()))
     return "done" if step.host in history.ended else state, away_names
 
 
@@ -175,7 +175,7 @@ def _missing_privileges(plan: Roll, site: Site, inventory: Inventory) -> Iterabl
     if on_vms:
         lacking_on_vms: Mapping[str, Collection[str]] = site.vcenter.lacking(on_vms)
         missing |= {inventory.vm(ref).name: privileges for ref, privileges in lacking_on_vms.items() if privileges}
-    hint = "ask for a role with it there, or log in as somebody who has it"
+    hint = "ask for a role with this privilege on it, or log in as a user who has it"
     for name, privileges in missing.items():
         yield Rejection(name, f"this login lacks {', '.join(sorted(privileges))}", hint=hint)
 
@@ -194,7 +194,9 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
     )
 
 
-def _resume_or_abort(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
+def _resume_or_abort(
+    site: Site, *, apply: bool, consent: Agreed, show_line: Told, giving_up: bool
+) -> ChangeReport | Report:
     """Resume the unfinished change, or with `giving_up` end it, and return the report."""
     with site.journal_to_read(site.vcenter.uuid) as readable_journal:
         run = open_change(readable_journal)
@@ -223,7 +225,7 @@ def _resume_or_abort(site: Site, *, apply: bool, consent: Agreed, told: Told, gi
                 if giving_up:
                     return moves.end_moves(run, site, journal, lease.held, finished)
                 return moves.finish_moves(run, planned_moves or (), site, journal, lease.held, finished)
-            host_rounds = _host_rounds(run, order, site, journal, lease.held, told)
+            host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
             return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
 
 
@@ -236,7 +238,7 @@ def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
 
 
 def _host_rounds(
-    run: Run, order: ChangeOrder, site: Site, journal: Journal, lease: HeldLease | None, told: Told
+    run: Run, order: ChangeOrder, site: Site, journal: Journal, lease: HeldLease | None, show_line: Told
 ) -> HostRounds:
     inventory = site.vcenter.inventory()
     executor = HostTaskExecutor(
@@ -249,7 +251,7 @@ def _host_rounds(
         passed_s=site.passed_s,
         uuids=order.uuids,
     )
-    return HostRounds(site, order_now(order, executor.ids), executor, told)
+    return HostRounds(site, order_now(order, executor.ids), executor, show_line)
 
 
 def _finish_rounds(host_rounds: HostRounds) -> ChangeReport:
@@ -295,7 +297,7 @@ def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep
     failed = [outcome for outcome in open_outcomes if outcome.verdict is not Verdict.SKIPPED]
     names = ", ".join(host_rounds.order.names[outcome.step.host] for outcome in failed or open_outcomes)
     window_is_closed = not failed and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
-    first = "wait until its window opens" if window_is_closed else f"put right what is said of {names}"
+    first = "wait until its window opens" if window_is_closed else f"fix the problem of {names}"
     if giving_up:
         return f"{first}, then {ABORT}; {STATUS}"
     hosts = host_rounds.executor.inventory.hosts

@@ -134,6 +134,6 @@ def wait_for_tasks(site: Site, name: str) -> None:
     clones = [task for vm in vms if vm.template for task in vm.tasks if "clone" in task.name.lower()]
     tasks = [TaskRef(task.ref) for task in (*of_cluster, *clones)]
     if tasks:
-        site.say(f"cluster {name}: {len(tasks)} tasks are under way in vCenter: waited for")
+        site.say(f"cluster {name}: waiting for {len(tasks)} tasks in vCenter")
         for _ in site.vcenter.wait(tasks, CLONES_S):
             pass

@@ -32,7 +32,7 @@ def standing(name: str, site: Site) -> TrainingCluster:
 def _require_complete(name: str, members: tuple[MarkedVm, ...]) -> None:
     hint = "gpuops cluster create with its file makes it whole, gpuops cluster delete removes it"
     if len({member.marker.id for member in members}) > 1:
-        raise UsageError(f"there are two clusters {name!r}, made apart", hint="gpuops cluster show tells their VMs")
+        raise UsageError(f"there are two clusters {name!r}", hint="gpuops cluster show shows their VMs")
     nodes = members[0].marker.nodes
     missing = sorted(set(range(nodes)) - {member.marker.rank for member in members})
     if missing:

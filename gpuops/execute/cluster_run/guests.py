@@ -72,7 +72,7 @@ def clear(launch: Launch, port: GuestWork, unfinished: Sequence[RunningCommand] 
                 failures.setdefault(end.name, f"{end.name}: {effect}: {end.error.removeprefix(f'{end.name}: ')}")
 
     run_everywhere(scripts.step_command("stop", launch), "processes of it may run on")
-    # their directories are removed by that; one that did not end had no mark yet when the others were ended
+    # this also removes their directories; a launcher that still runs had no mark yet at the first stop
     if [end for end in port.wait_for_commands(unfinished, ENDED_S) if end.exit_code is None]:
         run_everywhere(scripts.step_command("stop", launch), "processes of it may run on")
     run_everywhere(scripts.step_command("clean", launch), "its files may stay")

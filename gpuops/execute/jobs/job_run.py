@@ -152,7 +152,7 @@ class JobPass:
                 self._stop(job, vm)
 
     def _handle_absent(self, job: SubmittedJob, vm: Vm) -> None:
-        """The guest knows nothing of the attempt: it was not started yet, or its files are gone."""
+        """Handle an attempt that is unknown to the guest: it was not started yet, or its files are gone."""
         attempt = job.attempt
         assert attempt is not None
         if attempt.started:
@@ -192,7 +192,7 @@ class JobPass:
             end = self.guests.checkpoint(vm, job.job, job.attempt_name, limit)
         except NotConnected:
             raise
-        except GpuopsError as error:  # it is stopped all the same
+        except GpuopsError as error:  # the job is stopped without a checkpoint
             return False, f"its checkpoint failed: {error.message}"
         return end.saved, "" if end.saved else f"its checkpoint failed: {end.reason}"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LAST: Final = timedelta(hours=1)
 """How old a reading may be. A reading that is too old for evidence is shown with its age."""
 _STEP: Final = timedelta(minutes=5)
-_NOTHING: Final = "`gpuops observe` has stored nothing of the last hour that its host's nvidia-smi told of it"
+_NOTHING: Final = "`gpuops observe` has stored no reading of it by its host's nvidia-smi in the last hour"
 
 
 class StoredVgpuUse:
@@ -42,7 +42,7 @@ class StoredVgpuUse:
             return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        # a site whose policies need none loads none
+        # imported here, because most sites do not need it
         from gpuops.execute.measurements.store_reads import MeasurementReads
 
         nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}

@@ -246,7 +246,7 @@ class _Planning:
             create_again = f"gpuops cluster delete --name {self.wish.name}, then create it anew"
             return (Rejection(vm.name, "has no RDMA network card any more", hint=create_again),)
         if vm.power is PowerState.SUSPENDED:
-            return (Rejection(vm.name, "is suspended", hint="resume it: what its guest holds is somebody's"),)
+            return (Rejection(vm.name, "is suspended", hint="resume it: its guest may hold unsaved work"),)
         return member_steps(self.wish, vm, node, world, self.catalog, self.now)
 
     def _new(self, rank: int, host: Host) -> NewClone | tuple[Rejection, ...]:
@@ -344,7 +344,7 @@ def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm
         if member.marker.wish != wish.digest:
             yield Rejection(member.vm.name, f"is of a cluster {wish.name} that another file wanted", hint=removes)
         elif member.marker.id != id_now:
-            yield Rejection(member.vm.name, f"is of another cluster {wish.name}, made apart", hint=removes)
+            yield Rejection(member.vm.name, f"belongs to another cluster that is also called {wish.name}", hint=removes)
     ranks = [member.marker.rank for member in existing]
     for member in existing:
         if ranks.count(member.marker.rank) > 1:

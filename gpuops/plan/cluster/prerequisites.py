@@ -78,7 +78,7 @@ def template_rows(wish: ClusterWish, template: Vm, made_for: str) -> Iterator[Pr
     move = "" if efi else "install the guest of a new template under EFI: one made under BIOS does not start with it"
     yield Prerequisite(name, "firmware", efi, firmware_text, move)
     linux_64 = is_linux_64(made_for) if made_for else None
-    guest_text = f"64-bit Linux ({made_for})" if linux_64 else f"{made_for} is no 64-bit Linux"
+    guest_text = f"64-bit Linux ({made_for})" if linux_64 else f"{made_for} is not a 64-bit Linux"
     says = guest_text if made_for else "what it was made for cannot be read"
     yield Prerequisite(name, "guest", linux_64, says, "" if linux_64 else "name a template of a 64-bit Linux")
     if wish.rdma is RdmaKind.PVRDMA:
@@ -126,7 +126,7 @@ def host_rows(
         return
     uplinks = network.switch.uplinks.get(host.ref, ())
     if not uplinks:
-        says, move = f"is no member of switch {network.switch.name} by any adapter", "add an uplink of it to the switch"
+        says, move = f"has no adapter on switch {network.switch.name}", "add an uplink of it to the switch"
         yield Prerequisite(host.name, "uplink", False, says, move)
         return
     if wish.rdma is RdmaKind.SRIOV:
@@ -178,7 +178,11 @@ def _tagged_adapter(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Pr
 
 
 def _firewall(host: Host, rdma: HostRdma) -> Prerequisite:
-    says = {True: "rule set pvrdma is open", False: "rule set pvrdma is closed", None: "rule set pvrdma is not told"}
+    says = {
+        True: "rule set pvrdma is open",
+        False: "rule set pvrdma is closed",
+        None: "the state of rule set pvrdma is unknown",
+    }
     move = "" if rdma.firewall_open else "enable the rule set pvrdma of its firewall"
     return Prerequisite(host.name, "firewall", rdma.firewall_open, says[rdma.firewall_open], move)
 
