@@ -43,7 +43,7 @@ class Connection(Session):
     def __init__(self, target: Target, guest_shell: GuestShell | None = None) -> None:
         """`guest_shell` runs the programs that are to be run in guests over SSH; None = they cannot be run.
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
         super().__init__(target)
         self.guest_shell = guest_shell

@@ -154,7 +154,7 @@ TABLE: Final[Sequence[Row]] = (
         "look at that server first",
         trouble=Trouble.CAPACITY,
     ),
-    # somebody else is at it
+    # another task or user is changing it
     Row(
         "fault.TaskInProgress",
         StepFailed,

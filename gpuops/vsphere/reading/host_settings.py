@@ -189,7 +189,7 @@ class CustodyReader:
         }
 
     def of(self, host: Host) -> Custody:
-        """Return the profiles of the host and of its cluster. Raises NotConnected in its kinds."""
+        """Return the profiles of the host and of its cluster. Raises NotConnected and its subclasses."""
         target = self._session.host(host.ref)
         own_profiles = self._profiles(target)
         if host.cluster is None:

@@ -72,11 +72,11 @@ class JsonPages:
         return self._login.key
 
     def log_in_again(self) -> None:
-        """As `Pages` has it."""
+        """See `Pages`."""
         self._seen = self._login.log_in(self._wire, earlier_key=self._seen)
 
     def new_view(self, types: Sequence[str]) -> str:
-        """As `Pages` has it."""
+        """See `Pages`."""
         service = self._session.service
         body = {"container": _reference(*service["rootFolder"]), "type": list(types), "recursive": True}
         reply = self._call("CreateContainerView", service["viewManager"], body)
@@ -84,7 +84,7 @@ class JsonPages:
             return text(decode_reply(reply)) or ""
 
     def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
-        """As `Pages` has it."""
+        """See `Pages`."""
         filter_spec = {
             "_typeName": "PropertyFilterSpec",
             "propSet": [
@@ -98,7 +98,7 @@ class JsonPages:
         return self._page("RetrievePropertiesEx", {"specSet": [filter_spec], "options": options}, deadline)
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
-        """As `Pages` has it."""
+        """See `Pages`."""
         return self._page("ContinueRetrievePropertiesEx", {"token": token}, deadline, announced=True)
 
     def _page(

@@ -40,12 +40,12 @@ class SoapPages:
         return self._wire.cookie
 
     def log_in_again(self) -> None:
-        """As `Pages` has it."""
+        """See `Pages`."""
         self._wire.cookie = self._session.login_again(self._seen)
         self._seen = self._session.logins
 
     def new_view(self, types: Sequence[str]) -> str:
-        """As `Pages` has it."""
+        """See `Pages`."""
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
         container = f'<container type="{kind_of_root}">{escape_text(root)}</container>'
@@ -54,7 +54,7 @@ class SoapPages:
         return text(self._wire.ask("CreateContainerView", service["viewManager"], arguments), "returnval") or ""
 
     def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
-        """As `Pages` has it."""
+        """See `Pages`."""
         property_sets = "".join(_property_set(name, paths) for name, paths in paths_by_type.items())
         return self._page(
             "RetrievePropertiesEx",
@@ -65,7 +65,7 @@ class SoapPages:
         )
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
-        """As `Pages` has it."""
+        """See `Pages`."""
         return self._page("ContinueRetrievePropertiesEx", f"<token>{escape_text(token)}</token>", deadline)
 
     def _page(self, method: str, arguments: str, deadline: float) -> Iterator[Piece]:
