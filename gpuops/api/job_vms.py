@@ -183,11 +183,11 @@ class _Tending:
             except GpuopsError as error:
                 self.note_failure(vm.name, error)
                 continue
-            against = [each.line for each in report.plan.rejections]
+            against = [rejection.line for rejection in report.plan.rejections]
             against += [
-                each.reason or str(each.verdict)
-                for each in report.outcomes
-                if each.verdict not in (Verdict.DONE, Verdict.ALREADY)
+                outcome.reason or str(outcome.verdict)
+                for outcome in report.outcomes
+                if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)
             ]
             if against:
                 self.deeds.append(JobVmDeed(vm.name, f"{job.job.profile}: {'; '.join(against)}", failed=True))

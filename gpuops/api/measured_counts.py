@@ -156,8 +156,8 @@ class MeasuringCall:
             request = Attach(f"moid:{vm}", profile=profile, power=PowerPolicy.ON)
         report = run(request, self.site, apply=True)
         if not report.plan.feasible:
-            raise Refused("; ".join(each.line for each in report.plan.rejections))
-        failed = next((each for each in report.outcomes if each.verdict is not Verdict.DONE), None)
+            raise Refused("; ".join(rejection.line for rejection in report.plan.rejections))
+        failed = next((outcome for outcome in report.outcomes if outcome.verdict is not Verdict.DONE), None)
         if failed is not None:
             raise StepFailed(f"{self.measurement.name(number)}: {failed.reason or failed.verdict}")
         return vm
@@ -174,7 +174,7 @@ class MeasuringCall:
         host = wish.host if set_back is None else set_back.host
         planned = Clone(name, wish.template, host).planned(before, None)
         if planned.new is None:
-            raise Refused("; ".join(each.line for each in planned.rejections))
+            raise Refused("; ".join(rejection.line for rejection in planned.rejections))
         try:
             make(replace(planned.new, notes=self.measurement.marker, settings=settings), self.site)
         except StepFailed:
@@ -207,7 +207,7 @@ class MeasuringCall:
         failed = next((end for end in ends.values() if end.error), None)
         if failed is not None:
             raise StepFailed(f"{failed.name}: {failed.error}{_last_line(failed.printed)}")
-        times = tuple(ends[each.name].took_s or 0.0 for each in started)
+        times = tuple(ends[command.name].took_s or 0.0 for command in started)
         return MeasuredCount(scheduler, len(refs), times, apart_s if wish.overlap == 1.0 else 0.0)
 
 

@@ -56,7 +56,7 @@ class SchedulersMeasured:
     @property
     def exit_code(self) -> int:
         """Return 3 if nothing was started, 4 if counts failed or are missing, VMs remain, or the scheduler differs."""
-        refused = bool(self.measured.plan.rejections) or any(not each.plan.feasible for each in self.changes)
+        refused = bool(self.measured.plan.rejections) or any(not change.plan.feasible for change in self.changes)
         if not self.measured.applied:
             return report_exit_code(refused=refused)
         wrong = refused or self.undone or self.measured.exit_code or any(map(_wrong, self.changes))
@@ -176,7 +176,7 @@ class _Changing:
     @property
     def stopped(self) -> bool:
         """Return whether a change is open: that must be finished first."""
-        return any(each.plan.feasible and _wrong(each) for each in self.changes)
+        return any(change.plan.feasible and _wrong(change) for change in self.changes)
 
     def restore_hint(self) -> str:
         """Return what to print after an interruption, when vCenter may not answer."""
@@ -205,7 +205,11 @@ class _Changing:
 
     def _without_removed_first(self, report: ChangeReport) -> ChangeReport:
         """Return a feasible report if only VMs that are removed first block the emptying; else the same report."""
-        against = [each for each in report.plan.rejections if not any(name in each.rule for name in self.removed_first)]
+        against = [
+            rejection
+            for rejection in report.plan.rejections
+            if not any(name in rejection.rule for name in self.removed_first)
+        ]
         if against or not report.plan.rejections:
             return report
         return replace(report, plan=Roll(because=(f"{', '.join(self.removed_first)}: removed before that",)))

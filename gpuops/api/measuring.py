@@ -53,7 +53,7 @@ class SharingMeasured:
     @property
     def failed(self) -> bool:
         """Return whether a count failed, or VMs remain."""
-        return bool(self.left) or any(each.error for each in self.measurement.done)
+        return bool(self.left) or any(count.error for count in self.measurement.done)
 
 
 def measure(

@@ -13,6 +13,6 @@ so that a turn with nothing to do ends at once. One vCenter has one turn at a ti
 the host: one process reads a vCenter once for all of its hosts and spends some milliseconds of its own on a step, and
 what takes time is vCenter's. Hosts of one vCenter on several runners would read it as many times, and gain nothing.
 
-What keeps two runners from acting at once is the journal that they share: who takes a run over ends it there first, and
-whoever held it is told so before its next request. The queue only says whose turn it is.
+The common journal keeps two runners from acting at once: a runner that takes a run over first ends it there, and the
+runner that held it sees that before its next request. The queue only selects the runner of a turn.
 """

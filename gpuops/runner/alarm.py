@@ -1,7 +1,7 @@
-"""Tells of vCenters of the common journal that nobody seems to return: in the log, and to who gets notices.
+"""Reports overdue vCenters of the common journal, which no runner seems to return: in the log, and by notices.
 
-It needs no target: one that was taken out of every configuration file, or whose runners are gone, is told of all the
-same. One runner tells, the one seen first of those that live.
+It needs no target: it also reports a vCenter that was removed from every configuration file, or whose runners have
+died. Only the first of the living runners reports.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gpuops.notify.watch import tell_overdue
 
 @dataclass(slots=True)
 class OverdueAlarm:
-    """What is needed to look, and what was said last."""
+    """What a look needs, and the lines of the last one."""
 
     state_dir: Path
     url: str
     """Of the journal, as SQLAlchemy and libpq read it."""
     configured: Callable[[], Configuration]
-    """What is obeyed now: each of its receivers is told."""
+    """Returns the current configuration: each of its receivers gets the notices."""
     environ: Mapping[str, str]
     say: Callable[[str], None]
     clock: Callable[[], datetime] = clock.wall_clock
@@ -36,7 +36,7 @@ class OverdueAlarm:
     """The lines of the last look."""
 
     def look(self) -> None:
-        """Say what is new since the last look, and sends what was not sent today. It waits for the database."""
+        """Log lines that are new since the last look, and send today's notices once. It waits for the database."""
         lines: tuple[str, ...]
         unknown = list[StateDamaged]()
         try:

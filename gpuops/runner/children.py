@@ -15,9 +15,9 @@ from typing import Final
 from gpuops.model.nights.runners import Half
 
 LONGEST_LINE: Final = 1 << 22
-"""Bytes of a line that is taken from a process."""
+"""The longest line, in bytes, that is read from a process."""
 REST_S: Final = 2.0
-"""So long what a process printed is waited for once it has ended."""
+"""How long the output of a process is read after its end."""
 
 
 @dataclass(slots=True)
@@ -31,15 +31,15 @@ class Children:
     say: Callable[[str], None] = lambda _: None
     """Takes each line that they print, with the site before it."""
     running: dict[tuple[str, Half], asyncio.Task[int]] = field(default_factory=dict)
-    """By site and half; each is there until its process has ended, whoever waits for it or does no more."""
+    """Tasks by site and half; each stays until its process has ended, even if no caller waits for it any more."""
     processes: set[asyncio.subprocess.Process] = field(default_factory=set)
     ending: bool = False
 
     def begin(self, half: Half, site: str, policy: Path) -> asyncio.Task[int]:
-        """Return a turn; its exit code, or OSError. Shield it, for whoever waits for it may be cancelled.
+        """Begin a turn; the task returns its exit code, or raises OSError. Shield it: its caller may be cancelled.
 
-        One of that site that runs already, because the queue was lost and found while it ran, is taken instead: the
-        next turn does the rest. A return does not wait for a night.
+        If a turn of that site runs already, because the queue was lost meanwhile, that task is returned: the next turn
+        does the rest. A return does not wait for a night.
         """
         for key in ((site, Half.DAY), (site, half)):
             if key in self.running:
@@ -48,12 +48,12 @@ class Children:
         return self.running[site, half]
 
     async def wait_ended(self, site: str | None = None) -> None:
-        """Return when nothing of that site runs; None = nothing at all."""
+        """Wait until no process of that site runs; None = no process at all."""
         while mine := [task for (of, _), task in self.running.items() if site in (None, of)]:
             await asyncio.wait(mine)
 
     def end(self) -> None:
-        """Tell all of them to end: each leaves what is in flight to vCenter and closes its journal."""
+        """Stop all of them: each leaves its requests in flight to vCenter and closes its journal."""
         self.ending = True
         for process in self.processes:
             _tell(process)
@@ -87,7 +87,7 @@ class Children:
             printed.cancel()
 
     async def _pass_on_lines(self, site: str, printed: asyncio.StreamReader | None) -> None:
-        """Until its end, whatever it prints: a process whose pipe nobody empties waits for ever."""
+        """Pass on its lines until its end: a process with a full pipe would wait forever."""
         while printed is not None:
             try:
                 line = await printed.readline()

@@ -1,7 +1,7 @@
-"""The configuration file as runners obey it: the database that they share, and the policies of each target.
+"""The configuration file as runners use it: their common database, and the policies of each target.
 
-A running one reads the file at every look. One that cannot be obeyed changes nothing: turns go on by what it said
-before, and the processes that play them are given a copy of that, for they read the file as well.
+A runner reads the file at every look. An invalid file changes nothing: turns continue with the last valid text, and the
+processes that play them get a copy of it, because they read the file too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXAMPLE: Final = (
 
 
 def database_of(configured: Configuration, preferred_url: str | None) -> str:
-    """Return the database of the queue, for libpq. `said`: by an option or a variable, before the file.
+    """Return the database of the queue, for libpq. `preferred_url`: of an option or a variable.
 
     Raises TargetError where none is named, UsageError where a target's journal would be in another one.
     """
@@ -51,10 +51,10 @@ def database_of(configured: Configuration, preferred_url: str | None) -> str:
 def rotations_of(
     configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """Return the policies of each target that has some; `only` of that one.
+    """Return the policies of each target with rotations; with `only` those of that target.
 
-    A file that is `known` is not read: what it said when it could last be obeyed goes on.
-    Raises UsageError, PolicyError; TargetError also where there is none.
+    A file in `obeyed_rotations` is not read again: its last valid policy is used.
+    Raises UsageError, PolicyError; TargetError also if no target has rotations.
     """
     rotations = _some_rotations(configured, only, now, obeyed_rotations)
     if not rotations:
@@ -71,7 +71,7 @@ def rotations_of(
 def _some_rotations(
     configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """Return the same, or none."""
+    """Return the policies as `rotations_of`, possibly of no target."""
     _refuse_one_vcenter_twice(configured)
     read = {
         (site, site_policy.file): site_policy
@@ -117,7 +117,7 @@ def _read(file: Path) -> SitePolicy:
 
 
 def describe_rotations(rotations: Rotations) -> str:
-    """Return what is played, in one line."""
+    """Return one line that lists the played targets and policies."""
     leaving_sites = leaving(rotations)
     played = [f"{site}: {', '.join(policies)}" for site, policies in rotations.items() if site not in leaving_sites]
     return f"plays {', '.join(played) or 'no target'}"
@@ -125,26 +125,26 @@ def describe_rotations(rotations: Rotations) -> str:
 
 @dataclass(slots=True)
 class ObeyedConfiguration:
-    """The file as it could last be obeyed."""
+    """The last valid text of the configuration file."""
 
     file: Path
     text: str
-    """What it said then."""
+    """The last valid text."""
     only: str | None
     """The target that is played alone; None = all."""
     database: Callable[[Configuration], str]
     url: str
     """What `database` found when the runner began."""
     copy: Path
-    """Where processes find what it said then, while it cannot be obeyed."""
+    """A copy of that text, for processes while the file is invalid."""
     environment: dict[str, str]
-    """What those processes are given; GPUOPS_CONFIG is set and left out here."""
+    """Variables of those processes; GPUOPS_CONFIG is set and removed here."""
     say: Callable[[str], None]
     leaving: LeavingTargets
     wrong: str = field(default="", init=False)
-    """Why the file cannot be obeyed now; empty = it is."""
+    """Why the file is invalid now; empty = it is valid."""
     not_shared: str = field(default="", init=False)
-    """Why the common database cannot be told; empty = it was."""
+    """Why the common database could not be updated; empty = it was."""
 
     def __post_init__(self) -> None:
         write_private(self.copy, self.text)
@@ -199,9 +199,9 @@ class ObeyedConfiguration:
         return played or rotations_of(configured, self.only, now)
 
     def share(self, played: Rotations) -> None:
-        """Say to the other runners, in the common database, what is played here, and takes up what nobody plays.
+        """Store in the common database what this runner plays, and take over targets without a runner.
 
-        It waits for the database. Where that does not answer, it is said once.
+        It waits for the database. If that does not answer, this is logged once.
         """
         try:
             self.leaving.share(played, parsed_configuration(self.text, self.file), self.text, self.only)
@@ -213,7 +213,7 @@ class ObeyedConfiguration:
             self.not_shared = ""
 
     def _with_kept(self, current: Rotations, now: datetime) -> Rotations:
-        """With what was taken up since, for returns alone."""
+        """Return the rotations with targets taken over since then, which are only returned."""
         if current.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
             return current
         configured = parsed_configuration(self.text, self.file)

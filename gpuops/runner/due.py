@@ -15,10 +15,10 @@ from gpuops.model.time_text import format_minute
 from gpuops.model.window import Night
 
 EVERY: Final = timedelta(minutes=10)
-"""How often a half is gone on with: as often as cron calls it (`gpuops help timers`)."""
+"""How often a half is continued: as often as cron calls it (`gpuops help timers`)."""
 _MINUTE: Final = timedelta(minutes=1)
 _AHEAD: Final = timedelta(days=370)
-"""So far windows of two policies are compared: a year has every change of the clocks."""
+"""How far ahead windows of two policies are compared: a year has every change of the clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,16 @@ def refuse_other_modes(policy: Policy) -> None:
         )
     if not policy.windows:
         raise UsageError(
-            f"policy {policy.name} has no windows: nobody can tell when its night begins",
+            f"policy {policy.name} has no windows: the begin of its night is not known",
             hint="give it `windows` (gpuops help policy)",
         )
 
 
 def waits(half: Half, policies: Iterable[Policy], now: datetime) -> bool:
-    """Whether a turn waits for the nights of its vCenter, whose policies these are: a return ends every night of its
-    vCenter for good, so it is played while no window is open."""
+    """Return whether a turn waits for the nights of these policies, which are those of its vCenter.
+
+    A return ends every night of its vCenter for good, so it is played while no window is open.
+    """
     return half is Half.DAY and any(half_of(policy, now) is Half.NIGHT for policy in policies)
 
 

@@ -29,7 +29,7 @@ class JobQueue(Protocol):
         ...
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
-        """Offer a turn that is due since that moment; whether nobody had offered it before."""
+        """Offer a turn that is due since that moment; return whether no runner had offered it before."""
         ...
 
     async def ask(self, turn: PolicyTurn) -> bool:

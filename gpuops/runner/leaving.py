@@ -1,13 +1,12 @@
-"""Targets that were taken out of the configuration file: no night of them begins, and what a night took is returned.
+"""Targets that were removed from the configuration file: their nights do not begin, but their desktops are returned.
 
-Nobody may be left suspended by an edit, so the runner keeps what the file said of such a target, in its state directory
-and beyond its own end, until a return of it has ended with nothing left to do. A target that is there again, or whose
-vCenter is one of those under another name, is returned by that. What was obeyed last is kept as well, for the file may
-be edited while no runner goes on.
+An edit must not leave desktops suspended. So the runner stores the file's text about such a target in its state
+directory, beyond its own end, until a complete return. If the file has the target again, or its vCenter under another
+name, that target returns it. The last valid file is stored too, because it may be edited while no runner runs.
 
-All of it is in the common database too (`shared_targets.py`), for machines may be made anew without their directory:
-whoever finds a target there that nobody plays, and may believe it (`taking_up.py`), takes it up. Where one runner has
-returned it, or a runner whose file has it plays it, the others let go of it.
+All of it is in the common database too (`shared_targets.py`), because a machine may be rebuilt without its directory: a
+runner that finds a target without a runner there, and may accept it (`taking_up.py`), takes it over. Once a runner has
+returned the target, or a runner with it in its file plays it, the others forget it.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ class LeavingTargets:
     folder: Path
     say: Callable[[str], None]
     url: str = field(default="", repr=False)
-    """Of the common database; empty = there is none."""
+    """URL of the common database; empty = none is used."""
     shared: set[str] = field(default_factory=set)
-    """Those kept here that were in the database, too: one that is there no more was returned by another runner."""
+    """Stored targets that were in the database too: one that is not there any more was returned by another runner."""
     not_read: dict[str, str] = field(default_factory=dict)
-    """By site: why what is kept of it cannot be read."""
+    """By site: why its stored text cannot be read."""
     unplayed: frozenset[str] = frozenset()
-    """Those that nobody played when it was looked last."""
+    """Targets that no runner played at the last look."""
     not_taken: dict[str, str] = field(default_factory=dict)
-    """By site: why what the database has of it is not taken up."""
+    """By site: why it is not taken over from the database."""
 
     def copy_of(self, site: str) -> Path:
-        """Return where it is kept what the file said of this target."""
+        """Return the path of the stored configuration of this target."""
         return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
 
     def with_left_targets(
@@ -118,7 +117,7 @@ class LeavingTargets:
         return played
 
     def share(self, played: Rotations, configured: Configuration, text: str, only: str | None) -> None:
-        """Keep in the common database what is played and what is kept here, and keeps here what nobody else plays.
+        """Store played and stored targets in the common database, and take over targets without a runner.
 
         It waits for the database: not in the loop of a runner. Raises StateDamaged where that does not answer.
         """
@@ -141,8 +140,8 @@ class LeavingTargets:
             self.forget_target(site)
         self.shared = set(exchanged.nobodys.keys() & stored_sites)
         named = {site for site, target in configured.targets.items() if target.rotations}
-        # the database may have been away: whoever plays one has said so by the next call, which a runner that plays
-        # nothing of its own would not live to see
+        # after an outage of the database a target's runner reports by the next call; a runner without targets of its
+        # own would not live until then
         waits = exchanged.unplayed - self.unplayed if named else frozenset[str]()
         self.unplayed = exchanged.unplayed
         for site in sorted(exchanged.nobodys.keys() - named.union(stored_sites, waits)):
@@ -157,7 +156,7 @@ class LeavingTargets:
                     self.not_taken.pop(site, None)
 
     def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
-        """Keep here what nobody plays. Raises GpuopsError where this machine may not, or the row says nothing."""
+        """Store a target without a runner here. Raises GpuopsError if this machine may not, or the row is invalid."""
         row_configuration = named_in(site, row)
         if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
             None
@@ -176,7 +175,7 @@ class LeavingTargets:
                 )
         self._write(self.copy_of(site), text)
         self.shared.add(site)
-        self.say(f"{site} was a target of runners, and nobody plays it")
+        self.say(f"{site} was a target of runners, and no runner plays it")
 
     def _shared_target(self, site: str) -> SharedTarget | None:
         """Return what is kept here of it; None = it has just been removed."""
@@ -207,7 +206,7 @@ class LeavingTargets:
         return SitePolicy(parse_policy(read_text(copy, error=TargetError), str(file), accepted_before=True), file)
 
     def _alone(self, policies: Mapping[str, SitePolicy]) -> dict[str, SitePolicy]:
-        """Of a target that left: for returns alone, by policies that nobody takes away with it."""
+        """Return the policies of a removed target, only for returns, with stored copies of their files."""
         alone = {}
         for name, site_policy in policies.items():
             policy_file = site_policy.file if site_policy.leaving else self._policy_file(site_policy.file)

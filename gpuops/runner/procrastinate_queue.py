@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 SIGN_OF_LIFE_S: Final = 4.0
 TAKEN_FOR_DEAD_S: Final = 15.0
-"""Without a sign of life for so long: a few that were missed, and well below the 30 s within which a turn goes on."""
+"""After so long without a sign of life: several missed ones, and well below the 30 s within which a turn continues."""
 ANSWERS_S: Final = 10.0
-"""A database that gives no connection for so long is away."""
+"""A database that gives no connection for this time counts as lost."""
 LOOK_S: Final = 2.0
-"""How often it is looked for turns where PostgreSQL's notice of one was lost."""
+"""How often a runner looks for turns, in case PostgreSQL's notice was lost."""
 ENDS_S: Final = 3.0
 """How long a worker that lost the database waits for its running turns; then it ends and is started anew."""
 AT_ONCE: Final = 64
@@ -50,7 +50,7 @@ LAST_RANK: Final = 9
 """The highest rank: rows of runners that do not exist must not put a return off without end."""
 _TURN: Final = "gpuops.turn"
 _GOES_AWAY: Final = frozenset({"08", "53", "57"})
-"""Classes of PostgreSQL's errors: of the connection, of its resources, of whoever stops it."""
+"""Classes of PostgreSQL's errors: connection, resources, operator intervention."""
 _HELP: Final = "gpuops help sites"
 _GRANT: Final = "a GRANT is missing: GRANT USAGE, CREATE ON SCHEMA public TO the role, or what it names"
 _LOG: Final = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ SELECT CASE
 END FROM held
 """
 
-# Whoever may write into the tables can write rows that no runner wrote. These are chosen by the database, for some of
-# them cannot even be read: a time before year 1, arguments of 200 MB.
+# Any role that may write into the tables can write rows that no runner wrote. The database selects these, because some
+# of them cannot even be read: a time before year 1, arguments of 200 MB.
 _IS_TURN: Final = """
 coalesce(j.task_name = 'gpuops.turn' AND j.lock = j.queue_name AND j.scheduled_at IS NULL
     AND pg_column_size(j.args) <= 4096 AND jsonb_typeof(j.args) = 'object'
@@ -193,7 +193,7 @@ class OwnJobs(JobManager):
 
 
 class _ReasonedConnection(AsyncConnection[TupleRow]):
-    """Keeps why none could be made, which the pool only logs."""
+    """Stores why a connection could not be made, which the pool only logs."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", *, refusals: list[str], **words: Any) -> Self:  # type: ignore[override]
@@ -228,7 +228,7 @@ class ProcrastinateQueue:
         """Turns that run."""
         self._stopping = False
         self._rank = 0
-        # a turn that is given back goes to whoever asks next
+        # a turn that is given back goes to the next runner that asks
         offer_again = RetryStrategy(wait=0, retry_exceptions=[HandedOver])
         self._task = self._app.task(name=_TURN, pass_context=True, retry=offer_again)(self._run)
 
@@ -253,7 +253,7 @@ class ProcrastinateQueue:
             try:
                 return await asyncio.shield(playing)
             except asyncio.CancelledError:
-                if playing.done() or not self._stopping:  # the database was lost: whoever has it next waits for it
+                if playing.done() or not self._stopping:  # the database was lost: the next runner waits for it
                     playing.cancel()
                     raise
             except HandedOver:
@@ -266,7 +266,7 @@ class ProcrastinateQueue:
     async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
         """Yield the queue with its connections, which are made when the database answers."""
         for name in ("psycopg.pool", "procrastinate"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what they say is told here
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # their errors are reported here
         await self._pool.open(wait=False)
         await self._app.open_async(self._pool)
         try:
@@ -282,7 +282,7 @@ class ProcrastinateQueue:
             try:
                 await self._app.schema_manager.apply_schema_async()
             except ConnectorException:
-                if await self._is_there():  # somebody else made them at the same time
+                if await self._is_there():  # another runner made them at the same time
                     return False
                 raise
         return True
@@ -422,5 +422,5 @@ class ProcrastinateQueue:
 
 
 def _digest(*names: str) -> str:
-    """Short, whatever the names are: PostgreSQL's channels have names of 63 bytes at the most."""
+    """Return a short digest of the names: PostgreSQL's channels have names of at most 63 bytes."""
     return sha256(json.dumps(names).encode()).hexdigest()[:32]

@@ -27,17 +27,17 @@ from gpuops.runner.leaving import leaving
 from gpuops.runner.site_policy import Rotations, SitePolicy, load_policy_file, read_anew
 
 LOOK_S: Final = 3.0
-"""How often it is looked for turns that are due and for runners that died."""
+"""How often a runner looks for due turns and for dead runners."""
 STALE_S: Final = 120.0
-"""A look that ended so long ago is none any more: one waits several times for a database that is away."""
+"""After this time without a look the service counts as stuck: one look waits several times for a lost database."""
 AWAY_S: Final = 120.0
-"""A database that is away for less has restarted: nobody returns anything on their own account."""
+"""A shorter outage of the database is a restart: runners begin no returns by themselves."""
 BESIDE: Final = timedelta(minutes=3)
-"""By so much each further runner begins a return later while the database is away."""
+"""How much later each further runner begins a return while the database does not answer."""
 ENDS_ITSELF: Final = timedelta(minutes=1)
-"""So long a night may go on that its window closes on, before a return is begun beside it."""
+"""How long a night may continue after its window has closed, before a return is started next to it."""
 SHARED_EVERY: Final = timedelta(minutes=5)
-"""How often other runners are told what is played, where it did not change."""
+"""How often a runner stores what it plays, even without a change."""
 
 
 @dataclass(slots=True)
@@ -49,42 +49,42 @@ class Service:
     children: Children
     say: Callable[[str], None]
     offered: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
-    """The latest turn of each policy that somebody has offered."""
+    """The latest turn of each policy that was offered."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     away_since: datetime | None = None
     """Since when the database does not answer; None = it answers."""
     day_since: dict[PolicyTurn, datetime] = field(default_factory=dict)
     """Since when, while the database is away, a policy's return is due."""
     returned: dict[PolicyTurn, datetime] = field(default_factory=dict)
-    """When this runner last began a return on its own account."""
+    """When this runner last began a return by itself."""
     again: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
-    """The turn of each policy that had no journal and was offered again for that: once for each turn."""
+    """The turn of each policy that was offered again, once, because it had no journal."""
     beside: dict[str, datetime] = field(default_factory=dict)
     """By site: when it last began a return beside a night that had not ended."""
     alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
-    """Returns that it began so and that have not ended."""
+    """Returns that it began by itself and that have not ended."""
     unasked: set[PolicyTurn] = field(default_factory=set)
-    """Returns that it began so, and for which the queue has not been asked for a turn yet."""
+    """Returns that it began by itself, and for which it has not requested a turn yet."""
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = load_policy_file
     configured: Callable[[Rotations, datetime], Rotations | None] = lambda known, now: None
-    """What the configuration file has played by now; None = as before."""
+    """Returns the policies of the current configuration file; None = as before."""
     returned_all: Callable[[str], None] = lambda _: None
-    """Called with a site that is a target no more, when nothing of it is left to return."""
+    """Called with a site that is not a target any more, when all its desktops are back."""
     looked: Callable[[bool], None] = lambda _: None
     """Called when a look has ended: whether the database answered."""
     share: Callable[[Rotations], None] = lambda _: None
-    """Tells other runners what is played; it may wait for the database."""
+    """Stores what is played for other runners; it may wait for the database."""
     alarm: Callable[[], None] = lambda: None
-    """Tells of vCenters that nobody returns; likewise."""
+    """Reports vCenters that no runner returns; it may wait for the database."""
     sharing: asyncio.Task[None] | None = None
-    """What shares, and looks for such vCenters, now or last."""
+    """The current or last task that stores and looks for such vCenters."""
     shared: tuple[datetime, Rotations] | None = None
-    """When that began last, and what was played then."""
+    """When that task began last, and what was played then."""
 
     async def run(self) -> None:
-        """Serve until `end`, then hands over what it plays."""
+        """Serve until `end`, then hand over the running turns."""
         serving = asyncio.create_task(self._serve())
         try:
             while not self.ending.is_set():
@@ -103,7 +103,7 @@ class Service:
                 await serving
 
     def end(self) -> None:
-        """Take no more turns, and ends what runs: each turn is handed over."""
+        """Take no more turns, and end running ones: each turn is handed over."""
         if not self.ending.is_set():
             self.ending.set()
             self.children.end()
@@ -134,7 +134,7 @@ class Service:
             except asyncio.CancelledError:
                 if not self.ending.is_set():
                     raise
-                await self.children.wait_ended(turn.site)  # nobody else is to take it before
+                await self.children.wait_ended(turn.site)  # no other runner may take it before
         if self.ending.is_set():
             raise HandedOver
 
@@ -200,7 +200,7 @@ class Service:
             self.day_since.clear()
 
     def _share(self) -> None:
-        """In a thread, for signs of life must go on; the alarm is the first runner's alone."""
+        """Share in a thread, so that signs of life continue; only the first runner raises the alarm."""
         now = clock.wall_clock()
         if self.sharing is not None:
             if not self.sharing.done():
@@ -243,8 +243,8 @@ class Service:
         """Have the queue hold a turn for each return that this runner began on its own account.
 
         Such a return may run without a turn: the database was lost, or another runner took the turn over while this one
-        stood still. Without a turn in the queue no other runner would go on with the return if this one died. Whoever
-        takes the turn waits for the return if it runs there, or goes on with it.
+        stood still. Without a turn in the queue no other runner would continue the return if this one died. The runner
+        that takes the turn waits for the return if it runs there, or continues it.
         """
         for turn in tuple(self.unasked):
             if (turn.site, Half.DAY) in self.children.running:

@@ -1,8 +1,8 @@
-"""What runners play, in the database that they share: for whoever must return it where its runners are gone.
+"""The targets that runners play, in their common database, so that another runner can return them.
 
-One row for each target that a runner plays, or that left the configuration file and is not returned yet: what the file
-said, with its policies. It holds no password, for no such file does. A row is taken away when a return has left
-nothing, by whichever runner.
+It has one row for each target that a runner plays, or that was removed from the configuration file and is not returned
+yet: the text of that file, with the policies. It holds no password, because the file has none. After a complete return
+any runner removes the row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 
 HELP: Final = "gpuops help sites"
 UNPLAYED: Final = timedelta(minutes=30)
-"""A target that no runner has played for so long is nobody's any more."""
+"""A target that no runner has played for this time may be taken by another runner."""
 
 _metadata = MetaData()
 _table: Final = Table(
@@ -68,21 +68,20 @@ def shared_target(configuration: str, policies: Mapping[Path, str]) -> SharedTar
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What the database has afterwards."""
+    """The state of the database afterwards."""
 
     known: frozenset[str]
     """All sites in it."""
     nobodys: Mapping[str, SharedTarget]
-    """Those that left the file of who played them, or that nobody has played for `UNPLAYED`; as they were found."""
+    """Targets that were removed from their runner's file, or that no runner has played for `UNPLAYED`."""
     unplayed: frozenset[str]
-    """Those of them that did not leave a file. Where the database was away, a runner is about to say that it plays one.
-    """
+    """Those of them that were not removed from a file: after an outage of the database their runner may report soon."""
 
 
 def exchange(
     url: str, played: Mapping[str, SharedTarget], left_file: Mapping[str, SharedTarget], ended: Collection[str]
 ) -> Exchanged:
-    """Write down what a runner plays and what left its file, takes away what is over, and reads what nobody plays.
+    """Store the targets that a runner plays or that left its file, remove `over`, and read those without a runner.
 
     Raises StateDamaged where the database does not answer.
     """
@@ -107,7 +106,7 @@ def exchange(
 
 
 def _put(connection: Connection, site: str, target: SharedTarget, *, is_left: bool) -> None:
-    """A row that is as it was has its time alone written: nothing of its text is."""
+    """Write a row; of an unchanged row only the time."""
     texts = {"configuration": target.configuration, "policies": target.policies}
     state: dict[str, Any] = {"is_left": is_left, "played_at": func.now()}
     same = update(_table).where(_table.c.site == site, *(_table.c[name] == text for name, text in texts.items()))

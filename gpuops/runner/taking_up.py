@@ -37,7 +37,7 @@ _BELIEVED: Final = (
 
 
 def address_of(configured: Configuration, site: str) -> Address | None:
-    """None = a simulated vCenter, which is nobody else's. Raises TargetError for what is no address."""
+    """Return the address; None = a simulated vCenter, which only its process reaches. Raises TargetError."""
     target = configured.targets[site]
     return None if target.host.startswith((SIMULATED, SERVED)) else Address.parse(target.host, port=target.port)
 
@@ -59,12 +59,12 @@ def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
             f"the policies of {site} in the database of runners are no JSON: {error}", hint=HELP
         ) from error
     if not isinstance(texts, dict) or not all(isinstance(policy, str) for policy in texts.values()):
-        raise StateDamaged(f"the policies of {site} in the database of runners are none", hint=HELP)
+        raise StateDamaged(f"the policies of {site} in the database of runners are not texts by file", hint=HELP)
     return {Path(file): text for file, text in texts.items()}
 
 
 def without_commands(policy: str, file: Path) -> str:
-    """The text of a policy without the `hook` of any checkpoint; as it stands where it has none, or is no policy.
+    """Return a policy without the `hook` of any checkpoint; unchanged if it has none, or is no valid policy.
 
     A return then gives a guest the same time to keep its work while it shuts down.
     """

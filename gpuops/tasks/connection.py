@@ -76,7 +76,7 @@ class HostShellArguments:
         from gpuops.hostshell.ssh import Ssh
 
         if self.host_shell != "ssh":
-            raise UsageError("host_shell is none of the host shells", hint="set it to none or ssh")
+            raise UsageError("host_shell is not a known host shell", hint="set it to none or ssh")
         if self.ssh_port is not None and not 0 < self.ssh_port <= _LAST_PORT:
             raise UsageError(f"ssh_port {self.ssh_port} is no port", hint=f"it is 1 to {_LAST_PORT}, 22 by default")
         files = {"known_hosts": _path(self.ssh_known_hosts), "key": _path(self.ssh_key)}

@@ -60,7 +60,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 
 
 def refuse_outside_window(window: str | None, now: datetime) -> None:
-    """Raise Refused while the task's window is closed, UsageError for text that is none."""
+    """Raise Refused while the task's window is closed, UsageError for text that is no window."""
     for closed in shut(Rolling(window=parse_window(window)), now) if window is not None else ():
         raise Refused(str(closed), hint=closed.hint)
 

@@ -42,7 +42,7 @@ def vm_gpu_info(
     guest: str | None = None,
     guest_timeout: float = 0.0,
 ) -> TaskResult:
-    """This VM, or every one with GPU devices; with `guest` (`tools` or `address`) once that is there in the one VM.
+    """Return this VM, or every VM with GPU devices; with `guest` wait for VMware Tools or an address of the one VM.
 
     Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
     """
@@ -64,7 +64,7 @@ def vm_gpu_info(
 
 
 def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
-    """Return the VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
+    """Return the VM and the state of its guest; a failure if the sign does not appear in time."""
     if vm.power is not PowerState.ON:
         raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
     state = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
@@ -128,7 +128,7 @@ def guest_gpu_info(
 
 @reading
 def gpu_capacity_info(site: Site, policy: Policy | None = None, **options: Any) -> Document:
-    """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
+    """Count the vGPUs and whole GPUs that fit, with a policy also once desktops are suspended. Raises UsageError."""
     inventory = site.with_vgpus(site.vcenter.inventory())
     room = capacity(request_of(CapacityRequest, options), inventory, site, policy)
     return {"capacity": capacity_document(room, policy.name if policy else None)}
@@ -173,7 +173,7 @@ def gpu_sizing_info(
 def gpu_diagnosis_info(
     site: Site, vm: str | None = None, host: str | None = None, since: str | None = None
 ) -> Document:
-    """Which component slows VMs down, by what `observe` has stored. Raises UsageError, VmNotFound, HostNotFound."""
+    """Return which component slows VMs down, by stored measurements. Raises UsageError, VmNotFound, HostNotFound."""
     from gpuops.api.diagnosing import diagnose
     from gpuops.report.monitoring.diagnosis import diagnosed_document
 

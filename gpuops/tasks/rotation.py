@@ -100,7 +100,7 @@ def rotation_info(
         fields = {"changed": False, "rotation": status_document(status), "night": None, "reasons": reasons}
         if not reasons and (plan or begins is not None):
             fields["night"] = preview_document(api.rotate_plan(rules, site, begins, policy_file=file))
-    message = f"{status.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
+    message = f"{status.journal_lost}: the result shows vCenter's markers" if reasons else ""
     return TaskResult(fields, status.exit_code, message, tuple(warnings))
 
 

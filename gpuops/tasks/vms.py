@@ -96,7 +96,7 @@ def _share(part: Part, report: Report, after: Inventory) -> Document:
 
 
 def _request(options: Mapping[str, Any], state: str) -> Change:
-    """Return the request that a task's options are. Raises UsageError for one that means nothing with its state."""
+    """Return the request of a task's options. Raises UsageError for an option that its state excludes."""
     verb = Attach if state == "present" else Detach
     options_given = {name: option for name, option in options.items() if option is not None and option is not False}
     options_given["vm"] = vm_of(options_given)
@@ -128,7 +128,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
 
 
 def _predicted_vm(new: NewClone, inventory: Inventory) -> Document:
-    """Return what of a VM can be told before it is there."""
+    """Return the known facts of a VM before it is cloned."""
     return {
         "name": new.name,
         "template": inventory.vm(new.source).name,
@@ -140,7 +140,7 @@ def _predicted_vm(new: NewClone, inventory: Inventory) -> Document:
 
 
 def clone_of(options: Mapping[str, Any]) -> Clone:
-    """Return the request that a task's options are. Raises UsageError for memory that is none."""
+    """Return the request of a task's options. Raises UsageError for an invalid `memory`."""
     memory = options.get("memory")
     other_options = {name: option for name, option in options.items() if name != "memory"}
     return request_of(Clone, {**other_options, "memory_mib": memory_mib(memory) if memory is not None else None})

@@ -1,7 +1,7 @@
-"""Who may see the page: a name with its password, or what a reverse proxy says; and which Host headers are answered.
+"""Access to the page: by a name with its password, or by a reverse proxy; and the accepted Host headers.
 
-A Host header that names something else is a page of somebody else whose name was pointed at this address (DNS
-rebinding): the browser would let its script read what is answered. Passwords are kept as keyed digests (BLAKE2b, a key
+Another Host header comes from a foreign page whose name was pointed at this address (DNS rebinding): the browser would
+let its script read the answer. Passwords are kept as keyed digests (BLAKE2b, a key
 of this process), which are compared in constant time and in full, whether the name is known or not.
 """
 
@@ -123,7 +123,7 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether nobody but this machine reaches what listens there.
+    """Return whether only this machine reaches a service that listens there.
 
     >>> [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.5", "gpus.example.com")]
     [True, True, True, False, False, False]
@@ -134,7 +134,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may see the page. Without logins everybody who reaches the address may."""
+    """The rules of access to the page. Without logins every client that reaches the address has access."""
 
     passwords: PasswordLogin | None = None
     proxy: ProxyLogin | None = None

@@ -1,7 +1,7 @@
-"""The ASGI application: what is answered at which address, to whom, and by which headers a browser is held to it.
+"""The ASGI application: addresses, logins, and the security headers of every answer.
 
-GET and HEAD alone. In this order: a Host header that is another's is misdirected (421), another method is refused
-(405), who is not let in is told how (401, or 403 where a proxy alone lets in), an address that there is not is 404.
+It accepts only GET and HEAD. Errors in this order: 421 for a foreign Host header, 405 for another method, 401 without a
+login (403 if only a proxy may log in), 404 for an unknown address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_WATCHERS: Final = 200
 HEARTBEAT_S: Final = 15.0
-"""So often a watcher is told the same again: proxies cut connections that say nothing, and data has an age."""
+"""How often a watcher gets the same state again: proxies cut silent connections, and the page shows an age."""
 METRICS_STAND_S: Final = 15.0
 PIECE: Final = 64 * 1024
 """Bytes that are handed over at once: a slow reader costs no more memory."""
@@ -49,7 +49,7 @@ HEADERS: Final = (
 )
 """Of every answer."""
 WITHOUT_LOGIN: Final = "/healthz"
-"""It tells that the service is well or not, and nothing else."""
+"""This address only returns whether the service is healthy."""
 _HTML, _JSON, _JS, _CSS = (
     f"{kind}; charset=utf-8" for kind in ("text/html", "application/json", "text/javascript", "text/css")
 )
@@ -58,7 +58,7 @@ _HTML, _JSON, _JS, _CSS = (
 def application(
     state: CurrentState, access: Access, metrics: Callable[[Current], bytes], say: Callable[[str], None]
 ) -> ASGIApp:
-    """`metrics` makes what Prometheus is told, in another thread; `say` is told in one line of a bug."""
+    """Return the application of one site. `metrics` runs in another thread; `say` is called with one line for a bug."""
     return Guarded(_Pages(state, metrics).router(), access, say)
 
 
@@ -69,9 +69,9 @@ def sites_application(
     metrics: Callable[[str, Current], bytes],
     say: Callable[[str], None],
 ) -> ASGIApp:
-    """The same of several sites: the table of all, and below the address of each (`overview.address_of`) its own pages.
+    """Return the application of several sites: a table, and the pages of each below `overview.address_of`.
 
-    `metrics` is told the name of a site, empty = all of them.
+    `metrics` is called with the name of a site, empty = all of them.
     """
     of_sites = {
         f"/{unquote(address_of(name))}": _Pages(state, partial(metrics, name)).router() for name, state in sites.items()
@@ -81,7 +81,7 @@ def sites_application(
 
 
 class _BySite:
-    """Gives what is asked for below the address of a site to its pages, anything else to those of all."""
+    """Passes requests below the address of a site to its pages, others to the common pages."""
 
     def __init__(self, whole: ASGIApp, sites: Mapping[str, ASGIApp]) -> None:
         self._whole = whole
@@ -100,7 +100,7 @@ class _BySite:
 
 
 class Guarded:
-    """Lets in and turns away, and gives every answer the headers that hold a browser to what the page needs."""
+    """Checks access, and adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access, say: Callable[[str], None]) -> None:
         self._app, self._access, self._say = app, access, say
@@ -126,7 +126,7 @@ class Guarded:
             await failed(scope, receive, send_with_headers)  # type: ignore[arg-type]
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """None = the request is let in."""
+        """Return the error answer of a request; None if it is accepted."""
         headers, peer = scope["headers"], (scope["client"] or ("",))[0]
         if not self._access.answers_to(headers, (scope["server"] or ("",))[0]):
             return _plain("this service does not answer for the host that was asked for\n", 421)
@@ -248,7 +248,7 @@ def _plain(text: str, status: int, **headers: str) -> Response:
 
 
 def _pieces(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
-    """Return the same bytes for whoever asks, in pieces: each waits until its reader has taken the last one."""
+    """Return the bytes in pieces: each piece waits until the client has taken the last one."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for begin in range(0, len(body), PIECE):

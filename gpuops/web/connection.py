@@ -3,8 +3,8 @@
 uvicorn's protocol (h11) knows limits of requests, and one for the wait between two of them that each byte renews. Here
 a connection has so long from its begin, or from its last answer, to send a request whole, whatever it sends meanwhile;
 and so long to take what is sent to it. Requests are answered one by one: a client that sends the next before it has its
-answer is closed after that answer (RFC 9112 9.3.2 lets it try again). Where there are too many, the one that has waited
-longest for a request is closed for the new one: of clients that say nothing there can be any number.
+answer is closed after that answer (RFC 9112 9.3.2 permits a retry). If there are too many, the connection that has
+waited longest for a request is closed for the new one: there may be any number of silent clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnec
 
 
 class LimitedConnection(H11Protocol):
-    """One of them."""
+    """A connection with limits of time and number."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -88,7 +88,7 @@ class LimitedConnection(H11Protocol):
         super().resume_writing()
 
     def abort(self) -> None:
-        """Closed at once, whatever has not been sent."""
+        """Close the connection at once, without sending the rest."""
         self.connections.discard(self)
         self.transport.abort()
 

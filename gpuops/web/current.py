@@ -1,4 +1,4 @@
-"""What a server of the page has to say now: an edition, and what is wrong. Every watcher is shown the newest alone."""
+"""The current state of the page: its newest edition, and the error if vCenter is not followed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Current:
 
 
 class CurrentState:
-    """The newest `Current` for the watchers of one event loop. There are no queues: who is slow skips what is old."""
+    """The newest `Current` for the watchers of one event loop. There are no queues: a slow watcher skips old states."""
 
     def __init__(self) -> None:
         self.now = Current()
@@ -57,14 +57,14 @@ class CurrentState:
         self._made: dict[str, asyncio.Future[bytes]] = {}
 
     def tell(self, current: Current) -> None:
-        """In the loop's thread."""
+        """Set the state, in the loop's thread."""
         if current.edition is not self.now.edition:
             self._made = {}
         self.now = current
         self._wake()
 
     def end(self) -> None:
-        """Watchers are sent away."""
+        """End the event streams of all watchers."""
         self.over = True
         self._wake()
 
@@ -73,7 +73,7 @@ class CurrentState:
         self._changed = asyncio.Event()
 
     async def wait_for_newer(self, current: Current, at_most_s: float) -> None:
-        """Return when there is something newer than what was seen, or when the time is up."""
+        """Wait for a newer state, or until the time is up."""
         if self.now is current and not self.over:
             try:
                 await asyncio.wait_for(self._changed.wait(), at_most_s)
@@ -81,7 +81,7 @@ class CurrentState:
                 return
 
     async def body(self, name: str) -> bytes | None:
-        """Page or document of that name of the newest edition; None = there is none. Raises what its maker does."""
+        """Page or document of that name of the newest edition; None if it has none. Raises as its maker."""
         edition = self.now.edition
         maker = edition.makers.get(name) if edition is not None else None
         if maker is None:

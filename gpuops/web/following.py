@@ -1,8 +1,8 @@
-"""Reads vCenter when it told of a change, and says what there is now, for as long as it is let run.
+"""Reads vCenter after each notice of a change, and publishes the current state, until it is stopped.
 
-One thread does it, with one session: however many watch, vCenter waits in one WaitForUpdatesEx and is read once. What
-waits do not tell of (a new name, a tag, the journal) is seen within five minutes. A vCenter that is away ends nothing:
-what was read last stays, and it is tried again; a login that is refused does, for trying again would lock the account.
+One thread does it, with one session: for any number of watchers there is one WaitForUpdatesEx and one read. Changes
+without a notice (a new name, a tag, the journal) are seen within five minutes. If vCenter does not answer, the last
+read stays and the next try follows; a refused login ends it, because more tries would lock the account.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLICE_S: Final = 15.0
 SHORTEST_S: Final = 2.0
 """Between two reads; many changes within it are one edition."""
 BUSY_PART: Final = 10
-"""A tenth of the time at the most goes into reading: a large vCenter is read less often."""
+"""At most a tenth of the time goes into reading: a large vCenter is read less often."""
 LONGEST_S: Final = 300.0
 AWAY_S: Final = 5.0
 
@@ -56,7 +56,7 @@ class FleetReads(Protocol):
 
 
 class Following:
-    """The reads of one vCenter. `tell` is told of each new edition and each trouble, `say` of a trouble once.
+    """The reads of one vCenter. `tell` is called with each new state, `say` once with each error.
 
     As one of several sites its page links the table of all at `above`; `begin` begins the names of its editions, so
     that those of a process that was begun anew are others.
@@ -80,7 +80,7 @@ class Following:
         self._took_s = 0.0
 
     def run(self) -> None:
-        """Until something ends it: a signal, LoginRefused, and before the first read all but a vCenter that is away."""
+        """Run until a signal, LoginRefused, or, before the first read, any error but NotConnected."""
         while True:
             if self.look():
                 self._wait(max(SHORTEST_S, BUSY_PART * self._took_s))
@@ -88,11 +88,11 @@ class Following:
                 clock.pause(AWAY_S)
 
     def look(self) -> bool:
-        """Read, and tells what there is. False = it could not be read."""
+        """Read vCenter and publish the state; return False if the read failed."""
         try:
             if self._site is None:
                 self._site = self._open()
-            # asked before the read: a change while it goes on is told of by the next wait
+            # before the read: the next wait then reports a change during the read
             self._site.wait_for_change(0.0)
             read_at, read_s = clock.wall_clock(), clock.passed_s()
             read = self._site.read()
@@ -106,7 +106,7 @@ class Following:
         return True
 
     def _edition(self, read: FleetRead, read_at: datetime, read_s: float) -> Edition:
-        """One of the same name as the last, where nothing that a page shows has changed but the time of the read."""
+        """Return the edition; it keeps the last name if only the time of the read has changed on its page."""
         report = read.report
         text = document_text(report)
         digest = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()
@@ -121,7 +121,7 @@ class Following:
         return Edition(name, read_at, read_s, makers)
 
     def _wait(self, shortest_s: float) -> None:
-        """Until vCenter has told of a change, and the shortest time is over; or long enough."""
+        """Wait for a notice of a change and the shortest time, but at most LONGEST_S."""
         assert self._site is not None
         began_s = clock.passed_s()
         changed = False

@@ -23,19 +23,21 @@ END_S: Final = 5.0
 
 
 class WebServer:
-    """What the main thread has of it: the way to say what there is now."""
+    """The main thread's handle of the server, by which it publishes states."""
 
     def __init__(self, server: uvicorn.Server, states: Mapping[str, CurrentState]) -> None:
         self._server, self._states = server, states
         self._loop = asyncio.get_running_loop()
 
     def tell(self, current: Current, site: str = "") -> None:
-        """Every watcher is told, and every answer from here on is of this; of several sites it is that of one, or of
-        all (`site` is empty). Raises RuntimeError if the loop is over."""
+        """Publish a state to watchers and further answers; with several sites that of `site`, empty = of all.
+
+        Raises RuntimeError if the loop is over.
+        """
         self._loop.call_soon_threadsafe(self._states[site].tell, current)
 
     def end(self) -> None:
-        """Watchers are sent away, then connections are closed."""
+        """End event streams, then close connections."""
         self._server.should_exit = True
         if not self._loop.is_closed():
             for state in self._states.values():
@@ -77,7 +79,7 @@ def serving_sites(
     metrics: Callable[[str, Current], bytes],
     say: Callable[[str], None],
 ) -> Iterator[WebServer]:
-    """Yield the same of several sites. `metrics` is told the name of one, empty = all of them."""
+    """Yield the same of several sites. `metrics` is called with the name of one, empty = all of them."""
     overview, states = CurrentState(), {name: CurrentState() for name in sites}
     app = sites_application(overview, states, access, metrics, say)
     with _answering(listener, app, {"": overview, **states}) as server:
@@ -86,7 +88,7 @@ def serving_sites(
 
 @contextmanager
 def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentState]) -> Iterator[WebServer]:
-    # what it has to say is of clients: requests that are none, and the same again for each of them
+    # its errors are invalid requests of clients, and would repeat for each of them
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     ready = Event()
     servers: list[WebServer] = []

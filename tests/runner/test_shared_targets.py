@@ -109,7 +109,7 @@ def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Datab
     database.pass_minutes(2)
     assert new.look() == [], "the database may have been away: whoever plays it says so first"
     assert new.look() == ["prod"]
-    assert "prod was a target of runners, and nobody plays it" in new.said
+    assert "prod was a target of runners, and no runner plays it" in new.said
     alone = Machine(tmp_path / "alone", database.url)
     assert alone.begin() == ["prod"], "of one whose file names nothing any more, too"
 
@@ -121,7 +121,7 @@ def test_after_an_outage_of_the_database_nothing_is_taken_from_who_plays_it(data
     database.pass_minutes(40)
     for each in (other, one, other):
         assert each.look() == []
-    assert not any("nobody plays it" in line for line in (*one.said, *other.said))
+    assert not any("no runner plays it" in line for line in (*one.said, *other.said))
 
 
 @pytest.mark.long
@@ -212,8 +212,8 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
         ("vc-prod", "", "configuration = '[targets'", "is not TOML"),
         ("vc-prod", "", "configuration = ''", "no such target"),
         ("vc-prod", "", "policies = '['", "no JSON"),
-        ("vc-prod", "", "policies = '[]'", "are none"),
-        ("vc-prod", "", """policies = '{"/a": 1}'""", "are none"),
+        ("vc-prod", "", "policies = '[]'", "are not texts by file"),
+        ("vc-prod", "", """policies = '{"/a": 1}'""", "are not texts by file"),
     ],
 )
 def test_no_password_goes_anywhere_on_the_word_of_the_database(

@@ -113,7 +113,7 @@ def test_a_host_that_is_not_entered_is_warned_of(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        (HostShellArguments("telnet"), "host_shell is none of the host shells"),
+        (HostShellArguments("telnet"), "host_shell is not a known host shell"),
         (HostShellArguments("ssh", ssh_port=0), "ssh_port 0 is no port"),
         (HostShellArguments("ssh", ssh_port=65536), "ssh_port 65536 is no port"),
     ],

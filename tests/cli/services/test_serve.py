@@ -62,7 +62,7 @@ def login(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0: others reach that address, and nobody would be asked"),
+        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0: others reach that address, and it would need no login"),
         (["--listen", "[::]:0"], "--listen ::: others reach that address"),
         (["--listen", "localhost.example.com:0"], "others reach that address"),
         (["--listen", "10.0.0.5:0", "--host", "gpus.example.com"], "others reach that address"),
