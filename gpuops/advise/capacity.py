@@ -40,7 +40,7 @@ class Slots:
 
     @property
     def possible(self) -> bool:
-        """Whether trying could succeed."""
+        """Return whether trying could succeed."""
         return self.at_most is None or self.at_most > 0
 
     @property
@@ -59,7 +59,7 @@ class Slots:
 
 
 def total(rooms: Sequence[Slots]) -> Slots:
-    """Room in all of these places together."""
+    """Return room in all of these places together."""
     most = [room.at_most for room in rooms if room.at_most is not None]
     return Slots(
         at_least=sum(room.at_least for room in rooms),
@@ -69,7 +69,7 @@ def total(rooms: Sequence[Slots]) -> Slots:
 
 
 def best(rooms: Sequence[Slots]) -> Slots:
-    """Room in the best of these places, for what must have all of it in one."""
+    """Return room in the best of these places, for what must have all of it in one."""
     most = [room.at_most for room in rooms if room.at_most is not None]
     return Slots(
         at_least=max((room.at_least for room in rooms), default=0),
@@ -85,7 +85,7 @@ def free_slots(
     catalog: Catalog,
     starts: Sequence[int | None] = (),
 ) -> Slots:
-    """How many more vGPUs of `profile` fit this GPU beside the running ones.
+    """Return how many more vGPUs of `profile` fit this GPU beside the running ones.
 
     `holders` are the profiles of the vGPUs running on it, one entry each; None = not known. `starts`: where each of
     them lies, as far as known (`VgpuPlacement.start`); () = of none. `profile` is an ESXi name.
@@ -132,7 +132,7 @@ def slots_in_mode(
     *,
     instances: Sequence[str] | None = None,
 ) -> Slots:
-    """How many more vGPUs of `wanted` fit a GPU of that model and mode beside the running ones.
+    """Return how many more vGPUs of `vgpu_profile` fit a GPU of that model and mode beside the running ones.
 
     `starts`: where each of the running ones lies, None where that is not known. `instances`: the GPU instances that the
     GPU has and no others; None = the host creates them.
@@ -220,12 +220,12 @@ def _no_start(board: Board, used_mib: int, vgpu_profile: VgpuProfile) -> str:
 
 
 def starts_gb(profile: VgpuProfile) -> Shape:
-    """What a vGPU takes of a GPU in mixed-size mode, in GB, and its placement ids."""
+    """Return what a vGPU takes of a GPU in mixed-size mode, in GB, and its placement ids."""
     return Shape(profile.framebuffer_mib // 1024, profile.placement_ids_mixed)
 
 
 def _lying(shape: Shape, start: int | None) -> Shape:
-    """The shape where it is known to lie, or wherever it may."""
+    """Return the shape where it is known to lie, or wherever it may."""
     return shape if start is None else Shape(shape.size, (start,))
 
 
@@ -236,7 +236,7 @@ def _multi_instance(
     starts: Sequence[int | None],
     existing: Sequence[str] | None,
 ) -> Slots:
-    """Room where each vGPU runs in a GPU instance.
+    """Return room where each vGPU runs in a GPU instance.
 
     Where several vGPUs share an instance (RTX PRO), vGPUs that have stopped may leave those that run in any number of
     instances. Example: 17 vGPUs of 1g that start in turn, 8 to an instance, are in three; the first, the ninth and the
@@ -279,7 +279,7 @@ def _multi_instance(
 def _free_instances(
     kind: InstanceProfile, in_use: Sequence[_InstancesInUse], existing: Sequence[str] | None
 ) -> Spread | None:
-    """How many more GPU instances of a kind there may be; None = those in use cannot all be on the GPU.
+    """Return how many more GPU instances of a kind there may be; None = those in use cannot all be on the GPU.
 
     `existing`: the instances that the GPU has and no others.
     """
@@ -310,17 +310,20 @@ class _Sharers:
     """How many of them are in an instance that is not known."""
 
     def may_include(self, profile: VgpuProfile) -> bool:
-        """Whether a vGPU of that profile may share an instance with them."""
+        """Return whether a vGPU of that profile may share an instance with them."""
         return share_an_instance(self.profile, profile) if self.by_size else self.profile == profile
 
     def further_instances(self) -> range:
-        """How many instances there may be besides those whose start is known."""
+        """Return how many instances there may be besides those whose start is known."""
         spare = sum(max(0, self.per_instance - count) for count in self.vgpus_at.values())
         fewest = -(-max(0, self.elsewhere - spare) // self.per_instance)
         return range(fewest, max(fewest, self.elsewhere if self.per_instance > 1 else fewest) + 1)
 
     def known_shapes(self) -> list[Shape]:
-        """The instances whose start is known. A start that the catalogue does not know tells them apart, no more."""
+        """Return the instances whose start is known.
+
+        A start that the catalogue does not know tells them apart, no more.
+        """
         shape = slices(self.kind)
         return [
             _lying(shape, start if start in shape.starts else None)
@@ -344,7 +347,7 @@ class _InstancesInUse:
 
 
 def _with_started(free: Spread, limit: int, vgpu_profile: VgpuProfile, instances: Sequence[_InstancesInUse]) -> Spread:
-    """The vGPUs that fit into new instances, and into those that run already."""
+    """Return the vGPUs that fit into new instances, and into those that run already."""
     started = sum(group.spare for group in instances if group.sharers.may_include(vgpu_profile))
     new = _per_instance(vgpu_profile)
     return Spread(min(free.fewest, limit) * new + started, min(free.most, limit) * new + started)
@@ -353,7 +356,7 @@ def _with_started(free: Spread, limit: int, vgpu_profile: VgpuProfile, instances
 def _sharers(
     board: Board, running: Sequence[VgpuProfile], starts: Sequence[int | None], *, by_size: bool
 ) -> list[_Sharers]:
-    """The running vGPUs, grouped by who may share GPU instances."""
+    """Return the running vGPUs, grouped by who may share GPU instances."""
     groups: dict[object, list[tuple[VgpuProfile, int | None]]] = {}
     for holder, start in zip(running, starts, strict=True):
         key = (holder.mig_profile, holder.framebuffer_mib) if by_size else holder.name
@@ -370,12 +373,12 @@ def _sharers(
 
 
 def _per_instance(profile: VgpuProfile) -> int:
-    """How many vGPUs of the profile one GPU instance runs."""
+    """Return how many vGPUs of the profile one GPU instance runs."""
     return profile.max_per_gpu_instance or 1
 
 
 def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterator[tuple[_InstancesInUse, ...]]:
-    """Every combination of how many instances each of these hold, as far as the memory of the GPU suffices."""
+    """Yield every combination of how many instances each of these hold, as far as the memory of the GPU suffices."""
     if not sharers:
         yield ()
         return
@@ -395,12 +398,12 @@ def share_an_instance(profile: VgpuProfile, other_profile: VgpuProfile) -> bool:
 
 
 def slices(kind: InstanceProfile) -> Shape:
-    """What a GPU instance takes of a GPU in MIG mode, in memory slices, and its starts."""
+    """Return what a GPU instance takes of a GPU in MIG mode, in memory slices, and its starts."""
     return Shape(kind.memory_slices, kind.starts)
 
 
 def instance_of(board: Board, profile: VgpuProfile) -> InstanceProfile | None:
-    """The GPU instance that vGPUs of a MIG-backed profile run in; None = it is time-sliced, or not known."""
+    """Return the GPU instance that vGPUs of a MIG-backed profile run in; None = it is time-sliced, or not known."""
     return board.mig.profile(profile.mig_profile) if board.mig and profile.mig_profile else None
 
 

@@ -55,7 +55,7 @@ class SessionsRead:
 
 
 def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], as_of: datetime) -> SessionsRead:
-    """Return the sessions by machine; ages are as of `asked`."""
+    """Return the sessions by machine; ages are computed for `as_of`."""
     by_machine: dict[str, list[DesktopSession]] = defaultdict(list)
     without_machine, unlisted = 0, False
     for session in sessions:

@@ -28,13 +28,15 @@ _KEEP_LARGE_POSSIBLE = (Generation.HOPPER, Generation.BLACKWELL)
 
 
 def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState:
-    """The GPU with this vGPU too, where the host is expected to let it start."""
+    """Return the GPU with this vGPU too, where the host is expected to let it start."""
     return state.with_tenants(replace(tenant, start=expected_start(state, tenant.profile, catalog)))
 
 
 def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
-    """The start of one more vGPU; None = there is no room, how the running ones lie is not known, or the
-    mode has no starts."""
+    """Return the start of one more vGPU.
+
+    None = there is no room, how the running ones lie is not known, or the mode has no starts.
+    """
     if state.gpu.vgpus is None or state.unclear or any(tenant.start is None for tenant in state.tenants):
         return None
     gpu, vgpu_profile = state.gpu, catalog.profile(profile)
@@ -91,7 +93,7 @@ def _instance_shapes(board: Board) -> frozenset[Shape]:
 
 @lru_cache(maxsize=4096)
 def _least_fragmenting(new_shape: Shape, occupied: tuple[tuple[int, int], ...], shapes: frozenset[Shape]) -> int | None:
-    """The free start after which the most starts of all shapes are free; the lowest of several."""
+    """Return the free start after which the most starts of all shapes are free; the lowest of several."""
 
     def free_after(start: int) -> int:
         after = (*occupied, (start, start + new_shape.size))

@@ -60,7 +60,7 @@ def use_by_team(
 
 
 def use_of_period(period: HeldPeriod, gpus: float | None, now: datetime, half_life: timedelta) -> TeamUse:
-    """What a VM, or a job, with so many GPUs had in this time until now."""
+    """Return what a VM, or a job, with so many GPUs had in this time until now."""
     hours = period.hours(gpus).at_most
     if hours is None or gpus is None or period.begins is None or period.ends is None:
         return TeamUse(unknown=1)

@@ -48,13 +48,13 @@ class UseHistory:
     """None = not known: `gpuops observe` did not run, or there are too few samples."""
 
     def at(self, moment: datetime) -> int | None:
-        """The number of the slot that this moment is in."""
+        """Return the number of the slot that this moment is in."""
         place = (moment - self.begin) // SLOT
         return self.in_use[place] if 0 <= place < len(self.in_use) else None
 
     @property
     def slots(self) -> Iterator[tuple[datetime, int]]:
-        """Those that are known, each with its begin."""
+        """Yield those that are known, each with its begin."""
         return ((self.begin + at * SLOT, count) for at, count in enumerate(self.in_use) if count is not None)
 
 
@@ -93,11 +93,14 @@ class Forecast:
     """The same of what was a week before alone."""
 
     def most(self, begin: datetime, until: datetime) -> int | None:
-        """The most desktops that are expected in use at once in this while; None = of none of it is anything known."""
+        """Return the most desktops that are expected in use at once in this while.
+
+        None = of none of it is anything known.
+        """
         return max((slot.in_use for slot in self._within(begin, until)), default=None)
 
     def up(self, begin: datetime, until: datetime) -> int | None:
-        """How many are to run: what is expected, and the most that nine of ten forecasts were short by.
+        """Return how many are to run: what is expected, and the most that nine of ten forecasts were short by.
 
         0 if no use is expected; None = nothing is known.
         """
@@ -105,7 +108,7 @@ class Forecast:
         return most + self.error.short if most and self.error is not None else most
 
     def first_above(self, count: int, begin: datetime, until: datetime) -> Expected | None:
-        """The first slot of this while in which more than so many are expected."""
+        """Return the first slot of this while in which more than so many are expected."""
         return next((slot for slot in self._within(begin, until) if slot.in_use > count), None)
 
     def _within(self, begin: datetime, until: datetime) -> Iterator[Expected]:
@@ -113,7 +116,7 @@ class Forecast:
 
 
 def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo = UTC) -> Forecast:
-    """What is expected from the slot of `begin` on until this moment. `zone`: whose clocks people come by.
+    """Return what is expected from the slot of `begin` on until this moment. `zone`: whose clocks people come by.
 
     Example: Mondays at 08:15 had 40, 46 and 44 desktops in use; 44 are expected (43.3, rounded up).
     """
@@ -139,7 +142,7 @@ def _expect_slot(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int =
 
 
 def _earlier(moment: datetime, days: int, zone: tzinfo) -> datetime:
-    """When clocks in the zone showed the same, so many days before."""
+    """Return when clocks in the zone showed the same, so many days before."""
     return (moment.astimezone(zone) - timedelta(days=days)).astimezone(UTC)
 
 

@@ -65,19 +65,19 @@ class JudgedLayout:
 
     @property
     def verdict(self) -> LayoutVerdict:
-        """The worst of its parts; those for other models count only where all are."""
+        """Return the worst of its parts; those for other models count only where all are."""
         verdicts = [part.verdict for part in self.parts]
         worst = (LayoutVerdict.DOES_NOT_FIT, LayoutVerdict.UNKNOWN, LayoutVerdict.FITS)
         return next((verdict for verdict in worst if verdict in verdicts), LayoutVerdict.OTHER_MODEL)
 
 
 def judge_layout(layout: GpuLayout, board: Board) -> JudgedLayout:
-    """Whether a GPU of the model can have what each part of the layout says."""
+    """Return whether a GPU of the model can have what each part of the layout says."""
     return JudgedLayout(layout, tuple(judge_part(part, layout.form, board) for part in layout.parts))
 
 
 def judge_part(part: LayoutPart, form: LayoutForm, board: Board) -> JudgedPart:
-    """Whether a GPU of the model can have what the part says."""
+    """Return whether a GPU of the model can have what the part says."""
     if not part.is_for(frozenset((pci.vendor_id, pci.device_id) for pci in board.pci_ids)):
         return JudgedPart(part, LayoutVerdict.OTHER_MODEL)
     if not part.is_mig_on:
@@ -124,13 +124,13 @@ def _no_place(name: str, neighbours: Sequence[str]) -> str:
 
 
 def _room_for(kind: InstanceProfile, instances: Sequence[InstanceProfile], geometry: MigGeometry) -> Slots:
-    """How many more GPU instances of a kind fit, over every way in which these may lie."""
+    """Return how many more GPU instances of a kind fit, over every way in which these may lie."""
     rooms = [_further(kind, placed, geometry) for placed in arrangements(instances, geometry)]
     return Slots(min(rooms), max(rooms))
 
 
 def _further(kind: InstanceProfile, placed: tuple[InstancePlacement, ...], geometry: MigGeometry) -> int:
-    """How many more of the kind fit. Starts of one kind never overlap, so each takes the first that is free."""
+    """Return how many more of the kind fit. Starts of one kind never overlap, so each takes the first that is free."""
     starts = free_starts(kind, placed, geometry)
     return 1 + _further(kind, (*placed, InstancePlacement(kind, starts[0])), geometry) if starts else 0
 
@@ -165,7 +165,10 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
 
 
 def instances_of(part: LayoutPart, form: LayoutForm, board: Board) -> tuple[str, ...]:
-    """The GPU instances that the part asks for; of MIG-backed vGPUs those that they run in. The part fits the model."""
+    """Return the GPU instances that the part asks for; of MIG-backed vGPUs those that they run in.
+
+    The part fits the model.
+    """
     if form is LayoutForm.GPU_INSTANCES:
         return tuple(name for name, number in part.counts for _ in range(number))
     return _instances_for(_vgpus_of(part, board), shared_by_series=True)
@@ -189,7 +192,7 @@ def _vgpus_of(part: LayoutPart, board: Board) -> list[VgpuProfile]:
 
 
 def _fit_unshared(vgpus: Iterable[VgpuProfile], board: Board) -> bool:
-    """Whether they fit if only vGPUs of one profile share a GPU instance."""
+    """Return whether they fit if only vGPUs of one profile share a GPU instance."""
     if board.mig is None:
         return False
     kinds = [board.mig.profile(name) for name in _instances_for(vgpus, shared_by_series=False)]
@@ -198,7 +201,7 @@ def _fit_unshared(vgpus: Iterable[VgpuProfile], board: Board) -> bool:
 
 
 def _profile_names(board: Board) -> Iterator[tuple[str, VgpuProfile]]:
-    """What the profiles of a GPU model are called: as NVIDIA's driver and as hosts name them."""
+    """Yield what the profiles of a GPU model are called: as NVIDIA's driver and as hosts name them."""
     for profile in (*board.profiles, *board.nameless):
         for name in filter(None, (profile.short_name, profile.full_name, profile.name)):
             yield _spell_name(name), profile
@@ -209,7 +212,7 @@ def _spell_name(name: str) -> str:
 
 
 def _mode_for(vgpus: Sequence[VgpuProfile]) -> VgpuMode | None:
-    """The mode in which a GPU may run all of these; None = no mode can."""
+    """Return the mode in which a GPU may run all of these; None = no mode can."""
     if len({vgpu.mig_backed for vgpu in vgpus}) > 1:
         return None
     if any(vgpu.mig_backed for vgpu in vgpus):

@@ -57,7 +57,7 @@ class GpuProfiles:
 
 
 def profiles_of(board: Board) -> GpuProfiles:
-    """All of them, the largest first, and which may run together."""
+    """Return all of them, the largest first, and which may run together."""
     profiles = sorted(
         (*board.profiles, *board.nameless),
         key=lambda profile: (-(profile.compute_slices or 0), -profile.framebuffer_mib),
@@ -69,7 +69,10 @@ def profiles_of(board: Board) -> GpuProfiles:
 
 
 def _mixed_sizes(board: Board, time_sliced: tuple[VgpuProfile, ...]) -> tuple[MixedSize, ...]:
-    """The sizes of the profiles that mixed-size mode has; what is published of a size is true of every series."""
+    """Return the sizes of the profiles that mixed-size mode has.
+
+    What is published of a size is true of every series.
+    """
     able = [profile for profile in time_sliced if profile.max_per_gpu_mixed is not None]
     sizes = [next(alike) for _, alike in groupby(able, key=lambda profile: profile.framebuffer_mib)]
     return tuple(
@@ -86,7 +89,7 @@ def _mixed_sizes(board: Board, time_sliced: tuple[VgpuProfile, ...]) -> tuple[Mi
 
 
 def mig_sets(geometry: MigGeometry) -> MigSets:
-    """Which GPU instances that vGPUs run in exist together."""
+    """Return which GPU instances that vGPUs run in exist together."""
     usable = sorted(
         (kind for kind in geometry.profiles if kind.usable_for_vgpu),
         key=lambda kind: (-kind.compute_slices, -kind.memory_slices, kind.name),
@@ -97,7 +100,7 @@ def mig_sets(geometry: MigGeometry) -> MigSets:
 
 
 def _plain_twin(media: InstanceProfile, kinds: list[InstanceProfile]) -> InstanceProfile | None:
-    """The kind of the same slices and starts that does not own the media engines."""
+    """Return the kind of the same slices and starts that does not own the media engines."""
     shape = (media.compute_slices, media.memory_slices, media.starts)
     plain = (kind for kind in kinds if not kind.variant.owns_media)
     return next((kind for kind in plain if (kind.compute_slices, kind.memory_slices, kind.starts) == shape), None)

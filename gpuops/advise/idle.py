@@ -35,12 +35,15 @@ class Idleness:
 
     @property
     def objection(self) -> str | None:
-        """Why the VM must be left alone; None = it is idle."""
+        """Return why the VM must be left alone; None = it is idle."""
         return None if self.use is Use.IDLE else self.reason
 
     @property
     def idle_for_s(self) -> float | None:
-        """How long it is known to be idle: the least that performance counters tell. None = at the look alone."""
+        """Return how long it is known to be idle: the least that performance counters tell.
+
+        None = at the look alone.
+        """
         durations_s = [reading.known_s for reading in self.readings if reading.known_s is not None]
         return min(durations_s) if durations_s and self.use is Use.IDLE else None
 
@@ -77,7 +80,7 @@ def _requires_sessions(verdict: Idleness) -> bool:
 
 
 def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
-    """The verdict on each of these VMs by its pool, in the order of pools and names."""
+    """Return the verdict on each of these VMs by its pool, in the order of pools and names."""
     order = {pool.name: number for number, pool in enumerate(policy.pools)} if policy is not None else {}
     judged_vms = []
     for vm in vms:
@@ -94,7 +97,7 @@ def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
 
 
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
-    """The verdict on a VM, by the rule of its pool; `rule` None = nothing says when it is idle, so it never is.
+    """Return the verdict on a VM, by the rule of its pool; `rule` None = nothing says when it is idle, so it never is.
 
     The VM is busy if any source shows use. It is unknown if none does and a required source has no reading. CPU counts
     because vCenter shows a remote-desktop session in no other way. Under a rule with `for_s`, CPU use must have been

@@ -43,7 +43,7 @@ class MachineMatch:
     """Ids of the machines that are certainly in another vCenter."""
 
     def doubt(self, vm: str) -> str:
-        """Why it is not certain which machine the VM is; empty if no machine may be this VM."""
+        """Return why it is not certain which machine the VM is; empty if no machine may be this VM."""
         machines = self.possible.get(vm, ())
         if not machines:
             return ""
@@ -53,7 +53,7 @@ class MachineMatch:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The names of the machines that are not certainly a VM of this vCenter, a line for each reason."""
+        """Return the names of the machines that are not certainly a VM of this vCenter, a line for each reason."""
         names: dict[str, list[str]] = defaultdict(list)
         for identity, why in self.not_found.items():
             names[why].append(self.machines[identity].name)
@@ -132,7 +132,7 @@ class _Places:
         return MachinePlace.HERE if self._alone else MachinePlace.UNCLEAR
 
     def doubt(self, machine: DesktopMachine) -> str:
-        """Why the machine is not certainly in this vCenter; empty if it is."""
+        """Return why the machine is not certainly in this vCenter; empty if it is."""
         if self.of(machine) is MachinePlace.HERE:
             return ""
         if machine.vcenter in self._here:
@@ -145,7 +145,7 @@ class _Places:
 
 
 def _index(vms: Iterable[Vm]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Refs of the VMs by path, and by name."""
+    """Return refs of the VMs by path, and by name."""
     by_path: dict[str, list[str]] = defaultdict(list)
     by_name: dict[str, list[str]] = defaultdict(list)
     for vm in vms:
@@ -157,7 +157,7 @@ def _index(vms: Iterable[Vm]) -> tuple[dict[str, list[str]], dict[str, list[str]
 def _fitting(
     machine: DesktopMachine, by_path: Mapping[str, Sequence[str]], by_name: Mapping[str, Sequence[str]]
 ) -> Sequence[str]:
-    """Refs of the VMs that the machine may be."""
+    """Return refs of the VMs that the machine may be."""
     if at_path := _refs_of(machine.path or "", by_path):
         return at_path
     names = {machine.name}
@@ -174,7 +174,7 @@ def _refs_of(written: str, refs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence[str]]) -> str:
-    """Why the machine is not certainly the VM that fits; empty if it is."""
+    """Return why the machine is not certainly the VM that fits; empty if it is."""
     moved = bool(machine.path) and not _refs_of(machine.path or "", by_path)
     if not fitting:
         return f"no VM is at its path {machine.path} or has its name" if moved else "no VM has its name"

@@ -65,6 +65,6 @@ def left_to_manager(vm: Vm) -> str | None:
 
 
 def is_cluster_agent(vm: Vm) -> bool:
-    """Whether vCenter itself takes it off a host that enters maintenance mode: an agent without devices."""
+    """Return whether vCenter itself takes it off a host that enters maintenance mode: an agent without devices."""
     is_agent = vm.managed_by is not None and vm.managed_by.extension == CLUSTER_AGENTS
     return (is_agent or vm.name.startswith("vCLS-")) and not vm.devices

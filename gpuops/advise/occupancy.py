@@ -50,7 +50,7 @@ class GpuState:
 
     @property
     def starts(self) -> tuple[int | None, ...]:
-        """The start of each of the holders; None = not known."""
+        """Return the start of each of the holders; None = not known."""
         return tuple(tenant.start for tenant in self.tenants)
 
     @property
@@ -69,11 +69,11 @@ class GpuState:
 
     @property
     def vm_names(self) -> tuple[str, ...]:
-        """Names of the VMs on it, each once, sorted."""
+        """Return names of the VMs on it, each once, sorted."""
         return tuple(sorted({tenant.name for tenant in self.tenants}))
 
     def alike(self, vm: str) -> object:
-        """Equal for GPUs that differ in address and in who is on them alone; `own` is the VM that asks."""
+        """Equal for GPUs that differ in address and in who is on them alone; `vm` is the VM that asks."""
         return (self._alike, tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == vm]))
 
     @cached_property
@@ -101,14 +101,14 @@ def _token(alike: tuple[object, ...]) -> object:
 
 
 def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:
-    """Whether the GPU is of the model that the profile is made for, whatever its mode; None = not known."""
+    """Return whether the GPU is of the model that the profile is made for, whatever its mode; None = not known."""
     facts = catalog.profile(profile)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     return None if facts is None or board is None else facts.board == board.key
 
 
 def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
-    """The GPUs of a host with the vGPUs that run on each, by PCI address."""
+    """Return the GPUs of a host with the vGPUs that run on each, by PCI address."""
     vms = inventory.vms_on(host)
     answers = inventory.worked_out.setdefault(gpu_states, {})
     assert isinstance(answers, dict), "only this function uses this key"
@@ -199,7 +199,7 @@ def _placed_seats(
 
 
 def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
-    """Where the VM's own pins bind each of its vGPUs, if they name the very GPUs that list it; else nothing.
+    """Return where the VM's own pins bind each of its vGPUs, if they name the very GPUs that list it; else nothing.
 
     A pin that was changed since the VM started names a GPU that does not list it, unless it was changed for another of
     the same VM's GPUs. A VM on one GPU needs no pin.

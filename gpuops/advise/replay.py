@@ -107,7 +107,7 @@ class PoolNight:
 
     @property
     def unknown(self) -> Mapping[Untold, int]:
-        """How many, by the reason, in the order of reasons."""
+        """Return how many, by the reason, in the order of reasons."""
         counts = Counter(desktop.because for desktop in self.desktops)
         return {why: counts[why] for why in Untold if counts[why]}
 
@@ -169,7 +169,7 @@ class Replay:
 
 
 def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Night, ...]:
-    """The nights of the policy's windows that opened since then, and that are over."""
+    """Return the nights of the policy's windows that opened since then, and that are over."""
     nights = []
     night = policy.next_night(since - timedelta.resolution)
     while night is not None and night.back_by <= until:
@@ -179,7 +179,7 @@ def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Nigh
 
 
 def refusal(pool: Pool) -> tuple[str, str] | None:
-    """Why this pool cannot be replayed, and the next move; None = it can."""
+    """Return why this pool cannot be replayed, and the next move; None = it can."""
     if not pool.idle.for_s:
         return (
             "it goes by what is at the look alone, which no store has",
@@ -195,12 +195,15 @@ def refusal(pool: Pool) -> tuple[str, str] | None:
 
 
 def not_replayed(rule: IdleRule) -> frozenset[Source]:
-    """What the rule requires, and a store does not have. The CPU used now is in the last sample of the counter."""
+    """Return what the rule requires, and a store does not have.
+
+    The CPU used now is in the last sample of the counter.
+    """
     return rule.needed - {Source.COUNTERS, Source.CPU, Source.NVIDIA_SMI}
 
 
 def series_of(rule: IdleRule) -> frozenset[str]:
-    """The series of a desktop that a replay of this rule goes by."""
+    """Return the series of a desktop that a replay of this rule goes by."""
     return frozenset(rule.limits) | ({VGPU_USE} if rule.vgpu_below_percent is not None else frozenset())
 
 
@@ -211,7 +214,7 @@ def hours_of(night: Night, rule: IdleRule) -> Span:
 
 
 def gaps(observed: Sequence[Span], periods: Iterable[Span]) -> tuple[Span, ...]:
-    """The parts of what is asked for that were not observed. Both are in order."""
+    """Return the parts of what is asked for that were not observed. Both are in order."""
     unobserved = []
     covered_until: datetime | None = None
     for period in periods:
@@ -260,7 +263,7 @@ def desktop_night(
 
 
 def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNight:
-    """What became of a desktop that would have been taken at the end of this step, by its counters."""
+    """Return what became of a desktop that would have been taken at the end of this step, by its counters."""
     harvested = unseen = _NOTHING
     unwatched = False
     at = suspended + 1
@@ -301,7 +304,7 @@ def _idle_steps(record: _Record, first: int, end: int) -> int:
 
 
 def _before(due: datetime, record: _Record, first: int, end: int) -> timedelta:
-    """How much of these steps lies before the moment at which the desktop is due."""
+    """Return how much of these steps lies before the moment at which the desktop is due."""
     begin = record.end_of(first) - STEP
     return max(_NOTHING, min(begin + (end - first) * STEP, due) - begin)
 
@@ -324,11 +327,11 @@ class _Record:
         return self.series[CPU_MHZ].begin + (step + 1) * STEP
 
     def step_at(self, moment: datetime) -> int:
-        """The first step that begins then or later."""
+        """Return the first step that begins then or later."""
         return -((self.series[CPU_MHZ].begin - moment) // STEP)
 
     def use(self, last: int, rule: IdleRule, sessions: Sessions | None = None) -> Use:
-        """The verdict at the end of this step."""
+        """Return the verdict at the end of this step."""
         count, at = _steps_of(rule), self.end_of(last)
         ran = any(self.series[name].steps[last] is not None for name in rule.limits)
         window_by_counter = {
@@ -351,7 +354,7 @@ class _Record:
         return idleness(past_vm, rule).use
 
     def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> Untold:
-        """The newest thing that is missing for a verdict by this rule at the end of this step."""
+        """Return the newest thing that is missing for a verdict by this rule at the end of this step."""
         for step in range(last, last - _steps_of(self.rule), -1):
             measurements = [self.series[name].steps[step] for name in self.rule.limits]
             if all(measurement is None for measurement in measurements):
@@ -370,7 +373,7 @@ class _Record:
 
 
 def _window(steps: Sequence[Measured | None], as_of: datetime) -> CounterWindow | None:
-    """The newest of these steps as what a look at their end would have read; None = there is nothing."""
+    """Return the newest of these steps as what a look at their end would have read; None = there is nothing."""
     # an average at the limit or above is one of a highest that is, too
     highest = [step.average if step.highest is None else step.highest for step in steps if step is not None]
     if not highest:

@@ -19,7 +19,7 @@ _Sets = tuple[tuple[str, ...], ...]
 
 
 def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
-    """Room for more vGPUs of the profile on a GPU that is thought as full as it may be.
+    """Return room for more vGPUs of the profile on a GPU that is thought as full as it may be.
 
     Where all that may be on it is more than it holds, at most the room beside what must be on it.
     """
@@ -42,7 +42,7 @@ class Rooms:
         self._rooms_by_kind: dict[_Alike, Mapping[str, Slots]] = {}
 
     def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
-        """Room for each of these profiles that the GPU's model may run, or may if its model is not known."""
+        """Return room for each of these profiles that the GPU's model may run, or may if its model is not known."""
         vgpus = sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str)
         holders = None if state.holders is None else tuple(holder for holder, _ in vgpus)
         starts = tuple(start for _, start in vgpus)

@@ -68,7 +68,7 @@ class RunOut:
 
 
 def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> RunOut:
-    """What is expected of a profile of which so many run and so many more fit today."""
+    """Return what is expected of a profile of which so many run and so many more fit today."""
     past_peaks = {day: most for day, most in peaks.items() if day <= today}
     of_week = [most for day, most in past_peaks.items() if day > today - _WEEK]
     without_growth = RunOut(profile, running, fit, len(past_peaks), max(of_week, default=None))

@@ -58,7 +58,7 @@ class Showback:
 
 
 def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> Showback:
-    """What the ML VMs of each owner had in these nights."""
+    """Return what the ML VMs of each owner had in these nights."""
     runs = tuple(
         OwnedRun(night, vm, owned_period, owner)
         for night in nights
@@ -80,7 +80,7 @@ def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> 
 
 
 def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str]) -> Iterator[tuple[str, HeldPeriod]]:
-    """The parts of the period; those of one owner that follow each other are one."""
+    """Yield the parts of the period; those of one owner that follow each other are one."""
     parts = ((owner_of(owned_vm), part) for owned_vm, part in vm.parts(period))
     for owner, group in groupby(parts, key=lambda part: part[0]):
         whole = [part for _, part in group]
@@ -88,7 +88,9 @@ def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str])
 
 
 def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int | None]:
-    """The whole split in proportion into integers that add up to it; None for each where there is nothing to split.
+    """Return the whole split in proportion into integers that add up to it.
+
+    None for each where there is nothing to split.
 
     Each gets its quota rounded down, and what is left goes, one each, to the largest remainders (Hamilton's method);
     of equal ones to the first.

@@ -36,10 +36,10 @@ class Spread:
 
 @lru_cache(maxsize=4096)
 def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
-    """How many starts of `wanted` stay free of the taken shapes, in the worst and in the best case.
+    """Return how many starts of `target` stay free of the occupied shapes, in the worst and in the best case.
 
     Starts of one shape never overlap each other (they do not on any GPU of the catalogue), so free starts can all be
-    used at once. None = the taken shapes cannot all lie there, or there are too many ways to look at.
+    used at once. None = the occupied shapes cannot all lie there, or there are too many ways to look at.
     """
     if all(len(shape.starts) == 1 for shape in occupied):
         return _where_they_lie(target, occupied)
@@ -52,7 +52,7 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
 
     @cache
     def hits(at: int, remaining: tuple[int, ...], last_hit: int) -> Spread | None:
-        """Fewest and most starts of `wanted` covered by placing what is left at `places[at:]`, beyond `last_hit`."""
+        """Fewest and most starts of `target` covered by placing what is left at `places[at:]`, beyond `last_hit`."""
         if not any(remaining):
             return Spread(0, 0)
         if at == len(places):
@@ -81,7 +81,7 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
 
 
 def _where_they_lie(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
-    """The same where each of the taken shapes lies at a known start: however many they are, there is one way."""
+    """Return the spread if each of the occupied shapes lies at a known start: then there is only one way."""
     lying = sorted((shape.starts[0], shape.starts[0] + shape.size) for shape in occupied)
     if any(begins < ended for (_, ended), (begins, _) in pairwise(lying)):
         return None
@@ -90,7 +90,7 @@ def _where_they_lie(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None
 
 
 def _covered_starts(target: Shape, start: int, end: int) -> list[int]:
-    """Which starts of `wanted`, by number, something from `start` to `end` makes unusable."""
+    """Return which starts of `target`, by number, something from `start` to `end` makes unusable."""
     return [
         number
         for number, target_start in enumerate(target.starts)

@@ -117,7 +117,7 @@ def _row(case: DiagnosisCase) -> list[float]:
 
 
 def _statistics(channel_rows: Floats) -> Floats:
-    """Return a row of STATISTICS for each channel; `values`: a row for each channel, a column for each step."""
+    """Return a row of STATISTICS for each channel; `channel_rows`: a row for each channel, a column for each step."""
     missing = np.isnan(channel_rows)
     count = (~missing).sum(axis=1)
     statistics = np.full((len(channel_rows), len(STATISTICS)), UNKNOWN)

@@ -56,7 +56,7 @@ class GpuShare:
 
     @property
     def highest_slowdown(self) -> float:
-        """What is held against the slowdown that is allowed."""
+        """Return what is held against the slowdown that is allowed."""
         return max(self.worst, self.high or 1.0)
 
 
@@ -103,7 +103,7 @@ class Sizing:
 
 
 def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, overlap: float = 1.0) -> Sizing:
-    """The same for VMs that are all alike: a number that was given, not measured.
+    """Return the same for VMs that are all alike: a number that was given, not measured.
 
     `overlap`: which share of its work each has beside the next, of VMs that begin one after another.
     """
@@ -146,7 +146,7 @@ def _share_of_alike_vms(
 
 
 def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) -> Sizing:
-    """How the VMs of a pool share GPUs: a table of counts, what each VM suffers, and what is recommended.
+    """Return how the VMs of a pool share GPUs: a table of counts, what each VM suffers, and what is recommended.
 
     `sharers`: of this count alone; None = of several. There is at least one VM.
     """
@@ -183,7 +183,7 @@ def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> lis
 
 
 def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
-    """What is recommended, and the VMs (columns) that may share."""
+    """Return what is recommended, and the VMs (columns) that may share."""
     everybody = list(range(len(shares.names)))
     first = _most(shares, everybody, limits.policies, limits)
     if first is None:
@@ -200,7 +200,7 @@ def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | 
 
 
 def _left_out(count: int) -> Iterable[int]:
-    """How many of the busiest are tried to be left out, all of a few, and of many some."""
+    """Return how many of the busiest are tried to be left out, all of a few, and of many some."""
     tried, step = 1, 1
     while tried < count:
         yield tried
@@ -211,7 +211,7 @@ def _left_out(count: int) -> Iterable[int]:
 def _most(
     shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: SharingLimits
 ) -> SharersAdvice | None:
-    """The most sharers of these VMs that stay within what is allowed; None = not even one VM does."""
+    """Return the most sharers of these VMs that stay within what is allowed; None = not even one VM does."""
     best: SharersAdvice | None = None
     for policy in policies:
         low, high, share = 0, min(limits.most, MOST_SHARERS), None
@@ -252,7 +252,9 @@ def _group_slowdowns(
     *,
     every: bool = False,
 ) -> tuple[GpuShare, Floats]:
-    """What groups of so many of these VMs come to, and what each VM (column) suffered in its groups; 1 = nothing.
+    """Return what groups of so many of these VMs come to, and what each VM (column) suffered in its groups.
+
+    1 = nothing.
 
     `every`: each of the members is in some group.
     """
@@ -287,7 +289,7 @@ def _group_slowdowns(
 
 
 def _ratio(time: Floats, work: Floats) -> Floats:
-    """How many times as long the work took; 1 where there was none."""
+    """Return how many times as long the work took; 1 where there was none."""
     ratio: Floats = np.divide(time, work, out=np.ones_like(time), where=work > 0)
     return ratio
 

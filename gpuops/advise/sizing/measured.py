@@ -46,7 +46,7 @@ class MeasuredCurve:
 
 
 def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) -> MeasuredCurve:
-    """The curve of these counts. `slots`: how many vGPUs of the profile a GPU holds."""
+    """Return the curve of these counts. `slots`: how many vGPUs of the profile a GPU holds."""
     shared = [measured_count for measured_count in counts if measured_count.device is MeasuredDevice.SHARE]
     alone = {
         measured_count.scheduler: float(np.mean(measured_count.times_s))
@@ -78,7 +78,7 @@ def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) 
 
 
 def overheads(counts: Sequence[MeasuredCount]) -> Mapping[str, float]:
-    """How many times as long one VM alone took as one with a whole GPU by DirectPath I/O, by what it had.
+    """Return how many times as long one VM alone took as one with a whole GPU by DirectPath I/O, by what it had.
 
     The vGPU that is a whole GPU, and the share of each scheduler. Empty = DirectPath I/O was not measured. What is
     more than 1 is what virtualisation and the scheduler take, with no other VM on the GPU.

@@ -69,7 +69,7 @@ class PairModel:
 
 
 def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
-    """The two numbers of each workload that was in a pair; of none where there is no pair."""
+    """Return the two numbers of each workload that was in a pair; of none where there is no pair."""
     names = tuple(sorted({name for pair in pairs for name in pair.names}))
     if not names:
         return PairModel((), (), ())

@@ -53,7 +53,7 @@ class BusyShares:
 
     @property
     def working(self) -> Floats:
-        """The mean of each VM over the steps in which it works; 0 of one that never does."""
+        """Return the mean of each VM over the steps in which it works; 0 of one that never does."""
         works = self.at_work
         working_shares: Floats = np.where(works, np.nan_to_num(self.busy), 0.0).sum(axis=0) / np.maximum(
             works.sum(axis=0), 1
@@ -98,7 +98,7 @@ class SharingLimits:
 
     @property
     def policies(self) -> tuple[SchedulerPolicy, ...]:
-        """Those that may be recommended: best effort promises nothing (NVIDIA vGPU docs)."""
+        """Return those that may be recommended: best effort promises nothing (NVIDIA vGPU docs)."""
         return tuple(
             policy for policy in SchedulerPolicy if policy is not SchedulerPolicy.BEST_EFFORT or not self.guaranteed
         )

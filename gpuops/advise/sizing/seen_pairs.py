@@ -46,7 +46,7 @@ _SPREAD: Final = 0.2
 def seen_pairs(
     used: Mapping[str, Shares], groups: Collection[Collection[str]], hours: NDArray[np.int64]
 ) -> Iterator[ObservedPair]:
-    """The pairs of these groups that were seen.
+    """Yield the pairs of these groups that were seen.
 
     `used`: for each VM the share of each step that it used its GPU; NaN = it was off. `groups`: the VMs of each GPU.
     `hours`: for each step its hour, counted from a midnight before all of them, ascending. A group with a VM of which
@@ -77,7 +77,7 @@ def seen_pairs(
 
 
 def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], usual: float) -> float | None:
-    """How fast it was beside the other one, 1 = as fast as alone; None = too little was seen.
+    """Return how fast it was beside the other one, 1 = as fast as alone; None = too little was seen.
 
     `usual`: the logarithm of what the busy shares say.
     """

@@ -50,7 +50,7 @@ MOST_SHARERS: Final = 64
 
 
 def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
-    """How many times as long as alone each VM takes.
+    """Return how many times as long as alone each VM takes.
 
     `busy`: in its last dimension the busy shares of the VMs of one GPU, each 0 to 1; NaN = it does not run. The result
     has the same shape, and NaN where it has. `slots`: how many vGPUs of their type the GPU holds.
@@ -66,7 +66,7 @@ def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
 
 
 def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
-    """The same under best effort. A VM that does not run, or never asks for the GPU, slows no other VM down."""
+    """Return the same under best effort. A VM that does not run, or never asks for the GPU, slows no other VM down."""
     nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
     asks = np.minimum(np.nan_to_num(busy), _ALWAYS)[..., np.newaxis]
     factors = (1.0 - asks) + asks * (1.0 + switching) * nodes
@@ -82,7 +82,7 @@ _ALWAYS: Final = 1.0 - 1e-12
 
 
 def pairwise_slowdowns(busy: Floats) -> Floats:
-    """What each of these VMs (rows) takes beside one other of them (columns) under best effort."""
+    """Return what each of these VMs (rows) takes beside one other of them (columns) under best effort."""
     return 1.0 + (1.0 + 2.0 * SWITCHING) * np.outer(busy, busy)
 
 
@@ -92,7 +92,7 @@ def _running(busy: Floats) -> Floats:
 
 
 def alone(used: Floats, rounds: int = 200) -> Floats:
-    """What VMs would have kept the GPU busy for alone, that shared it under best effort when they were measured.
+    """Return what VMs would have kept the GPU busy for alone, that shared it under best effort when they were measured.
 
     A VM that had to wait used the GPU for u / slowdown of the time. The smallest u that explain all of it together are
     found from below, u = used * slowdown(u), where each round can only raise them. Where the GPU was full many u

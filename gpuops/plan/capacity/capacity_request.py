@@ -40,7 +40,7 @@ _NONE: Final = Slots(0, 0)
 
 
 def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
-    """The same part, whose hosts these are, with what is free for others."""
+    """Return the same part, whose hosts these are, with what is free for others."""
     first = hosts[0]
     unknown = reserved_unknown(first, inventory)
     if unknown is not None:
@@ -108,7 +108,7 @@ def _slots_of_other_profile(
     rooms: Rooms,
     note: str,
 ) -> Slots:
-    """What of another profile is left when GPUs are set aside for what is reserved."""
+    """Return what of another profile is left when GPUs are set aside for what is reserved."""
     rooms_by_gpu = [rooms.on(state, (profile, reserved_profile)) for state in states]
     pairs = [(on.get(profile, _NONE), on.get(reserved_profile, _NONE)) for on in rooms_by_gpu]
     shared = [(free, reservable) for free, reservable in pairs if free.possible and reservable.possible]
@@ -131,7 +131,7 @@ def _slots_of_other_profile(
 
 
 def _limit_fit(fit: Fit, slots: Slots, note: str) -> Fit:
-    """The same with so many over all VMs, and no more in one."""
+    """Return the same with so many over all VMs, and no more in one."""
     if slots is fit.slots or slots.at_most is None:
         return replace(fit, slots=slots)
     return Fit(slots, *(room.limited_to(slots.at_most, note) for room in (fit.beside_one_node, fit.on_one_host)))
@@ -152,7 +152,7 @@ class CapacityRequest:
 
     @property
     def scope(self) -> Scope:
-        """The hosts that are meant."""
+        """Return the hosts that are meant."""
         return Scope(self.cluster, self.host)
 
 
@@ -180,7 +180,9 @@ def capacity(
     *,
     profile: str | None = None,
 ) -> Capacity:
-    """How many more vGPUs and whole devices fit on the hosts of the scope; of one `profile` alone, where one is given.
+    """Return how many more vGPUs and whole devices fit on the hosts of the scope.
+
+    `profile`: only this one.
 
     `desktops` are those a night may suspend, None = no night is asked about.
     Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a profile
@@ -209,7 +211,7 @@ def capacity(
 
 
 def night_of(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
-    """The snapshot when these desktops are suspended."""
+    """Return the snapshot when these desktops are suspended."""
     night = inventory
     for ref, host_desktops in _by_host(desktops).items():
         if ref is not None:
@@ -257,7 +259,7 @@ def _name(ref: str | None, inventory: Inventory) -> str:
 
 
 def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
-    """What there is of this host when its desktops are suspended."""
+    """Return what there is of this host when its desktops are suspended."""
     listed = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     world = around(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
@@ -269,7 +271,7 @@ def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, 
 
 
 def _mode(state: GpuState, catalog: Catalog) -> VgpuMode | None:
-    """The mode of a GPU that is about to be emptied: where vCenter does not tell it, what runs there does.
+    """Return the mode of a GPU that is about to be emptied: where vCenter does not tell it, what runs there does.
 
     Before 8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither.
     """

@@ -34,12 +34,12 @@ class Beside:
 
     @property
     def possible(self) -> bool:
-        """Whether a VM could be there at all."""
+        """Return whether a VM could be there at all."""
         return self.cores != 0 and self.memory_at_most_mib != 0
 
     @property
     def certain(self) -> bool:
-        """Whether there surely are cores and memory for a VM, if a small one."""
+        """Return whether there surely are cores and memory for a VM, if a small one."""
         return bool(self.cores) and self.memory_at_least_mib > 0
 
 
@@ -47,7 +47,7 @@ UNKNOWN = Beside(None, 0, None)
 
 
 def beside(node: NumaNode, host: Host, inventory: Inventory) -> Beside:
-    """Cores and memory of a node of the host."""
+    """Return cores and memory of a node of the host."""
     least = surely_free_memory_mib(node, _NOBODY, host, inventory)
     on_host = free_on(host, inventory)
     most = free_memory_mib(node, _NOBODY, host, inventory)
@@ -58,7 +58,7 @@ def beside(node: NumaNode, host: Host, inventory: Inventory) -> Beside:
 
 
 def free_on(host: Host, inventory: Inventory) -> Beside:
-    """Cores and memory of the whole host, beside what running VMs reserve."""
+    """Return cores and memory of the whole host, beside what running VMs reserve."""
     if host.memory_mib is None:
         return Beside(host.cpu_cores, 0, None)
     running = [vm for vm in inventory.vms_on(host) if vm.may_run]
@@ -150,7 +150,7 @@ class FleetPart:
 
 
 def fleet_part(level: Level, name: str, parts: Sequence[FleetPart]) -> FleetPart:
-    """The part of the fleet that these parts make up."""
+    """Return the part of the fleet that these parts make up."""
     return FleetPart(
         level=level,
         name=name,
@@ -163,7 +163,7 @@ def fleet_part(level: Level, name: str, parts: Sequence[FleetPart]) -> FleetPart
 
 
 def fits_of(parts: Iterable[Fits]) -> Fits:
-    """Room in all of these places together; one VM is in one of them."""
+    """Return room in all of these places together; one VM is in one of them."""
     return {
         profile: Fit(
             slots=total([fit.slots for fit in fits]),
@@ -175,13 +175,13 @@ def fits_of(parts: Iterable[Fits]) -> Fits:
 
 
 def largest_of(candidates: Iterable[Largest | None]) -> Largest | None:
-    """The largest of these; the first of equals."""
+    """Return the largest of these; the first of equals."""
     fitting = [largest for largest in candidates if largest is not None]
     return max(fitting, key=lambda largest: largest.rank, default=None)
 
 
 def _group_by_key(mappings: Iterable[Mapping[Key, Value]]) -> list[tuple[Key, list[Value]]]:
-    """What each key has in all of them, in the order of the keys."""
+    """Return what each key has in all of them, in the order of the keys."""
     grouped: dict[Key, list[Value]] = {}
     for mapping in mappings:
         for key, room in mapping.items():

@@ -50,7 +50,7 @@ class InOneVm:
         self._limits: dict[tuple[str, str | None], tuple[int, str]] = {}
 
     def of(self, slots: Slots, profile: str, host: Host) -> Slots:
-        """How many of the free slots one VM may have."""
+        """Return how many of the free slots one VM may have."""
         key = (profile, host.version)
         if key not in self._limits:
             self._limits[key] = self._limit(profile, host)
@@ -103,7 +103,7 @@ class DeviceHolders:
 def rooms(
     gpus: Iterable[PhysicalGpu | OtherDevice], holding: DeviceHolders, bars: Iterable[Bar]
 ) -> Mapping[Device, Slots]:
-    """Room among these devices behind the host's bars, by kind of device."""
+    """Return room among these devices behind the host's bars, by kind of device."""
     general = [bar for bar in bars if not bar.vgpus_alone]
     rooms_by_kind: dict[Device, list[Slots]] = {}
     for gpu in gpus:
@@ -155,7 +155,7 @@ class HostRoom:
         self._largest: dict[int, Largest | None] = {}
 
     def of(self, host: Host, inventory: Inventory) -> FleetPart:
-        """The room on one host as this snapshot shows it."""
+        """Return the room on one host as this snapshot shows it."""
         context = _HostContext(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
         states = gpu_states(host, inventory, self._catalog)
         nodes = tuple(
@@ -238,7 +238,7 @@ def _candidate(profile: str, fit: Fit) -> Largest | None:
 
 
 def _limit_to_node(slots: Slots, local: Beside) -> Slots:
-    """What of it a VM can be given with cores and memory of the same node."""
+    """Return what of it a VM can be given with cores and memory of the same node."""
     if not local.possible:
         return Slots(0, 0, "no cores or no memory left beside the GPUs")
     if not local.certain:
@@ -249,7 +249,10 @@ def _limit_to_node(slots: Slots, local: Beside) -> Slots:
 def _by_node(
     host: Host, states: Sequence[GpuState]
 ) -> Iterator[tuple[NumaNode | None, list[GpuState], list[OtherDevice]]]:
-    """The nodes that have GPUs or give other devices, each with its own; last, under None, what is of no known node."""
+    """Yield the nodes that have GPUs or give other devices, each with its own.
+
+    Last, under None, what is of no known node.
+    """
     nodes_by_id = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
     devices = [device for device in host.others if device.passed_through]
     for number in (*nodes_by_id, None):

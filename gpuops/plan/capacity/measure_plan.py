@@ -88,7 +88,10 @@ class MeasurePlan:
 def measure_plan(
     measurement: SharingMeasurement, inventory: Inventory, catalog: Catalog, in_force: SchedulerPolicy | None
 ) -> MeasurePlan:
-    """What is still to be done of it on this snapshot. Raises UsageError for options or names that mean nothing."""
+    """Return what is still to be done of it on this snapshot.
+
+    Raises UsageError for options or names that mean nothing.
+    """
     wish = measurement.wish
     _check(wish)
     template = inventory.find_vm(wish.template)
@@ -134,7 +137,7 @@ def measure_plan(
 
 
 def gpu_of(measurement: SharingMeasurement, inventory: Inventory) -> PhysicalGpu | None:
-    """The GPU that its VMs are on now; None = they are on none, or on several."""
+    """Return the GPU that its VMs are on now; None = they are on none, or on several."""
     own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
     gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus if own_vms & set(gpu.vms or ())]
     return gpus[0] if len(gpus) == 1 else None
@@ -195,7 +198,7 @@ def _plan_whole_gpus(
     inventory: Inventory,
     catalog: Catalog,
 ) -> tuple[tuple[WholeGpu, ...], tuple[str, ...]]:
-    """The whole GPUs that are still to be measured, and why one is not."""
+    """Return the whole GPUs that are still to be measured, and why one is not."""
     board = catalog.board(profile.board)
     if host is None or board is None:
         return (), ()

@@ -69,7 +69,7 @@ class SizeRequest:
             raise UsageError("--guaranteed is of --at-most", hint="say how much longer is allowed: --at-most 1.2")
 
     def limits(self, profile: VgpuProfile | None) -> SharingLimits:
-        """What is allowed with this profile; None = none is said, and a GPU holds as many as there are sharers.
+        """Return what is allowed with this profile; None = none is said, and a GPU holds as many as there are sharers.
 
         Raises UsageError for more sharers than a GPU holds, and for a profile whose vGPUs share no time.
         """
@@ -109,13 +109,13 @@ class SizingAnswer:
 
 
 def size_numbers(request: SizeRequest, busy: float, overlap: float, profile: VgpuProfile | None) -> SizingAnswer:
-    """The answer for VMs that are all alike. Raises UsageError as `SizeRequest.limits` does."""
+    """Return the answer for VMs that are all alike. Raises UsageError as `SizeRequest.limits` does."""
     sizing = size_alike_vms(busy, request.sharers, request.limits(profile), overlap)
     return SizingAnswer(SizingSource.NUMBERS, sizing, profile.name if profile else None, busy, overlap)
 
 
 def size_workloads(request: SizeRequest, sharing: SharingWorkloads, profile: VgpuProfile | None) -> SizingAnswer:
-    """The answer for the VMs of these workloads. Raises UsageError as `SizeRequest.limits` does."""
+    """Return the answer for the VMs of these workloads. Raises UsageError as `SizeRequest.limits` does."""
     limits = request.limits(profile)
     expanded = [workload for workload in sharing.workloads for _ in range(workload.count)]
     model = fit_pairs(sharing.pairs)
@@ -133,7 +133,7 @@ def size_workloads(request: SizeRequest, sharing: SharingWorkloads, profile: Vgp
 
 
 def size_history(request: SizeRequest, pool: SizingPool, history: BusyHistory, inventory: Inventory) -> SizingAnswer:
-    """The answer for VMs whose history is known."""
+    """Return the answer for VMs whose history is known."""
     limits = SharingLimits(request.at_most, pool.slots, request.guaranteed)
     model = fit_pairs(history.pairs) if history.pairs else None
     shares = replace(history.shares, kinds=history.shares.names, pairs=model)
@@ -165,7 +165,7 @@ class SizingPool:
 
 
 def known_profile(text: str, catalog: Catalog) -> VgpuProfile:
-    """The profile of that name of any GPU model. Raises ProfileUnknown, ProfileAmbiguous."""
+    """Return the profile of that name of any GPU model. Raises ProfileUnknown, ProfileAmbiguous."""
     names = [profile.name for board in catalog.boards for profile in board.profiles]
     try:
         vgpu_profile = catalog.profile(resolve(text, names))
@@ -183,7 +183,7 @@ def known_profile(text: str, catalog: Catalog) -> VgpuProfile:
 def sizing_pool(
     request: SizeRequest, inventory: Inventory, catalog: Catalog, policy: Policy | None, pool: str | None
 ) -> SizingPool:
-    """The VMs with one time-sliced vGPU that are meant, of one GPU model.
+    """Return the VMs with one time-sliced vGPU that are meant, of one GPU model.
 
     Raises UsageError where nothing says which, none is there, or they are of several GPU models; ProfileUnknown, and
     Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
@@ -233,7 +233,7 @@ def _is_meant(vm: Vm, request: SizeRequest, profile: str | None, policy: Policy 
 
 
 def _unfit(vm: Vm, catalog: Catalog) -> str:
-    """Why nothing can be said of it; empty = something may."""
+    """Return why nothing can be said of it; empty = something may."""
     if len(vm.vgpus) > 1:
         return f"has {len(vm.vgpus)} vGPUs, and the counters do not tell them apart"
     facts = catalog.profile(vm.profiles[0])
@@ -254,7 +254,7 @@ def _slots(vms: Sequence[Vm], catalog: Catalog) -> int | None:
 
 
 def sharing_groups(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[tuple[str, ...], ...]:
-    """The VMs (ids) of each GPU that several share now, with one of these among them."""
+    """Return the VMs (ids) of each GPU that several share now, with one of these among them."""
     requested_refs = {vm.ref for vm in vms}
     groups = []
     for host in inventory.hosts.values():

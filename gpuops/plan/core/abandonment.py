@@ -36,7 +36,7 @@ class Missed:
 
 
 def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:
-    """The host that had this id and this hardware uuid, under whatever id it has now; None = it is gone.
+    """Return the host that had this id and this hardware uuid, under whatever id it has now; None = it is gone.
 
     Without a uuid on either side the id decides. Some servers share one uuid by their maker's mistake: then the id
     decides among them.
@@ -49,7 +49,7 @@ def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:
 
 
 def vm_now(ref: str, uuid: str | None, inventory: Inventory) -> Vm | None:
-    """The VM that had this id and this instance uuid, under whatever id it has now; None = it is gone."""
+    """Return the VM that had this id and this instance uuid, under whatever id it has now; None = it is gone."""
     same_id = inventory.vms.get(ref)
     if uuid is None or (same_id is not None and same_id.instance_uuid in (uuid, None)):
         return same_id
@@ -58,7 +58,7 @@ def vm_now(ref: str, uuid: str | None, inventory: Inventory) -> Vm | None:
 
 
 def is_back(abandoned: GivenUp, inventory: Inventory) -> bool:
-    """Whether it serves again: a host that is connected and in no maintenance mode, a VM that runs as it did."""
+    """Return whether it serves again: a host that is connected and in no maintenance mode, a VM that runs as it did."""
     if abandoned.thing is Thing.HOST:
         host = host_now(abandoned.ref, abandoned.uuid, inventory)
         return host is not None and host.connected is True and host.in_maintenance is False
@@ -69,7 +69,7 @@ def is_back(abandoned: GivenUp, inventory: Inventory) -> bool:
 
 
 def missed(given_up: Iterable[GivenUp], inventory: Inventory) -> tuple[Missed, ...]:
-    """Those that are to be named: not back, and not gone from vCenter for so long that they will not come."""
+    """Return those that are to be named: not back, and not gone from vCenter for so long that they will not come."""
     return tuple(
         Missed(abandoned, state_of(abandoned, inventory), move_for(abandoned, inventory))
         for abandoned in given_up
@@ -79,7 +79,7 @@ def missed(given_up: Iterable[GivenUp], inventory: Inventory) -> tuple[Missed, .
 
 
 def state_of(abandoned: GivenUp, inventory: Inventory) -> str:
-    """How it is now."""
+    """Return how it is now."""
     if abandoned.thing is Thing.HOST:
         host = host_now(abandoned.ref, abandoned.uuid, inventory)
         if host is None:
@@ -94,14 +94,14 @@ def state_of(abandoned: GivenUp, inventory: Inventory) -> str:
 
 
 def host_state(host: Host) -> str:
-    """What keeps a host from serving; a line of plain words."""
+    """Return what keeps a host from serving; a line of plain words."""
     if host.connected is not True:
         return "it is not connected"
     return "it is in maintenance mode" if host.in_maintenance is not False else "it serves VMs"
 
 
 def move_for(abandoned: GivenUp, inventory: Inventory) -> str:
-    """What a person does to have it back."""
+    """Return what a person does to have it back."""
     if abandoned.thing is Thing.HOST:
         host = host_now(abandoned.ref, abandoned.uuid, inventory)
         if host is None:

@@ -56,7 +56,7 @@ ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME",
 
 
 def word(kind: type[Word], text: str, option: str) -> Word:
-    """The member of the vocabulary that `text` is. Raises UsageError."""
+    """Return the member of the vocabulary that `text` is. Raises UsageError."""
     try:
         return kind(text)
     except ValueError:
@@ -79,7 +79,7 @@ def command(verb: str, **options: str) -> str:
 
 
 def called(vm: Vm) -> str:
-    """What `--vm` finds the VM by: its name, or its id where the name would be taken for something else."""
+    """Return what `--vm` finds the VM by: its name, or its id where the name would be taken for something else."""
     plain = (
         vm.name.isprintable()
         and not vm.name.startswith("-")
@@ -89,5 +89,5 @@ def called(vm: Vm) -> str:
 
 
 def hosts_called(name: str) -> str:
-    """What `--host` finds the hosts of exactly that name by: it takes a pattern."""
+    """Return what `--host` finds the hosts of exactly that name by: it takes a pattern."""
     return name.translate(_LITERAL)

@@ -12,7 +12,7 @@ from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 
 def signature(device: GpuDevice | NewDevice) -> str:
-    """What the device is, the same before it is added and after: `vgpu grid_a100-3-20c`."""
+    """Return what the device is, the same before it is added and after: `vgpu grid_a100-3-20c`."""
     match device:
         case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
             return f"vgpu {profile}"
@@ -27,7 +27,7 @@ def signature(device: GpuDevice | NewDevice) -> str:
 
 
 def signatures(devices: Iterable[GpuDevice | NewDevice]) -> tuple[str, ...]:
-    """The signatures of all of them, sorted."""
+    """Return the signatures of all of them, sorted."""
     return tuple(sorted(signature(device) for device in devices))
 
 
@@ -50,18 +50,18 @@ def types_of(device: GpuDevice | NewDevice) -> tuple[tuple[int, int], ...]:
 
 
 def is_no_gpu(device: GpuDevice | NewDevice) -> bool:
-    """Whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    """Return whether it is a device given whole that is known to be no GPU of NVIDIA."""
     types = types_of(device)
     return bool(types) and all(vendor not in (0, NVIDIA_VENDOR_ID) for vendor, _ in types)
 
 
 def gpu_names(vm: Vm) -> str:
-    """The VM's GPU devices in a few words; "none" without any."""
+    """Return the VM's GPU devices in a few words; "none" without any."""
     return ", ".join(signature(device) for device in vm.devices or () if is_gpu(device)) or "none"
 
 
 def option_of(device: GpuDevice) -> str:
-    """The device as `--replace` takes it: a profile, a PCI address or `dynamic`."""
+    """Return the device as `--replace` takes it: a profile, a PCI address or `dynamic`."""
     return "dynamic" if isinstance(device, DynamicDevice) else signature(device).split(" ", 1)[1]
 
 

@@ -36,7 +36,7 @@ class Choice:
 
     @classmethod
     def refused(cls, rejection: Rejection) -> Choice:
-        """What is refused, with the reason."""
+        """Return what is refused, with the reason."""
         return cls(rejection.subject, chosen=False, reason=rejection.reason)
 
 
@@ -78,7 +78,7 @@ class Plan(Generic[AnyStep]):
 def refuse(
     *rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[AnyStep, ...] = ()
 ) -> Plan[AnyStep]:
-    """A plan that does nothing, for all of these reasons, each said once."""
+    """Return a plan that does nothing, for all of these reasons, each said once."""
     return Plan(rejections=tuple(dict.fromkeys(rejections)), choices=choices, withheld=withheld)
 
 
@@ -89,15 +89,18 @@ class Request(Protocol):
     """What journals call a run that carries it out. It is stored, and never changes."""
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
-        """Refs of VMs whose devices the plan needs and the bulk read left out (those on hosts without GPUs)."""
+        """Return refs of VMs whose devices the plan needs and the bulk read left out (those on hosts without GPUs)."""
         ...
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts whose QueryConfigTarget the plan needs (static DirectPath, device groups); often none."""
+        """Return refs of the hosts whose QueryConfigTarget the plan needs (static DirectPath, device groups).
+
+        Often none.
+        """
         ...
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """The change wanted on this snapshot. Raises UsageError for names that mean nothing here."""
+        """Return the change wanted on this snapshot. Raises UsageError for names that mean nothing here."""
         ...
 
 
@@ -145,7 +148,7 @@ class Report(Generic[AnyStep]):
 
     @property
     def changed(self) -> bool:
-        """Whether vCenter was changed (applied), or would be (dry run)."""
+        """Return whether vCenter was changed (applied), or would be (dry run)."""
         if not self.applied:
             return self.plan.feasible and bool(self.plan.steps)
         return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)

@@ -76,7 +76,7 @@ def pool_owner(host: Host) -> tuple[ObjectKind, str]:
 
 
 def changes_pool(step: RelocateVm, inventory: Inventory) -> bool:
-    """Whether the VM comes into another resource pool: a move within one cluster leaves it where it is."""
+    """Return whether the VM comes into another resource pool: a move within one cluster leaves it where it is."""
     vm = inventory.vms.get(step.vm)
     present, target = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
     same = present is not None and target is not None and present.cluster == target.cluster
@@ -120,7 +120,7 @@ def _name(ref: str, inventory: Inventory) -> str:
 
 
 def too_old(inventory: Inventory) -> tuple[Rejection, ...]:
-    """The refusal of every change of a vCenter whose API is too old for it; empty for others."""
+    """Return the refusal of every change of a vCenter whose API is too old for it; empty for others."""
     reason = why_only_read(inventory.api_version)
     return (Rejection("vCenter", reason, hint=TOO_OLD_NEXT),) if reason else ()
 
@@ -146,7 +146,7 @@ def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:
 
 
 def needed_on_host(step: HostStep) -> frozenset[str]:
-    """What the login needs on the host (vSphere API reference, the methods' privileges)."""
+    """Return what the login needs on the host (vSphere API reference, the methods' privileges)."""
     match step:
         case ConfigureModule() | ConfigureGraphics():
             return frozenset({"Host.Config.Settings"})

@@ -25,7 +25,7 @@ class Scope:
     """`category:tag` names that it carries, all of them."""
 
     def outside(self, host: Host, inventory: Inventory) -> Rejection | None:
-        """Why this host is not meant; None = it is."""
+        """Return why this host is not meant; None = it is."""
         if self.cluster is not None and self.cluster not in (host.cluster, cluster_name(host, inventory)):
             return Rejection(host.name, f"is not in cluster {self.cluster}")
         if self.host is not None and not _is_named(host, self.host):
@@ -36,11 +36,11 @@ class Scope:
         return Rejection(host.name, f"does not carry the tag {', '.join(missing)}") if missing else None
 
     def hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        """The hosts with GPUs that are meant, by name: the order in which equals are chosen."""
+        """Return the hosts with GPUs that are meant, by name: the order in which equals are chosen."""
         return tuple(host for host in gpu_hosts(inventory) if self.outside(host, inventory) is None)
 
     def device_hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        """The hosts that are meant and have GPUs, or give VMs other devices whole, by name."""
+        """Return the hosts that are meant and have GPUs, or give VMs other devices whole, by name."""
         return tuple(host for host in device_hosts(inventory) if self.outside(host, inventory) is None)
 
     def check(self, inventory: Inventory) -> None:
@@ -51,7 +51,7 @@ class Scope:
             raise HostNotFound(self.host, near=get_close_matches(self.host, [h.name for h in inventory.hosts.values()]))
 
     def nowhere(self, subject: str, inventory: Inventory) -> Rejection:
-        """The answer where no host is meant: what there is instead."""
+        """Return the answer where no host is meant: what there is instead."""
         criteria = [f"in cluster {self.cluster}"] if self.cluster is not None else []
         criteria += [f"named {self.host}"] if self.host is not None else []
         criteria += [f"tagged {tag}" for tag in self.tag]
@@ -70,19 +70,19 @@ class Scope:
 
 
 def gpu_hosts(inventory: Inventory) -> tuple[Host, ...]:
-    """The hosts with GPUs, by name."""
+    """Return the hosts with GPUs, by name."""
     hosts = (host for host in inventory.hosts.values() if host.gpus)
     return tuple(sorted(hosts, key=lambda host: (host.name, host.ref)))
 
 
 def device_hosts(inventory: Inventory) -> tuple[Host, ...]:
-    """The hosts with GPUs, and those that give VMs other devices whole, by name."""
+    """Return the hosts with GPUs, and those that give VMs other devices whole, by name."""
     hosts = (host for host in inventory.hosts.values() if host.gpus or host.gives_others)
     return tuple(sorted(hosts, key=lambda host: (host.name, host.ref)))
 
 
 def cluster_name(host: Host, inventory: Inventory) -> str | None:
-    """The name of the host's cluster; None = it is in none, or it cannot be read."""
+    """Return the name of the host's cluster; None = it is in none, or it cannot be read."""
     cluster = inventory.clusters.get(host.cluster) if host.cluster else None
     return cluster.name if cluster else None
 

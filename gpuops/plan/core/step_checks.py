@@ -51,7 +51,7 @@ from gpuops.plan.core.steps import (
 
 
 def is_satisfied(step: Step, inventory: Inventory) -> bool:
-    """Whether the snapshot shows what the step would bring about; what cannot be read is not shown.
+    """Return whether the snapshot shows what the step would bring about; what cannot be read is not shown.
 
     Raises VmNotFound for a VM that the snapshot lacks, unless the step removes it.
     """
@@ -144,7 +144,7 @@ NOT_OFF: Final = "is not off: it is left as it is"
 
 
 def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
-    """Why this step must not be sent now; None = nothing speaks against it.
+    """Return why this step must not be sent now; None = nothing speaks against it.
 
     `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
     Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
@@ -234,7 +234,7 @@ _OTHERS = "{} changed by somebody else meanwhile"
 
 
 def host_satisfied(step: HostStep, host: Host) -> bool:
-    """Whether the host shows what the step would bring about; what cannot be read is not shown."""
+    """Return whether the host shows what the step would bring about; what cannot be read is not shown."""
     settings = host.settings or HostSettings()
     match step:
         case ConfigureModule(after=options):
@@ -256,7 +256,7 @@ def host_satisfied(step: HostStep, host: Host) -> bool:
 
 
 def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettings) -> bool:
-    """Whether all of this is configured of DirectPath I/O and labels."""
+    """Return whether all of this is configured of DirectPath I/O and labels."""
     now = {state.address: state for state in settings.passthrough or ()}
     return all(
         (state := now.get(change.address)) is not None
@@ -267,7 +267,7 @@ def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettin
 
 
 def host_objection(step: HostStep, host: Host) -> str | None:
-    """Why the step must not be sent now; None = nothing speaks against it.
+    """Return why the step must not be sent now; None = nothing speaks against it.
 
     The calls replace a complete string or configuration: a change made meanwhile would be lost.
     """

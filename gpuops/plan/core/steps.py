@@ -243,7 +243,7 @@ class VmChange:
 
     @property
     def privileges(self) -> Iterator[str]:
-        """What the login needs for it on the VM."""
+        """Yield what the login needs for it on the VM."""
         if self.add or self.remove:
             yield "VirtualMachine.Config.AddRemoveDevice"
         if self.replace_profile:
@@ -269,7 +269,7 @@ class ReconfigureVm:
 
     @property
     def privileges(self) -> Collection[str]:
-        """Those of each setting that is changed."""
+        """Return those of each setting that is changed."""
         return tuple(self.change.privileges)
 
 
@@ -322,7 +322,7 @@ class ResumeVm:
 class SuspendVm:
     """Suspend a running VM; its vGPU slots are free afterwards.
 
-    `gives_way`: an ML VM that `user_wins` started, even if it is in use; any other VM must be idle.
+    `gives_way`: an ML VM that a run started is suspended even if it is in use; any other VM must be idle.
     """
 
     kind: ClassVar[str] = "suspend"

@@ -35,7 +35,7 @@ def release(version: str | None) -> Release | None:
 
 
 def hardware_on(version: str | None) -> int:
-    """The virtual hardware version of a VM that is made on such a host today."""
+    """Return the virtual hardware version of a VM that is made on such a host today."""
     numbers = release(version)
     if numbers is None:
         return NEWEST
@@ -49,7 +49,7 @@ TOO_OLD_NEXT: Final = "update vCenter: 7.0 is changed as far as its API goes, ol
 
 
 def why_only_read(api_version: str) -> str | None:
-    """Why a vCenter of this API version is not changed, in a line; None = it is."""
+    """Return why a vCenter of this API version is not changed, in a line; None = it is."""
     have = version_numbers(api_version)
     if not have or have >= _OLDEST_CHANGED:
         return None
@@ -72,7 +72,7 @@ def unsupported_option(
     numa_cores: bool = False,
     device_node: bool = False,
 ) -> str | None:
-    """The first of these that this API version cannot say, in a line; None = it can say all of them."""
+    """Return the first of these that this API version cannot say, in a line; None = it can say all of them."""
     checks = ((dynamic, DYNAMIC), (label, LABEL), (group, GROUP), (numa_cores, NUMA_CORES), (device_node, DEVICE_NODE))
     have = version_numbers(api_version)
     for is_requested, (since, option_text) in checks:
@@ -82,5 +82,5 @@ def unsupported_option(
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
-    """A dotted version as numbers, to compare: "8.0.3.0" is newer than "8.0"."""
+    """Return a dotted version as numbers, to compare: "8.0.3.0" is newer than "8.0"."""
     return tuple(int(part) for part in text.split(".") if part.isdigit())

@@ -60,7 +60,7 @@ def judge_assumptions(rows: Iterable[Assumption], contact: Contact, catalog: Cat
 
 
 def _last_starts(contact: Contact, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
-    """What the last start on each host says, if nothing left or came to the host since."""
+    """Yield what the last start on each host says, if nothing left or came to the host since."""
     last: dict[str, PastEvent] = {}
     for event in contact.events:
         last.update({ref: event for ref in (event.host, event.source) if ref is not None})
@@ -102,12 +102,12 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
 
 
 def _gpus_of_driver(host: Host) -> list[PhysicalGpu]:
-    """The GPUs that DirectPath I/O does not hold."""
+    """Return the GPUs that DirectPath I/O does not hold."""
     return [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
 
 
 def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
-    """Whether a GPU that is taken for full may take the VM: the places of vGPUs on it are not known."""
+    """Return whether a GPU that is taken for full may take the VM: the places of vGPUs on it are not known."""
     boards = {facts.board for profile in vm.profiles if (facts := catalog.profile(profile)) is not None}
     return any(
         gpu.vgpus is None and gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
@@ -182,7 +182,7 @@ def _tasks(contact: Contact, kind: str) -> Iterator[tuple[PastTask, Vm]]:
 
 
 def _memory_of_suspended(contact: Contact) -> Observations:
-    """Whether suspended VMs are counted in the root pool of their cluster, next to the running ones.
+    """Yield whether suspended VMs are counted in the root pool of their cluster, next to the running ones.
 
     Running VMs have an overhead of their own, of a few per cent. So a suspended VM that reserves less than a tenth of
     what the running ones do shows nothing.
@@ -220,7 +220,7 @@ def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observat
 
 
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
-    """What clones have of their sources; `copied`: whether the rule says that they have all of it, or none.
+    """Yield what clones have of their sources; `copied`: whether the rule says that they have all of it, or none.
 
     A clone shows nothing if it or its source was changed afterwards: people and programs set the attributes of a clone
     as its source has them, or remove its options. It shows nothing either if such changes could not be read.

@@ -39,7 +39,7 @@ class Examination:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing worse than a note was found."""
+        """Return whether nothing worse than a note was found."""
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
 
@@ -64,9 +64,9 @@ def examine(
     *,
     by_roles: bool = False,
 ) -> Examination:
-    """The hosts that are meant, their clusters and VMs.
+    """Return the hosts that are meant, their clusters and VMs.
 
-    `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `held`: those of `SURPLUS` that are there.
+    `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `surplus`: those of `SURPLUS` that are there.
     `also`: what was found elsewhere, of this login and of this machine. `by_roles`: the login was compared with roles
     there, so that what it may not read or set on hosts is no more than a note.
 
@@ -107,7 +107,7 @@ def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
 
 
 def _surplus(inventory: Inventory, surplus: Mapping[str, Collection[str]]) -> Iterator[Finding]:
-    """What this login may do and need not: said once, of all hosts together."""
+    """Yield what this login may do and need not: said once, of all hosts together."""
     names = sorted({privilege for privileges in surplus.values() for privilege in privileges})
     if names:
         fix = "give gpuops a role of its own, without them"
@@ -126,7 +126,7 @@ def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catal
 
 
 def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> Iterator[Finding]:
-    """What DRS does by itself with VMs that have a vGPU, where they may be moved at all."""
+    """Yield what DRS does by itself with VMs that have a vGPU, where they may be moved at all."""
     if not cluster.drs_enabled or not inventory.hot_migrate_enabled:
         return
     runs = any(vm.vgpus and vm.power is PowerState.ON for host in hosts for vm in inventory.vms_on(host))
@@ -143,13 +143,16 @@ def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> It
 
 
 def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:
-    """A warning for each: gpuops does nothing about it, a person must."""
+    """Yield a warning for each: gpuops does nothing about it, a person must."""
     for absent in missed:
         yield Finding(Severity.WARNING, absent.given.name, absent.since, absent.move)
 
 
 def of_lock_vms(names: Collection[str], inventory: Inventory) -> Iterator[Finding]:
-    """A warning for each that has snapshots. `names`: of lock VMs that are known; what carries a lease is one too."""
+    """Yield a warning for each that has snapshots.
+
+    `names`: of lock VMs that are known; what carries a lease is one too.
+    """
     for vm in sorted(inventory.vms.values(), key=lambda vm: vm.name):
         if vm.name not in names and KEY not in (vm.extra_config or {}):
             continue
@@ -163,7 +166,7 @@ OLDEST_SOUND: Final = (2, 7, 2)
 
 
 def of_parser(version: tuple[int, ...]) -> Iterator[Finding]:
-    """A note for a libexpat older than the one without known weaknesses."""
+    """Yield a note for a libexpat older than the one without known weaknesses."""
     if version < OLDEST_SOUND:
         version_text, sound_text = (".".join(map(str, numbers)) for numbers in (version, OLDEST_SOUND))
         reason = (

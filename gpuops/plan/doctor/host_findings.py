@@ -40,7 +40,7 @@ _REBOOT: Final = "empty the host (maintenance mode) and reboot it"
 
 
 def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
-    """What stands in the way on one host with GPUs.
+    """Yield what stands in the way on one host with GPUs.
 
     `by_roles`: what a login may not read of its settings is a note, for it is compared with the roles that say so.
     """
@@ -169,7 +169,7 @@ def _custody(host: Host) -> Iterator[Finding]:
 
 
 def of_health(host: Host) -> Iterator[Finding]:
-    """What a host's nvidia-smi reports about the health of its GPUs."""
+    """Yield what a host's nvidia-smi reports about the health of its GPUs."""
     states = (host.settings or HostSettings()).mig
     if states is None:
         states = tuple(SmiState(gpu.address, None, None, health=gpu.health) for gpu in host.gpus if gpu.health)
@@ -229,14 +229,14 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
 
 
 def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:
-    """The command for a graphics type that waits; a type that no command sets needs a manual reboot."""
+    """Return the command for a graphics type that waits; a type that no command sets needs a manual reboot."""
     if configured not in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT):
         return _BY_HAND
     return command("mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
 
 
 def _mig_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
-    """The command for a MIG mode that waits."""
+    """Return the command for a MIG mode that waits."""
     verb = f"mig set {'on' if on else 'off'}"
     return command(verb, gpu=str(gpu), host=hosts_called(host), host_shell="ssh", reboot=_ROLLING)
 
@@ -268,7 +268,7 @@ def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
 
 
 def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
-    """What is not told of the clusters of these hosts, and where vCenter's count is another one than ours.
+    """Yield what is not told of the clusters of these hosts, and where vCenter's count is another one than ours.
 
     Compared is what the GPUs have room for, as vCenter does (vSphere API 9.0, DirectPathProfileManagerCapacityInfo):
     cores and memory of hosts are no part of it.
@@ -319,7 +319,7 @@ def _without_vms(inventory: Inventory) -> Inventory:
 
 
 def _count_slots(profile: str, members: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Slots:
-    """The room of the GPUs of these hosts, as far as they can be used."""
+    """Return the room of the GPUs of these hosts, as far as they can be used."""
     rooms, usable = Rooms(catalog), [host for host in members if _is_usable(host)]
     states = (state for host in usable for state in gpu_states(inventory.hosts[host.ref], inventory, catalog))
     rooms_by_gpu = [rooms.on(state, (profile,)) for state in states]

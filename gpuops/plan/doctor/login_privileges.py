@@ -44,7 +44,7 @@ class _Place:
 
 
 def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory: Inventory) -> Iterator[Finding]:
-    """What this login lacks of the roles that are wanted, and what it may do beyond them.
+    """Yield what this login lacks of the roles that are wanted, and what it may do beyond them.
 
     `root` is the id of the root folder. There is one finding if vCenter reports no privileges at all.
     """
@@ -75,14 +75,17 @@ def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory:
 
 
 def _kind(wish: RoleWish) -> str:
-    """What the role is given on."""
+    """Return what the role is given on."""
     if wish.privileges <= EDIT_CLUSTER | ASSIGN_TO_POOL:
         return "cluster"
     return "host" if all(privilege.startswith(_HOSTS) for privilege in wish.privileges) else "VM"
 
 
 def _nearest(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
-    """The role that is meant by what is granted there; None = none of them is. One that is there in full is meant."""
+    """Return the role that is meant by what is granted there; None = none of them is.
+
+    One that is there in full is meant.
+    """
     alike = [wish for wish in wishes if wish.privileges & place.privileges]
     return max(
         alike,
@@ -114,7 +117,7 @@ def _surplus(
     places: Mapping[str, Sequence[_Place]],
     at_root: frozenset[str],
 ) -> Iterator[Finding]:
-    """Each surplus once, with all the places where it is held: what is held at the root is held everywhere.
+    """Yield each surplus once, with all the places where it is held: what is held at the root is held everywhere.
 
     What a role for VMs holds means nothing on a host or cluster that it is propagated to, nor theirs on a VM.
     """
@@ -136,7 +139,10 @@ def _surplus(
 
 
 def _in_full(place: _Place, wishes: Iterable[RoleWish]) -> frozenset[str]:
-    """What the roles that are there hold together; where none is there in full, what the one that is meant would."""
+    """Return what the roles that are there hold together.
+
+    Where none is there in full, what the one that is meant would.
+    """
     full = [wish.privileges for wish in wishes if wish.privileges <= place.privileges]
     if full:
         return frozenset().union(*full)
@@ -170,7 +176,7 @@ def _places(granted: Granted, names: Mapping[str, str]) -> tuple[_Place, ...]:
 
 
 def _some(names: Collection[str], most: int = _FEW) -> str:
-    """The first of them in order, and how many more there are."""
+    """Return the first of them in order, and how many more there are."""
     first_names = sorted(names)[: most if len(names) > most + 1 else None]
     further_count = len(names) - len(first_names)
     return ", ".join(first_names) + (f" and {further_count} more" if further_count else "")
@@ -248,7 +254,7 @@ VERBS: Final = (
 
 
 def objects_to_ask(inventory: Inventory) -> Mapping[ObjectKind, tuple[str, ...]]:
-    """The objects by their kind; of more than `MOST_VMS` VMs those that come first in their folders."""
+    """Return the objects by their kind; of more than `MOST_VMS` VMs those that come first in their folders."""
     folders: dict[str, list[str]] = defaultdict(list)
     for vm in inventory.vms.values():
         if not vm.template:
@@ -264,12 +270,15 @@ def objects_to_ask(inventory: Inventory) -> Mapping[ObjectKind, tuple[str, ...]]
 
 
 def privileges_to_ask() -> Mapping[ObjectKind, frozenset[str]]:
-    """All that any verb needs, by kind of object."""
+    """Return all that any verb needs, by kind of object."""
     return {kind: frozenset().union(*(verb.needs.get(kind, ()) for verb in VERBS)) for kind in ObjectKind}
 
 
 def of_verbs(granted: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[VerbPrivileges, ...]:
-    """Each verb with what the login lacks for it. `held`: by object that vCenter told of, what it has of that."""
+    """Return each verb with what the login lacks for it.
+
+    `granted`: by object the privileges that vCenter reported.
+    """
     objects = objects_to_ask(inventory)
     return tuple(
         VerbPrivileges(
@@ -304,7 +313,7 @@ def _need(
 def _places_with_privileges(
     kind: ObjectKind, usable: Mapping[str, frozenset[str]], inventory: Inventory
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """Where a login may do the same, and what: folders of VMs; hosts, clusters and datastores by name."""
+    """Yield where a login may do the same, and what: folders of VMs; hosts, clusters and datastores by name."""
     if kind is ObjectKind.VM or kind is ObjectKind.TEMPLATE:
         yield from places_of_vms(usable, inventory)
         return

@@ -31,7 +31,10 @@ from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 
 
 def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
-    """What stands in the way of one VM. Without GPU devices: DirectPath entries and devices that cannot be read."""
+    """Yield what stands in the way of one VM.
+
+    Without GPU devices: DirectPath entries and devices that cannot be read.
+    """
     if vm.devices is None:
         if host is not None and host.gpus and vm.unreadable:
             fix = "ask for the read-only role on it"
@@ -56,7 +59,7 @@ def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
 
 
 def _memory(vm: Vm) -> Iterator[Finding]:
-    """A VM with a passthrough device starts only with all its memory reserved (VMware vSphere docs)."""
+    """Yield a finding if its memory is not reserved: a passthrough device needs all of it (VMware vSphere docs)."""
     reserved = vm.memory_locked is True or (
         vm.memory_mib is not None and (vm.memory_reservation_mib or 0) >= vm.memory_mib
     )
@@ -71,7 +74,10 @@ def _memory(vm: Vm) -> Iterator[Finding]:
 
 
 def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
-    """Why a VM that does not run cannot start with its devices, whatever is free. What cannot be read is no finding."""
+    """Yield why a VM that does not run cannot start with its devices, whatever is free.
+
+    What cannot be read is no finding.
+    """
     if vm.may_run or vm.firmware is None or vm.hardware_version is None:
         return
     devices = vm.devices or ()
@@ -101,7 +107,10 @@ def _unreadable_devices(vm: Vm) -> Iterator[Finding]:
 
 
 def _loose_pins(vm: Vm) -> Iterator[Finding]:
-    """A pin whose `pciPassthruN` is no vGPU of the VM. Earlier versions wrote such pins for VMs with SR-IOV cards."""
+    """Yield a pin whose `pciPassthruN` is no vGPU of the VM.
+
+    Earlier versions wrote such pins for VMs with SR-IOV cards.
+    """
     numbers = {passthru_number(device.key) for device in vm.vgpus}
     loose_pins = sorted(set(pins_of(vm)) - numbers)
     if loose_pins and numbers:
@@ -112,7 +121,10 @@ def _loose_pins(vm: Vm) -> Iterator[Finding]:
 
 
 def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
-    """What stands in the way of a VM with GPU devices where it is. A VM that is not running is not anywhere yet."""
+    """Yield what stands in the way of a VM with GPU devices where it is.
+
+    A VM that is not running is not anywhere yet.
+    """
     if vm.template or not any(map(is_gpu, vm.devices or ())):
         return
     yield from _split(vm, host)
@@ -122,7 +134,7 @@ def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iter
 
 
 def _split(vm: Vm, host: Host) -> Iterator[Finding]:
-    """A VM with more memory than a node has runs on several: part of it is far from its GPU."""
+    """Yield a note if the VM is wider than a NUMA node: part of it is then far from its GPU."""
     if not host.numa_nodes or vm.memory_mib is None or vm.vcpus is None:
         return
     memory_mib = max(node.memory_mib for node in host.numa_nodes)

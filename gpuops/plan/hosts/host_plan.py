@@ -29,11 +29,11 @@ class HostRequest(Protocol):
     """What journals call a run that carries it out. It is stored, and never changes."""
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts whose settings the plan needs. Raises UsageError for a name that is not there."""
+        """Return refs of the hosts whose settings the plan needs. Raises UsageError for a name that is not there."""
         ...
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """The change wanted on this snapshot. Raises UsageError for a request that means nothing."""
+        """Return the change wanted on this snapshot. Raises UsageError for a request that means nothing."""
         ...
 
 
@@ -54,12 +54,12 @@ MAINTENANCE: Final = (
 
 
 def tells_impact(step: HostStep) -> bool:
-    """Whether vCenter says, when it sets this, what that takes before it is in force."""
+    """Return whether vCenter says, when it sets this, what that takes before it is in force."""
     return isinstance(step, ConfigureModes)
 
 
 def impact_words(impacts: Impacts) -> str:
-    """What vCenter says that a change takes, in words."""
+    """Return what vCenter says that a change takes, in words."""
     if ConfigureImpact.REBOOT in impacts:
         return "vCenter: takes a reboot"
     return (
@@ -72,7 +72,7 @@ def impact_words(impacts: Impacts) -> str:
 def left_to_do(
     plan: Plan[HostStep], impacts: Mapping[str, Impacts], inventory: Inventory, noun: str
 ) -> tuple[str, ...]:
-    """What is left to do of a plan that was carried out, by what vCenter `told` of each host (ref)."""
+    """Return what is left to do after a plan. `impacts`: what vCenter reported for each host (ref)."""
     hosts = [step.host for step in plan.steps if step.host in plan.reboots]
     asking = {step.host for step in plan.steps if tells_impact(step)}
     by_reboot, by_maintenance = [], []
@@ -119,7 +119,7 @@ def hosts_meant(
 
 
 def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> Plan[HostStep]:
-    """The plan of all hosts; `noun` names the command that shows what came of it."""
+    """Return the plan of all hosts; `noun` names the command that shows what came of it."""
     steps = tuple(part.step for part in parts if part.step is not None)
     rejections = tuple(rejection for part in parts for rejection in part.rejections)
     because = tuple(text for part in parts for text in part.because)
@@ -144,7 +144,7 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
 
 
 def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
-    """A refusal for each VM that forbids changing the host's driver, scheduler or graphics mode.
+    """Yield a refusal for each VM that forbids changing the host's driver, scheduler or graphics mode.
 
     Between suspend and resume of a vGPU they must not change (NVIDIA vGPU docs, suspend and resume on VMware vSphere);
     and what a night has started or suspended there goes back in the morning to the host it knows.

@@ -69,7 +69,7 @@ def make_search_vms(
     ways: frozenset[MoveMethod],
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
-    """The VMs of the search, numbered in their order.
+    """Return the VMs of the search, numbered in their order.
 
     `seats`: on how many GPUs each is or may be. `ways`: the methods by which VMs may move in this plan. `pin`: whether
     those that are off for it may be bound to a GPU.
@@ -97,12 +97,12 @@ def make_search_vms(
 
 
 def gpus_per_vm(states: Iterable[GpuState]) -> Counter[str]:
-    """The number of GPUs that each VM is on, or may be on."""
+    """Return the number of GPUs that each VM is on, or may be on."""
     return Counter(ref for state in states for ref in {tenant.vm for tenant in state.tenants})
 
 
 def gpu_contents(states: Iterable[GpuState], numbers: Mapping[str, int]) -> tuple[GpuContent, ...]:
-    """The content of each of these GPUs, with VMs by number."""
+    """Return the content of each of these GPUs, with VMs by number."""
     return tuple(
         tuple(
             (
@@ -150,7 +150,7 @@ class VmMove:
 
 
 def with_host(cluster_state: ClusterState, now: HostContents) -> ClusterState:
-    """The state with one host replaced."""
+    """Return the state with one host replaced."""
     return (*cluster_state[: now.number], now, *cluster_state[now.number + 1 :])
 
 
@@ -216,7 +216,7 @@ class ClusterModel:
         indistinct: frozenset[int] = frozenset(),
         fixed: frozenset[int] = frozenset(),
     ) -> HostContents:
-        """The state of the host with these vGPUs on its GPUs."""
+        """Return the state of the host with these vGPUs on its GPUs."""
         return HostContents(
             number,
             contents,
@@ -228,7 +228,7 @@ class ClusterModel:
         )
 
     def worth(self, host: int, gpu: int, content: GpuContent) -> int:
-        """How much of the goal the GPU surely has room for."""
+        """Return how much of the goal the GPU surely has room for."""
         if not self.cluster_hosts[host].counted[gpu]:
             return 0
         if self.goal.profile is None:
@@ -236,7 +236,7 @@ class ClusterModel:
         return self.slots(host, gpu, content, self.goal.profile).at_least
 
     def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
-        """The slots for further vGPUs of a profile on a GPU with at most this content."""
+        """Return the slots for further vGPUs of a profile on a GPU with at most this content."""
         is_certain = all(vgpu[2] == CERTAIN for vgpu in content)
         holding = tuple(sorted(vgpu[1] for vgpu in content)) if is_certain else content
         key = (self._kinds[host][gpu], is_certain, holding, profile)
@@ -252,7 +252,7 @@ class ClusterModel:
         return Slots(0, 0, "is of another model") if slots is None else slots
 
     def board(self, host: int, gpu: int) -> Board | None:
-        """The model of a GPU; None = not in the catalogue."""
+        """Return the model of a GPU; None = not in the catalogue."""
         physical_gpu = self.cluster_hosts[host].gpus[gpu]
         return self.catalog.board_by_pci(physical_gpu.vendor_id, physical_gpu.device_id, physical_gpu.subsystem_id)
 

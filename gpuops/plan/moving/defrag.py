@@ -75,7 +75,7 @@ class PlannedMove:
 
     @property
     def pin_entries(self) -> dict[str, str]:
-        """The extraConfig entries that bind it so."""
+        """Return the extraConfig entries that bind it so."""
         return pin_changes(self.vm, self.pins) if self.pins else {}
 
 
@@ -156,7 +156,7 @@ def describe_plan(
     powered_off: frozenset[str],
     limit: int,
 ) -> Defragmentation:
-    """The chosen sequences by name, as far as the rules of placement confirm each of their moves."""
+    """Return the chosen sequences by name, as far as the rules of placement confirm each of their moves."""
     before = sum(plans.start.worth for plans in all_plans)
     chosen = [
         _confirm_sequence(plans, sequence, inventory, catalog)
@@ -199,7 +199,7 @@ def _unclear(plans: ClusterPlans) -> Iterator[UnclearGpu]:
 
 
 def _assumptions(plans: ClusterPlans) -> Iterator[str]:
-    """How hosts with several GPUs for vGPUs are taken to choose among those with room (sources: `moves.py`)."""
+    """Yield how hosts with several GPUs for vGPUs are taken to choose among those with room (sources: `moves.py`)."""
     for cluster_host in plans.model.cluster_hosts:
         modes = [gpu.vgpu_mode for gpu in cluster_host.gpus if gpu.serves_vgpus]
         for mode in sorted(set(modes), key=str) if len(modes) > 1 else ():
@@ -219,7 +219,7 @@ def _choice_of_gpu(mode: VgpuMode | None, policy: AssignmentPolicy | None) -> st
 def _confirm_sequence(
     plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog
 ) -> MoveSequence:
-    """The sequence, or the best part of it whose moves are all admitted."""
+    """Return the sequence, or the best part of it whose moves are all admitted."""
     cluster_hosts = plans.model.cluster_hosts
     steps = [
         RelocateVm(plans.model.search_vms[vm_move.search_vm].vm.ref, cluster_hosts[vm_move.to].host.ref)
@@ -245,7 +245,7 @@ def _proven(
     limit: int,
     settled: Callable[[ClusterPlans], int],
 ) -> bool:
-    """Whether every cluster was searched so far that nothing better can be hidden in it."""
+    """Return whether every cluster was searched so far that nothing better can be hidden in it."""
     if all(plans.gain(sequence) == plans.most_to_gain for plans, sequence in zip(all_plans, sequences, strict=True)):
         return all(settled(plans) >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
     return all(settled(plans) >= limit for plans in all_plans)
@@ -260,7 +260,7 @@ def _gains(before: int, moves: Sequence[PlannedMove]) -> Iterator[tuple[int, int
 
 
 def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[str]) -> Iterator[PlannedMove]:
-    """The moves of one cluster; `free` = more than there was in it at first."""
+    """Yield the moves of one cluster; `free` = more than there was in it at first."""
     model, cluster_state = plans.model, plans.start.cluster_state
     for vm_move in sequence.vm_moves:
         search_vm = model.search_vms[vm_move.search_vm]
@@ -283,7 +283,7 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
 
 
 def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
-    """The GPU of each vGPU by ordinal: a VM that moves has no other passthrough devices."""
+    """Return the GPU of each vGPU by ordinal: a VM that moves has no other passthrough devices."""
     gpus = plans.model.cluster_hosts[vm_move.to].gpus
     return {ordinal: gpus[gpu].address for ordinal, gpu in enumerate(vm_move.gpus)}
 
@@ -345,13 +345,13 @@ class Defrag:
 
     @property
     def scope(self) -> Scope:
-        """Which hosts take part: VMs leave no other host, and go to no other."""
+        """Return which hosts take part: VMs leave no other host, and go to no other."""
         return Scope(self.cluster, self.host)
 
     def find_moves(
         self, inventory: Inventory, catalog: Catalog, reasons_to_stay: Mapping[str, str] = NONE_KEPT
     ) -> Defragmentation:
-        """The moves, what is free before and after them, and why the other VMs stay.
+        """Return the moves, what is free before and after them, and why the other VMs stay.
 
         `reasons_to_stay`: VM ref -> why it stays, in addition to the reasons in the snapshot.
 
@@ -395,7 +395,7 @@ class Defrag:
 
 
 def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]:
-    """The hosts of each cluster by the name of the cluster; hosts of no cluster last."""
+    """Return the hosts of each cluster by the name of the cluster; hosts of no cluster last."""
     hosts_of: dict[str | None, list[Host]] = {}
     for host in hosts:
         hosts_of.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(host)

@@ -60,7 +60,7 @@ class _BoardPacking:
         return all(gpu.mode is VgpuMode.SAME_SIZE for gpu in self.gpus)
 
     def of_sizes(self) -> dict[int, int]:
-        """The GPUs that each size needs at least, where a GPU takes one size only."""
+        """Return the GPUs that each size needs at least, where a GPU takes one size only."""
         shares: dict[int, Fraction] = defaultdict(Fraction)
         bound: Counter[int] = Counter()
         for gpu in self.gpus:
@@ -72,7 +72,7 @@ class _BoardPacking:
 
     @property
     def by_memory(self) -> int:
-        """The GPUs that all vGPUs need at least by their memory, whatever lies beside what."""
+        """Return the GPUs that all vGPUs need at least by their memory, whatever lies beside what."""
         share = sum(
             min(Fraction(1, profile.max_per_gpu), Fraction(profile.framebuffer_mib, self.board.framebuffer_mib))
             for gpu in self.gpus
@@ -82,7 +82,7 @@ class _BoardPacking:
 
 
 def _free_when_packed(model: ClusterModel, cluster_state: ClusterState) -> int | None:
-    """What is free when all vGPUs are packed as densely as possible; None = no such bound is known."""
+    """Return what is free when all vGPUs are packed as densely as possible; None = no such bound is known."""
     packings = _packings_by_board(model, cluster_state)
     if packings is None:
         return None
@@ -112,7 +112,7 @@ def _slots_when_packed(packings: Sequence[_BoardPacking], profile: VgpuProfile |
 
 
 def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list[_BoardPacking] | None:
-    """The GPUs by model; None = GPUs take part that do not count, or what is on them is not known."""
+    """Return the GPUs by model; None = GPUs take part that do not count, or what is on them is not known."""
     packing_of: dict[str, _BoardPacking] = {}
     for now in cluster_state:
         cluster_host = model.cluster_hosts[now.number]
@@ -131,7 +131,7 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
 
 
 def _of_no_use(model: ClusterModel, board: Board) -> bool:
-    """Whether GPUs of this model cannot run the profile that is wanted."""
+    """Return whether GPUs of this model cannot run the profile that is wanted."""
     goal_profile = model.catalog.profile(model.goal.profile) if model.goal.profile is not None else None
     return goal_profile is not None and goal_profile.board != board.key
 
@@ -183,7 +183,7 @@ def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int
 
 
 def _further(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> ClusterPlans:
-    """The plans, and those that are better than they are; what is settled is settled by this search alone."""
+    """Return the plans, and those that are better than they are; what is settled is settled by this search alone."""
     model, start = plans.model, plans.start
     # 1. The greedy search, and its longest plan without the moves that it does not need.
     frontier = make_frontier([*plans.frontier, *_greedy_frontier(model, start, limit, binding=binding)])
@@ -198,7 +198,7 @@ def _further(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> 
 
 
 def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int, *, binding: bool) -> Frontier:
-    """The greedy plans; in a small cluster also those after every possible first move.
+    """Return the greedy plans; in a small cluster also those after every possible first move.
 
     A host that chooses its emptiest GPU takes a VM well only before that GPU is free: the greedy order, which frees the
     cheapest first, can then be wrong.
@@ -212,7 +212,7 @@ def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int, *, bi
 
 
 def _shorten(model: ClusterModel, sequence: MoveSequence, start: MoveSequence) -> Sequence[MoveSequence]:
-    """The sequence without moves that it does not need: a VM that moves twice may go at once."""
+    """Return the sequence without moves that it does not need: a VM that moves twice may go at once."""
     vm_moves, times = sequence.vm_moves, Counter(vm_move.search_vm for vm_move in sequence.vm_moves)
     for vm_move in [vm_move for vm_move in vm_moves if times[vm_move.search_vm] > 1][:_REPLAYS]:
         without = tuple(kept_move for kept_move in vm_moves if kept_move is not vm_move)

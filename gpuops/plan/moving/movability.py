@@ -103,7 +103,7 @@ def judge_all(
     marks: Sequence[Mark],
     reasons_to_stay: Mapping[str, str],
 ) -> list[Movability]:
-    """The movability of the VMs of these hosts that have a vGPU and are not off, by host and name."""
+    """Return the movability of the VMs of these hosts that have a vGPU and are not off, by host and name."""
     return [
         judge_movability(
             MovabilityCase(
@@ -117,7 +117,7 @@ def judge_all(
 
 
 def judge_movability(case: MovabilityCase) -> Movability:
-    """How the VM may be moved, with every reason against it."""
+    """Return how the VM may be moved, with every reason against it."""
     never = [reason for rule in NEVER for reason in rule(case)]
     if never:
         return Movability(case.vm, MoveMethod.NOT, tuple(dict.fromkeys(never)))
@@ -227,7 +227,7 @@ class TargetHosts:
     _answers: dict[tuple[object, ...], tuple[frozenset[str], tuple[Rejection, ...]]] = field(default_factory=dict)
 
     def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
-        """Refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
+        """Return refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
         rules = self._rules(vm)
         # Not its host: within a cluster that changes nothing but for the host itself, which sees the VM's files; and
         # has the CPU that it reserves there already.
@@ -267,7 +267,7 @@ class TargetHosts:
 def admitted_moves(
     steps: Sequence[RelocateVm], inventory: Inventory, catalog: Catalog, pins: Mapping[int, Mapping[str, str]] = NO_PINS
 ) -> int:
-    """How many of the moves, from the first on, are admitted for certain, each after those before it.
+    """Return how many of the moves, from the first on, are admitted for certain, each after those before it.
 
     `pins`: number of a move -> the extraConfig entries that bind its VM to GPUs from then on.
 
@@ -301,5 +301,5 @@ def _is_admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bo
 
 
 def _without_place(host: str, inventory: Inventory, catalog: Catalog) -> frozenset[str]:
-    """The suspended VMs of the host that would find no place when they come back."""
+    """Return the suspended VMs of the host that would find no place when they come back."""
     return frozenset(claim.vm.ref for claim in claims(inventory, catalog, [host]) if claim.lost)

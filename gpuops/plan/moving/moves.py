@@ -64,7 +64,7 @@ class _VgpuArrival:
 
 
 def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> HostContents | None:
-    """The host without the VM; None = it is not known which GPU the VM leaves, or it is bound to that."""
+    """Return the host without the VM; None = it is not known which GPU the VM leaves, or it is bound to that."""
     if search_vm.number in now.fixed:
         return None
     contents = tuple(
@@ -77,7 +77,7 @@ def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Ho
 
 
 def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arrival | None:
-    """The host with the VM; None = it has no room for it, or not for certain."""
+    """Return the host with the VM; None = it has no room for it, or not for certain."""
     # 1. Memory, which is reserved in full.
     if search_vm.memory_mib > now.free_mib:
         return None
@@ -129,8 +129,10 @@ def bound_arrivals(
 
 
 def arrival_of(model: ClusterModel, now: HostContents, vm_move: VmMove) -> Arrival | None:
-    """The host with the VM of this move, as the host chooses or bound; None = it has no room for it, or not for
-    certain."""
+    """Return the host with the VM of this move, as the host chooses or bound.
+
+    None = it has no room for it, or not for certain.
+    """
     search_vm = model.search_vms[vm_move.search_vm]
     if not vm_move.gpus:
         return add_vm(model, now, search_vm)
@@ -145,7 +147,7 @@ def arrival_of(model: ClusterModel, now: HostContents, vm_move: VmMove) -> Arriv
 def _with_bound(
     model: ClusterModel, now: HostContents, search_vm: SearchVm, profile: str, gpu: int
 ) -> HostContents | None:
-    """The host with this vGPU of the VM on this GPU, its memory not yet taken; None = no certain room there."""
+    """Return the host with this vGPU of the VM on this GPU, its memory not yet taken; None = no certain room there."""
     if gpu in now.indistinct or not model.slots(now.number, gpu, now.contents[gpu], profile).at_least:
         return None
     fuller = (*now.contents[gpu], (search_vm.number, profile, CERTAIN))
@@ -160,7 +162,7 @@ def _bound_arrival(model: ClusterModel, after: HostContents, search_vm: SearchVm
 
 
 def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], profile: str) -> _VgpuArrival | None:
-    """The GPUs that one vGPU may go to; None = there is no certain room.
+    """Return the GPUs that one vGPU may go to; None = there is no certain room.
 
     Suspended VMs keep their slots, but the host does not count them when it chooses.
     """
@@ -191,7 +193,7 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
 def _possible_choices(
     model: ClusterModel, host: int, real: list[GpuContent], open_to_host: dict[int, bool]
 ) -> tuple[tuple[int, ...], bool]:
-    """The GPUs that the host may choose, and whether that follows from a documented rule.
+    """Return the GPUs that the host may choose, and whether that follows from a documented rule.
 
     `open_to_host`: the GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own.
     """
@@ -226,7 +228,7 @@ def _order_of_choice(
 
 
 def _first_ranks(order: dict[int, int], open_to_host: dict[int, bool]) -> list[int]:
-    """The GPUs of the ranks down to the first one with certain room: any before it may refuse."""
+    """Return the GPUs of the ranks down to the first one with certain room: any before it may refuse."""
     gpus_possible: list[int] = []
     for rank in sorted(set(order.values())):
         gpus_of_rank = [gpu for gpu, its in order.items() if its == rank]
@@ -261,7 +263,7 @@ class MoveSequence:
 
     @property
     def bound(self) -> int:
-        """How many of the moves bind their VM to its GPUs."""
+        """Return how many of the moves bind their VM to its GPUs."""
         return sum(bool(vm_move.gpus) for vm_move in self.vm_moves)
 
 
@@ -270,7 +272,7 @@ Frontier = tuple[MoveSequence, ...]
 
 
 def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
-    """The best of these sequences for each number of moves; of equal ones the one that binds the fewest VMs.
+    """Return the best of these sequences for each number of moves; of equal ones the one that binds the fewest VMs.
 
     Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4).
     """
@@ -282,7 +284,7 @@ def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
 
 
 def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove) -> ClusterState | None:
-    """The state after the move; None = it cannot be made, or not for certain."""
+    """Return the state after the move; None = it cannot be made, or not for certain."""
     search_vm = model.search_vms[vm_move.search_vm]
     source = host_of(cluster_state, search_vm)
     if source is None or source.number == vm_move.to or vm_move.to not in search_vm.allowed:
@@ -295,7 +297,7 @@ def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove
 
 
 def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[VmMove]) -> MoveSequence | None:
-    """The sequence of these moves; None = one of them cannot be made."""
+    """Return the sequence of these moves; None = one of them cannot be made."""
     now: ClusterState | None = cluster_state
     for vm_move in vm_moves:
         now = apply_move(model, now, vm_move) if now is not None else None
@@ -338,7 +340,7 @@ def arrivals(
 
 
 def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | None:
-    """The host that the VM is on now."""
+    """Return the host that the VM is on now."""
     number = search_vm.number
     return next(
         (now for now in cluster_state if any(vgpu[0] == number for content in now.contents for vgpu in content)), None
@@ -346,7 +348,7 @@ def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | 
 
 
 def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[SearchVm]:
-    """The VMs of the host that may move, one of each kind on GPUs that are alike."""
+    """Yield the VMs of the host that may move, one of each kind on GPUs that are alike."""
     yielded_kinds = set()
     for gpu, content in enumerate(now.contents):
         for number in dict.fromkeys(vgpu[0] for vgpu in content):
@@ -358,7 +360,7 @@ def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[Sea
 
 
 def distinct_hosts(cluster_state: ClusterState, without: HostContents | None = None) -> Iterator[HostContents]:
-    """The hosts, one of each set that is alike."""
+    """Yield the hosts, one of each set that is alike."""
     yielded_keys = set()
     for now in cluster_state:
         if now is not without and now.key not in yielded_keys:

@@ -30,7 +30,7 @@ Admit = Callable[[Vm, Host, Inventory], Inventory | None]
 
 @dataclass(frozen=True, slots=True)
 class PlacesFound:
-    """The VMs with their hosts, in this order. `whole` False = the search gave up: that there is no way is not proven."""
+    """The VMs with their hosts, in this order. `whole` False = the search gave up, so a way may exist."""
 
     places: tuple[tuple[Vm, Host], ...] | None
     whole: bool
@@ -43,7 +43,7 @@ def find_places(
     admit: Admit,
     single: Collection[str] = (),
 ) -> PlacesFound:
-    """A place for every VM: those of the first group come first, in whatever order, then those of the next.
+    """Return a place for every VM: those of the first group come first, in whatever order, then those of the next.
 
     `targets`: by ref of a VM the refs of the hosts that may take it and see its files, the likeliest first.
     `single`: refs of VMs for which no other may stand, however alike they are.
@@ -71,7 +71,7 @@ class _Search:
         return any(not self._fit([vm for vm in vms if self.kinds[vm.ref] == kind], inventory) for kind in self._all())
 
     def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
-        """Whether all of these find a place; they are alike, so each fills one host after another."""
+        """Return whether all of these find a place; they are alike, so each fills one host after another."""
         waiting = list(alike)
         for ref in self.targets[alike[0].ref]:
             while waiting:
@@ -104,8 +104,10 @@ class _Search:
         return None
 
     def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
-        """Every VM that may come next, one of each kind, with each host that takes it; none where one of all finds
-        no place."""
+        """Return every VM that may come next, one of each kind, with each host that takes it.
+
+        None where one of all finds no place.
+        """
         arrivals: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
             for vm in self._one_of_each(group):

@@ -57,11 +57,11 @@ class GreedySearch:
     openings: int = _OPENINGS
 
     def with_fresh_budget(self) -> GreedySearch:
-        """The search with its budgets full again, and what it has learnt."""
+        """Return the search with its budgets full again, and what it has learnt."""
         return GreedySearch(self.model, self.limit, self.binding, self._fits)
 
     def sequences(self, sequence: MoveSequence) -> Frontier:
-        """The frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
+        """Return the frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
         improvements = [sequence]
         has_improved = True
         while has_improved:
@@ -99,7 +99,7 @@ class GreedySearch:
         return improvements
 
     def _host_filled(self, sequence: MoveSequence, host: int, departures: Sequence[_Departure]) -> MoveSequence:
-        """The best sequence on the way when one departure after the other goes to this host."""
+        """Return the best sequence on the way when one departure after the other goes to this host."""
         best = now = sequence
         for departure in departures:
             if self.openings <= 0 or now.moves + len(departure.vms) > self.limit:
@@ -116,7 +116,10 @@ class GreedySearch:
         return best
 
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Each departure tried once, the cheapest first; where its host has changed meanwhile it is computed anew."""
+        """Return the sequences that departures improve; each is tried once, the cheapest first.
+
+        Where its host has changed meanwhile it is computed anew.
+        """
         improvements: list[MoveSequence] = []
         heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
         heapq.heapify(heap)
@@ -137,13 +140,16 @@ class GreedySearch:
         return improvements
 
     def _departures_of_host(self, now: HostContents, only: int | None = None) -> Iterator[_Departure]:
-        """The departures that free something on each GPU of the host, or on one of them only."""
+        """Yield the departures that free something on each GPU of the host, or on one of them only."""
         for gpu, content in enumerate(now.contents):
             if only in (None, gpu):
                 yield from _departures_from(self.model, now, gpu, content)
 
     def _after_departure(self, sequence: MoveSequence, departure: _Departure) -> MoveSequence | None:
-        """The sequence with these VMs gone from the host, the largest first; None = one of them has no target."""
+        """Return the sequence with these VMs gone from the host, the largest first.
+
+        None = one of them has no target.
+        """
         now: MoveSequence | None = sequence
         for search_vm in sorted(
             (self.model.search_vms[vm] for vm in departure.vms), key=lambda search_vm: -search_vm.memory_mib
@@ -166,8 +172,10 @@ class GreedySearch:
         return min(ranked)[1] if ranked else None
 
     def _rank(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
-        """What the arrival of the VM on this host costs, less is better; None = no room, or a free GPU would be
-        lost."""
+        """Return what the arrival of the VM on this host costs, less is better.
+
+        None = no room, or a free GPU would be lost.
+        """
         if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
             return None
         key = (now.number, now.key, search_vm.kind)
@@ -177,27 +185,30 @@ class GreedySearch:
         return self._fits[key]
 
     def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
-        """The move of the VM to this host, which takes it, by the way that costs the least."""
+        """Return the move of the VM to this host, which takes it, by the way that costs the least."""
         return VmMove(search_vm.number, now.number, min(self._arrival_costs(now, search_vm))[1])
 
     def _arrival_costs(
         self, now: HostContents, search_vm: SearchVm
     ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """What each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
+        """Yield what each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
         for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
             if arrival.now.worth >= now.worth:
                 yield self._preference(arrival), gpus
 
     def _preference(self, arrival: Arrival) -> tuple[int, ...]:
-        """The cost of an arrival: first doubt, which fills several GPUs; then a GPU that could be freed; then few VMs
-        on it; then memory left over; then a VM that is bound."""
+        """Return the cost of an arrival.
+
+        In this order: doubt, which fills several GPUs; a GPU that could be freed; few VMs on it; memory left over; a VM
+        that is bound.
+        """
         contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
         bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
         doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
         return (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied)
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
-        """The sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
+        """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
         for number in sorted(search_vm.allowed):
             for blocker in (
                 distinct_movable_vms(self.model, sequence.cluster_state[number]) if self.room_for_others > 0 else ()
@@ -216,7 +227,7 @@ class GreedySearch:
         return None
 
     def _there_and_back(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
-        """The sequence in which the VM leaves its host and comes back to another GPU there; None = no such way.
+        """Return the sequence in which the VM leaves its host and comes back to another GPU there; None = no such way.
 
         One vMotion cannot move a VM between GPUs of one host.
         """
@@ -304,7 +315,7 @@ class ExactResult:
 def search_all_orders(
     model: ClusterModel, known_plans: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
 ) -> ExactResult:
-    """The best plans of up to `limit` moves.
+    """Return the best plans of up to `limit` moves.
 
     `known_plans`: the plans of the greedy search. `most`: the most that can be freed. `binding`: VMs may be bound.
     """
@@ -345,7 +356,7 @@ def _key(cluster_state: ClusterState) -> tuple[int, ...]:
 def _may_win(
     model: ClusterModel, sequence: MoveSequence, best: Frontier, most: int, limit: int, gain_steps: GainSteps
 ) -> bool:
-    """Whether further moves can free as much as a known plan with fewer moves, or more than any known plan."""
+    """Return whether further moves can free as much as a known plan with fewer moves, or more than any known plan."""
     worths = [plan.worth for plan in best]
     for gain, moves in enumerate(_fewest_moves(model, sequence.cluster_state, gain_steps), 1):
         if sequence.moves + moves > limit or sequence.worth + gain > most:
@@ -380,7 +391,7 @@ def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: 
 
 
 def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -> Iterator[tuple[Fraction, int]]:
-    """What departures free on one GPU, as (moves for each one freed, how many), the cheapest first.
+    """Yield what departures free on one GPU, as (moves for each one freed, how many), the cheapest first.
 
     The upper convex hull of gain over moves: if one move frees 0, two free 3 and three free 4, the steps are three
     freed at 2/3 move each, then one at a whole move.
@@ -404,7 +415,7 @@ def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -
 
 
 def _sets_of_departing_vms(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
-    """The sets of VMs that so many moves may take away; a GPU is whole only when all are gone."""
+    """Return the sets of VMs that so many moves may take away; a GPU is whole only when all are gone."""
     if whole:
         return [tuple(movable)] if moves == len(movable) else []
     return combinations(movable, moves) if len(movable) <= _MANY_VMS else [tuple(movable)]

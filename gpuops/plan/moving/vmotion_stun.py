@@ -40,7 +40,7 @@ def drs_option(cluster: Cluster | None, name: str) -> str | None:
 
 
 def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
-    """Why entering maintenance mode waits for VMs with a vGPU until somebody moves them."""
+    """Yield why entering maintenance mode waits for VMs with a vGPU until somebody moves them."""
     if cluster is None:
         yield "is in no cluster: no DRS moves its VMs"
         return
@@ -57,7 +57,7 @@ def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
 
 # assumption: drs-vgpu-vms
 def balancing_obstacles(cluster: Cluster) -> Iterator[str]:
-    """What of the options is not as KB 313479 has it where DRS is to move VMs with a vGPU to balance load."""
+    """Yield what of the options is not as KB 313479 has it where DRS is to move VMs with a vGPU to balance load."""
     if cluster.drs_options is None:
         return
     for name in (AUTOMATION, MOVES_AT_ONCE):
@@ -84,7 +84,7 @@ class Stun:
 
 
 def stun_between(vm: Vm, hosts: Iterable[Host]) -> Stun | None:
-    """The estimate for a move of the VM between these hosts; None = unknown, or the VM has no vGPU."""
+    """Return the estimate for a move of the VM between these hosts; None = unknown, or the VM has no vGPU."""
     estimates_by_host = [list(_of_host(vm, host)) for host in hosts]
     if not vm.vgpus or not all(estimates_by_host):
         return None
@@ -93,7 +93,7 @@ def stun_between(vm: Vm, hosts: Iterable[Host]) -> Stun | None:
 
 
 def _of_host(vm: Vm, host: Host) -> Iterator[int]:
-    """The sum over its vGPUs at each bandwidth for which the host has an estimate of all of them."""
+    """Yield the sum over its vGPUs at each bandwidth for which the host has an estimate of all of them."""
     estimates = host.config_target.stuns if host.config_target is not None else ()
     for bandwidth in dict.fromkeys(estimate.bandwidth_mbps for estimate in estimates):
         at = {estimate.profile: estimate.stun_s for estimate in estimates if estimate.bandwidth_mbps == bandwidth}
@@ -102,13 +102,13 @@ def _of_host(vm: Vm, host: Host) -> Iterator[int]:
 
 
 def tolerated_s(cluster: Cluster | None) -> int:
-    """The longest stun that the cluster tolerates."""
+    """Return the longest stun that the cluster tolerates."""
     text = drs_option(cluster, STUN_TOLERATED) or ""
     return int(text) if text.isdecimal() else TOLERATED_S
 
 
 def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rejection | None:
-    """Why vCenter would not move it there for its stun; None = the estimate is within the limit, or unknown."""
+    """Return why vCenter would not move it there for its stun; None = the estimate is within the limit, or unknown."""
     stun, limit = stun_between(vm, (source, target)), tolerated_s(cluster)
     if stun is None or stun.at_least_s <= limit:
         return None
@@ -118,5 +118,5 @@ def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rej
 
 
 def own_stun_settings(vm: Vm) -> tuple[str, ...]:
-    """The VM's settings that are named after stun, `key = value`."""
+    """Return the VM's settings that are named after stun, `key = value`."""
     return tuple(f"{key} = {text}" for key, text in sorted((vm.extra_config or {}).items()) if "stun" in key.lower())

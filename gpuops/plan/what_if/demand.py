@@ -106,7 +106,7 @@ def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
 
 
 def _typical(vms: Sequence[Vm]) -> Workload | None:
-    """A VM of the median size of these; None = no size can be read."""
+    """Return a VM of the median size of these; None = no size can be read."""
     cpus = [vm.vcpus for vm in vms if vm.vcpus]
     memory = [vm.memory_mib for vm in vms if vm.memory_mib]
     return Workload("", round(median(cpus)), round(median(memory))) if cpus and memory else None
@@ -132,7 +132,10 @@ def made_up_demand(inventory: Inventory, catalog: Catalog, arrivals: int, seeds:
 
 
 def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None:
-    """The request for a VM like this one; None = it has no GPU, or devices that a request cannot ask for by kind."""
+    """Return the request for a VM like this one.
+
+    None = it has no GPU, or devices that a request cannot ask for by kind.
+    """
     devices = vm.devices or ()
     if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(device, "group", None) for device in devices):
         return None
@@ -156,7 +159,7 @@ def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None
 def place_demand(
     demand: FleetDemand, workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
 ) -> PlacedDemand:
-    """What becomes of these requests, one draw of the demand. The GPUs of suspended VMs are kept for them.
+    """Return what becomes of these requests, one draw of the demand. The GPUs of suspended VMs are kept for them.
 
     Where hosts let vGPUs start on GPUs that are empty now is expected (`advise/expected_start.py`).
     """
@@ -184,7 +187,9 @@ def place_demand(
 
 
 def _on_other_models(workload: Workload, inventory: Inventory, catalog: Catalog) -> Iterator[Workload]:
-    """The same with vGPUs of the same size and series of each other GPU model here, by name; for one profile alone.
+    """Yield the same with vGPUs of the same size and series of each other GPU model here, by name.
+
+    For one profile alone.
 
     Words that bind requests to each other bind it to none then.
     """
@@ -204,7 +209,7 @@ def _on_other_models(workload: Workload, inventory: Inventory, catalog: Catalog)
 
 
 def catalog_names(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """The profiles that it asks for, by the names that hosts or GPU models have; unknown ones are left out."""
+    """Return the profiles that it asks for, by the names that hosts or GPU models have; unknown ones are left out."""
     devices = choices_of_devices(workload, inventory, catalog) if workload.profile else ()
     chosen_devices = (device for choice in devices if not isinstance(choice, Rejection) for device in choice)
     return tuple(dict.fromkeys(device.profile for device in chosen_devices if isinstance(device, VgpuDevice)))
@@ -226,7 +231,7 @@ def _outcome(queue: Queue, workloads: Sequence[Workload], catalog: Catalog) -> P
 
 
 def kind_of(workload: Workload) -> str:
-    """What it asks for: `a40-8q`, `2 x a100-3-20c`, `whole l40s`."""
+    """Return what it asks for: `a40-8q`, `2 x a100-3-20c`, `whole l40s`."""
     return " + ".join(_parts(workload))
 
 

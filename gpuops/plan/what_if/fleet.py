@@ -39,7 +39,7 @@ class ChangedFleet:
 
     @property
     def in_words(self) -> tuple[str, ...]:
-        """What was changed and what follows for the VMs that ran there, one line for each."""
+        """Return what was changed and what follows for the VMs that ran there, one line for each."""
         return (
             *(f"as if: {change}" for change in self.done),
             *self.notes,
@@ -51,7 +51,10 @@ class ChangedFleet:
 def changed_fleet(
     changes: Sequence[FleetChange], inventory: Inventory, catalog: Catalog, policy: Policy | None, seed: int
 ) -> ChangedFleet:
-    """The snapshot after all of these. Raises UsageError, HostNotFound and ProfileUnknown for what is not there."""
+    """Return the snapshot after all of these.
+
+    Raises UsageError, HostNotFound and ProfileUnknown for what is not there.
+    """
     world = inventory
     change_texts: list[str] = []
     notes: list[str] = []

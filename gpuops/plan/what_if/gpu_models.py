@@ -25,7 +25,10 @@ MODES: Final[Mapping[GpuServing, VgpuMode]] = {
 
 
 def board_meant(text: str, catalog: Catalog) -> Board:
-    """The GPU model of that key, short name or name (`l40s`, `NVIDIA L40S`). Raises UsageError with near ones."""
+    """Return the GPU model of that key, short name or name (`l40s`, `NVIDIA L40S`).
+
+    Raises UsageError with near ones.
+    """
     folded_text = text.strip().lower()
     for field in ("key", "short_name", "name"):
         matching_boards = [board for board in catalog.boards if getattr(board, field).lower() == folded_text]
@@ -42,12 +45,12 @@ def board_meant(text: str, catalog: Catalog) -> Board:
 
 
 def board_of(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
-    """The model of a GPU; None = not in the catalogue."""
+    """Return the model of a GPU; None = not in the catalogue."""
     return catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
 
 
 def lacks(mode: GpuServing, board: Board) -> str:
-    """Why GPUs of this model cannot serve so; empty = they can, or it is not known."""
+    """Return why GPUs of this model cannot serve so; empty = they can, or it is not known."""
     if mode is GpuServing.MIG and board.mig is None:
         return f"{board.name} has no MIG mode (NVIDIA MIG User Guide)"
     if mode is GpuServing.MIXED_SIZE and board.mixed_size_mode is False:
@@ -56,7 +59,7 @@ def lacks(mode: GpuServing, board: Board) -> str:
 
 
 def with_offers(host: Host, fleet: Iterable[Host], catalog: Catalog) -> Host:
-    """The host with the profiles that its GPUs offer in their modes.
+    """Return the host with the profiles that its GPUs offer in their modes.
 
     What it, or another host, says of a profile stays true of it. What none offers yet may be suspended and migrated.
     GPUs that are not in the catalogue keep what the host says of profiles that are not in it either.

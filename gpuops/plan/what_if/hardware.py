@@ -40,7 +40,7 @@ class Changed:
 
 
 def with_hardware(change: HardwareChange, number: int, inventory: Inventory, catalog: Catalog) -> Changed:
-    """The snapshot after one change; `number` says which, for the names of hosts.
+    """Return the snapshot after one change; `number` says which, for the names of hosts.
 
     Raises UsageError for what is not there, or what GPUs cannot do; HostNotFound.
     """
@@ -144,7 +144,10 @@ def gpus_meant(
 def _able(
     change: ChangeGpuMode, requested_gpus: Iterable[tuple[Host, PhysicalGpu]], catalog: Catalog
 ) -> tuple[list[tuple[Host, PhysicalGpu]], list[str]]:
-    """Those that have the mode, and notes of the others. Raises UsageError for one that was named, or if none has."""
+    """Return those that have the mode, and notes of the others.
+
+    Raises UsageError for one that was named, or if none has.
+    """
     able: list[tuple[Host, PhysicalGpu]] = []
     against: list[str] = []
     doubts: list[str] = []
@@ -167,7 +170,7 @@ def _able(
 def with_gpus_emptied(
     host: Host, gpus: Collection[PhysicalGpu], inventory: Inventory
 ) -> tuple[Inventory, tuple[str, ...]]:
-    """The snapshot with the VMs off that run on these GPUs, and their refs."""
+    """Return the snapshot with the VMs off that run on these GPUs, and their refs."""
     addresses = {gpu.address for gpu in gpus}
     refs = {ref for gpu in gpus for ref in gpu.vms or ()}
     refs |= {binding.vm for binding in host.bindings if binding.address in addresses}

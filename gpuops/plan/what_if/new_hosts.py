@@ -24,7 +24,7 @@ _FIRST_BUS: Final = 0x10
 
 
 def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Catalog) -> tuple[tuple[Host, ...], str]:
-    """The hosts, and what was done in words. `number`: which of the changes it is, for their names.
+    """Return the hosts, and what was done in words. `number`: which of the changes it is, for their names.
 
     Raises UsageError for a model that the catalogue lacks, or a mode that it has not; HostNotFound.
     """

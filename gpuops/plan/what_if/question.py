@@ -130,13 +130,13 @@ class WhatIf:
 
     @property
     def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The GPU models and the vGPU profiles that the changes name."""
+        """Return the GPU models and the vGPU profiles that the changes name."""
         models = (change.model for change in self.changes if isinstance(change, AddHosts | ChangeGpuMode | ApplyLayout))
         profiles = (change.profile for change in self.changes if isinstance(change, ChangeProfile))
         return tuple(model for model in models if model is not None), tuple(profiles)
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
+        """Return refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
         return Place(self.requests).config_targets(inventory)
 
     def answer(
@@ -208,7 +208,7 @@ def _outcome(
 def unwanted_models(
     changes: Sequence[FleetChange], demand: FleetDemand, then: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
-    """Names of the GPU models that are added and that no request asks for: a profile is of one model."""
+    """Return names of the GPU models that are added and that no request asks for: a profile is of one model."""
     models = [change.model for change in changes if isinstance(change, AddHosts) and change.model is not None]
     workloads = {replace(workload, name="") for draw in demand.draws for workload in draw}
     if not workloads or demand.any_model or any(not workload.vgpus for workload in workloads):

@@ -36,7 +36,7 @@ _BINDINGS: Final = ("gpu-pci-id", AFFINITY_KEY)
 
 
 def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> Changed:
-    """The snapshot in which all vGPUs of these VMs are of another profile.
+    """Return the snapshot in which all vGPUs of these VMs are of another profile.
 
     Running VMs have to start anew; suspended VMs are off. Raises UsageError if it selects no VM, or no profile.
     """
@@ -66,7 +66,7 @@ def _with(device: GpuDevice, profile: str) -> GpuDevice:
 
 
 def _profile(text: str, inventory: Inventory, catalog: Catalog) -> str:
-    """The profile that hosts offer by that name, or else one of the catalogue. Raises ProfileUnknown."""
+    """Return the profile that hosts offer by that name, or else one of the catalogue. Raises ProfileUnknown."""
     attachable = [profile.name for board in catalog.boards for profile in board.profiles if profile.attachable]
     offered = set(inventory.offered_profiles)
     return resolve(text, sorted(offered | {name for name in attachable if name not in offered}))
@@ -125,7 +125,7 @@ def with_more_vms(
 
 
 def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> tuple[Sequence[Vm], str]:
-    """The VMs that more are made as, and what they are of."""
+    """Return the VMs that more are made as, and what they are of."""
     if _is_pool(change.of, policy):
         vms = _vms(change.of, inventory, policy)
         model_source = f"pool {change.of}"
@@ -147,7 +147,7 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
 
 
 def _clone(model: Vm, ref: str, number: int, marker: str) -> Vm:
-    """The same VM once more, running, and neither taken by a night nor in the hands of anybody."""
+    """Return the same VM once more, running, and neither taken by a night nor in the hands of anybody."""
     name = f"{model.name}-more-{number}"
     settings = {key: text for key, text in (model.extra_config or {}).items() if not key.endswith(_BINDINGS)}
     return replace(

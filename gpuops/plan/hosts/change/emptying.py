@@ -94,12 +94,12 @@ class Emptied:
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """Why they cannot be emptied; () = they can."""
+        """Return why they cannot be emptied; () = they can."""
         return tuple(staying.rejection for staying in self.stays)
 
 
 def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, catalog: Catalog) -> Emptied:
-    """All running VMs of these hosts placed on others, the largest first, each beside those before it."""
+    """Return all running VMs of these hosts placed on others, the largest first, each beside those before it."""
     down = [replace(host, in_maintenance=True) for host in hosts]
     before = inventory.with_hosts(down)
     world = _World(before, catalog, vms)
@@ -135,7 +135,7 @@ def _project_move(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) ->
 
 
 def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
-    """The VMs that must leave the host, or may have to: largest first."""
+    """Return the VMs that must leave the host, or may have to: largest first."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
     return sorted(vms, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
 
@@ -165,7 +165,7 @@ class _World:
     """Whether a VM that may be moved found no room."""
 
     def in_order(self, host: Host) -> list[Vm]:
-        """The VMs that leave the host: those whose place is known, then the largest first."""
+        """Return the VMs that leave the host: those whose place is known, then the largest first."""
         turns = {ref: turn for turn, ref in enumerate(self.chosen_targets)}
         by_size = sorted(runs_there(host, self.inventory), key=self._size, reverse=True)
         return sorted(by_size, key=lambda vm: turns.get(vm.ref, len(turns)))
@@ -218,7 +218,7 @@ class _World:
         return behavior == "fullyAutomated" and vm.ref not in cluster.drs_excluded
 
     def _target(self, vm: Vm, host: Host) -> tuple[Host | None, tuple[str, ...]]:
-        """The host with the most free memory that surely takes it; or what each of them says."""
+        """Return the host with the most free memory that surely takes it; or what each of them says."""
         takers, reasons = self.takers(vm, host)
         self.movable.add(vm.ref)
         chosen = self.chosen_targets.get(vm.ref)
@@ -272,7 +272,7 @@ def _may_move(vm: Vm, stands: Movability) -> bool:
 
 
 def _against_stopping(vm: Vm) -> Iterator[str]:
-    """Why its guest cannot be asked to shut down, or must not be."""
+    """Yield why its guest cannot be asked to shut down, or must not be."""
     on = OPT_OUT.on(vm)
     if on is not False:
         yield f"opted out ({OPT_OUT})" if on else f"{OPT_OUT} cannot be read"
@@ -292,7 +292,7 @@ def _fullness(host: Host) -> tuple[float, str]:
 
 
 def _few(reasons: Collection[str]) -> tuple[str, ...]:
-    """The first of many alike: a cluster of ninety hosts has ninety reasons."""
+    """Return the first of many alike: a cluster of ninety hosts has ninety reasons."""
     distinct = tuple(dict.fromkeys(reasons))
     return distinct if len(distinct) <= 3 else (*distinct[:3], f"and {len(distinct) - 3} more")
 
@@ -302,7 +302,7 @@ GUEST_GRACE_S = 300
 
 
 def leaving(departures: Iterable[Away]) -> Plan:
-    """The VMs leave: each guest shut down at once, and one VM after another to each host, as it was planned."""
+    """Return the steps by which VMs leave: guests shut down at once, and to each host one VM after another."""
     waves: list[list[Step]] = [[]]
     arrivals: dict[str, int] = {}
     for departure in departures:

@@ -26,7 +26,7 @@ from gpuops.plan.core.steps import (
 
 
 def task_satisfied(step: HostTask, host: Host) -> bool:
-    """Whether the host shows what the step would bring about."""
+    """Return whether the host shows what the step would bring about."""
     match step:
         case EnterMaintenance():
             return host.in_maintenance is True
@@ -39,12 +39,12 @@ def task_satisfied(step: HostTask, host: Host) -> bool:
 
 
 def gpus_of_driver(host: Host) -> tuple[PciAddress, ...]:
-    """The GPUs that the host's driver lists: those it must list again after a reboot."""
+    """Return the GPUs that the host's driver lists: those it must list again after a reboot."""
     return tuple(gpu.address for gpu in host.gpus if gpu.graphics_type is not None)
 
 
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
-    """The GPUs in MIG mode that the step leaves in it, as their boot does (assumption: mig-mode-after-boot)."""
+    """Return the GPUs in MIG mode that the step leaves in it, as their boot does (assumption: mig-mode-after-boot)."""
     switched = step.devices if isinstance(step, ConfigureMig) else ()
     given_whole = _given_whole(step)
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
@@ -52,14 +52,17 @@ def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
 
 
 def _given_whole(step: HostStep) -> Collection[PciAddress]:
-    """The GPUs that the step gives to VMs whole."""
+    """Return the GPUs that the step gives to VMs whole."""
     if isinstance(step, ConfigurePassthrough):
         return {change.address for change in step.devices if change.enabled}
     return {change.address for change in step.devices if change.after.whole} if isinstance(step, ConfigureModes) else ()
 
 
 def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
-    """Which of the GPUs are not in MIG mode any more; None = all are. It does not survive a boot on every system."""
+    """Return which of the GPUs are not in MIG mode any more; None = all are.
+
+    It does not survive a boot on every system.
+    """
     modes = {gpu.address: gpu.vgpu_mode for gpu in host.gpus}
     lost = [str(address) for address in gpus if modes.get(address) is not VgpuMode.MULTI_INSTANCE]
     set_command = command("mig set on", host=hosts_called(host.name))
@@ -67,13 +70,13 @@ def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
 
 
 def gpus_not_listed(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
-    """Those of the GPUs that the driver does not list (yet), but for those that were given to VMs whole."""
+    """Return those of the GPUs that the driver does not list (yet), but for those that were given to VMs whole."""
     given_whole = _given_whole(step)
     return tuple(address for address in gpus if address not in gpus_of_driver(host) and address not in given_whole)
 
 
 def not_in_force(step: HostStep, host: Host) -> str | None:
-    """What is not as it was set; None = all is. What cannot be read is not."""
+    """Return what is not as it was set; None = all is. What cannot be read is not."""
     return next(_lacking(step, host), None)
 
 
@@ -104,7 +107,7 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
 
 
 def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
-    """Yield the modes that are not in force: vCenter reports the configured mode of a device, the GPU the one in use."""
+    """Yield the modes that are not in force: vCenter reports what is configured of a device, the GPU what is in use."""
     active = {state.address: state.active for state in settings.passthrough or ()}
     for change in changes:
         gpu = host.gpu(change.address)

@@ -58,7 +58,7 @@ class Roll:
 
     @property
     def does(self) -> tuple[object, ...]:
-        """Return what is done, without the facts it was planned on: a confirmed roll may be replaced by an equal one."""
+        """Return what is done, without the facts it was planned on: an admin who confirmed a roll accepts its equal."""
         return tuple(
             (
                 planned.step,
@@ -72,7 +72,10 @@ class Roll:
 
 
 def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
-    """The roll that brings the plan into force. Raises UsageError where there is nothing a reboot is needed for."""
+    """Return the roll that brings the plan into force.
+
+    Raises UsageError where there is nothing a reboot is needed for.
+    """
     steps = (*plan.steps, *plan.due)
     if plan.feasible and plan.steps and not plan.reboots and not plan.due:
         raise UsageError("nothing of this waits for a reboot", hint="leave --reboot out: it is in force at once")
@@ -98,7 +101,7 @@ def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:
 
 
 def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
-    """Why no host may be taken out of service now."""
+    """Yield why no host may be taken out of service now."""
     window = rolling.window
     if window is None or ((night := window.night_at(now)) is not None and night.takes_at(now)):
         return
@@ -226,14 +229,14 @@ class ChangeReport:
 
     @property
     def changed(self) -> bool:
-        """Whether a host was changed (applied), or would be (dry run)."""
+        """Return whether a host was changed (applied), or would be (dry run)."""
         if not self.applied:
             return self.plan.feasible and bool(self.plan.rounds)
         return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
 
     @property
     def begun(self) -> bool:
-        """Whether a host's turn has begun: one that failed in the middle may be changed in part."""
+        """Return whether a host's turn has begun: one that failed in the middle may be changed in part."""
         untouched = {Verdict.ALREADY, Verdict.SKIPPED}
         return self.applied and any(outcome.verdict not in untouched for outcome in self.outcomes)
 

@@ -30,7 +30,7 @@ SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SER
 def mode_changes(
     settings: HostSettings, requested_modes: Mapping[PciAddress, DeviceMode]
 ) -> tuple[ModeChange, ...] | None:
-    """The changes of modes; None = they are made by the calls of 8.x."""
+    """Return the changes of modes; None = they are made by the calls of 8.x."""
     states = {state.address: state for state in settings.passthrough or ()}
     modes = {address: states[address].mode if address in states else None for address in requested_modes}
     if settings.sets_modes is not True or not requested_modes:
@@ -49,7 +49,7 @@ def size_changes(settings: HostSettings, sizes: Mapping[PciAddress, str | None])
 
 
 def whole_mode(state: PassthroughState) -> DeviceMode:
-    """The mode that gives a device to VMs whole: Enhanced DirectPath where it is the only one that it has."""
+    """Return the mode that gives a device to VMs whole: Enhanced DirectPath where it is the only one that it has."""
     only_enhanced = DeviceMode.DIRECT_PATH not in state.configurable
     if only_enhanced and DeviceMode.ENHANCED_DIRECT_PATH in state.configurable:
         return DeviceMode.ENHANCED_DIRECT_PATH
@@ -64,7 +64,7 @@ def mode_back(state: PassthroughState, settings: HostSettings) -> DeviceMode:
 
 
 def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange]) -> Iterator[Rejection]:
-    """A refusal for each device that vCenter does not configure to its mode."""
+    """Yield a refusal for each device that vCenter does not configure to its mode."""
     offered = {state.address: state.configurable for state in settings.passthrough or ()}
     for change in changes:
         if change.after not in offered.get(change.address, ()):
@@ -75,7 +75,7 @@ def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange
 
 
 def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
-    """The sizes that are configured and not in force: they wait for maintenance mode or a reboot."""
+    """Return the sizes that are configured and not in force: they wait for maintenance mode or a reboot."""
     states = {state.address: state for state in settings.passthrough or ()}
     due = (
         (address, state.mode)
@@ -94,7 +94,7 @@ Device = TypeVar("Device", PhysicalGpu, OtherDevice)
 
 
 def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-    """The plan with a warning for each reservation that has less room after it than it needs."""
+    """Return the plan with a warning for each reservation that has less room after it than it needs."""
     if inventory.reservations is None or not plan.steps:
         return plan
     hosts = [inventory.hosts[step.host] for step in plan.steps]
@@ -110,7 +110,7 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
 
 
 def _then(host: Host, step: HostStep) -> Host:
-    """The host as it is once the step is in force, for what vGPUs and VMs with whole devices find there."""
+    """Return the host as it is once the step is in force, for what vGPUs and VMs with whole devices find there."""
     if isinstance(step, ConfigureGraphics):
         types = {graphics_device.address: graphics_device for graphics_device in step.after.devices}
         gpus = (_in_type(gpu, types[gpu.address]) if gpu.address in types else gpu for gpu in host.gpus)
@@ -128,7 +128,7 @@ def _then(host: Host, step: HostStep) -> Host:
 
 
 def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:
-    """The modes that devices are changed to; GPUs that are already in the requested mode are left out."""
+    """Return the modes that devices are changed to; GPUs that are already in the requested mode are left out."""
     if isinstance(step, ConfigureModes):
         return {change.address: change.after for change in step.devices}
     whole = {device.address: device.passed_through for device in host.devices}

@@ -39,11 +39,11 @@ class SetMig:
     cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """The switch on each host. Raises UsageError."""
+        """Return the switch on each host. Raises UsageError."""
         addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.gpu))
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
@@ -103,7 +103,7 @@ class SetMig:
 
 
 def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
-    """Whether its MIG mode could not be read, and its model may have one."""
+    """Return whether its MIG mode could not be read, and its model may have one."""
     gpu = host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
     return bool(state.unread) and (board is None or board.mig is not None)
@@ -130,7 +130,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
 
 
 def _why(host: Host) -> str:
-    """Why the host's nvidia-smi did not answer; empty = it was not asked."""
+    """Return why the host's nvidia-smi did not answer; empty = it was not asked."""
     unread = (host.settings or HostSettings()).unread
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
 

@@ -47,11 +47,11 @@ class SetMode:
     cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant("mode set", self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """The change of each host's graphics configuration. Raises UsageError."""
+        """Return the change of each host's graphics configuration. Raises UsageError."""
         gpus = self._gpus()
         hosts = hosts_meant("mode set", self.host, self.cluster, inventory)
         if not hosts:
@@ -101,7 +101,7 @@ class SetMode:
         )
 
     def _due(self, host: Host, settings: HostSettings, before: GraphicsSettings) -> HostStep | None:
-        """What is configured as it is wanted and waits for maintenance mode or a reboot; None = nothing does."""
+        """Return what is configured as it is wanted and waits for maintenance mode or a reboot; None = nothing does."""
         if types_pending(host):
             return ConfigureGraphics(host.ref, before, before)
         gpus = self._gpus()
@@ -126,7 +126,7 @@ class SetMode:
     def _against(
         self, host: Host, before: GraphicsSettings, after: GraphicsSettings, inventory: Inventory, catalog: Catalog
     ) -> Iterator[Rejection]:
-        """Why the configuration must not change so, each reason once."""
+        """Yield why the configuration must not change so, each reason once."""
         pairs = _pairs(before, after)
         of_types = [new.address for old, new in pairs if old.graphics_type != new.graphics_type]
         of_modes = [new for old, new in pairs if old.vgpu_mode != new.vgpu_mode]
@@ -149,7 +149,7 @@ class SetMode:
 
 
 def types_pending(host: Host) -> bool:
-    """Whether a GPU is configured for another type than it is used as: that waits for a reboot of the host."""
+    """Return whether a GPU is configured for another type than it is used as: that waits for a reboot of the host."""
     return any(
         gpu.graphics_type is not None
         and gpu.configured_graphics_type is not None
@@ -161,7 +161,7 @@ def types_pending(host: Host) -> bool:
 def _by_modes(
     settings: HostSettings, before: GraphicsSettings, after: GraphicsSettings
 ) -> tuple[ModeChange, ...] | None:
-    """The change as one of modes alone; None = it sets more, or modes are not set by a call of their own."""
+    """Return the change as one of modes alone; None = it sets more, or modes are not set by a call of their own."""
     sizes = {new.address: new.vgpu_mode for old, new in _pairs(before, after) if old.vgpu_mode != new.vgpu_mode}
     as_before = tuple(replace(device, vgpu_mode=old.vgpu_mode) for old, device in _pairs(before, after))
     if replace(after, devices=as_before) != before:
@@ -196,7 +196,7 @@ def _words(device: GraphicsDevice) -> str:
 
 
 def host_blockers(host: Host, settings: HostSettings) -> Iterator[Rejection]:
-    """Why nothing can be configured on this host at all."""
+    """Yield why nothing can be configured on this host at all."""
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
     elif settings.graphics is None:
@@ -216,7 +216,7 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 
 
 def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
-    """Why this GPU cannot have that vGPU mode (NVIDIA AI Enterprise docs; vSphere API 8.0.3, HostGraphicsConfig)."""
+    """Yield why this GPU cannot have that vGPU mode (NVIDIA AI Enterprise docs, vSphere API 8.0.3)."""
     subject = f"{host.name} {device.address}"
     gpu = host.gpu(device.address)
     if version_numbers(inventory.api_version) < version_numbers(MIXED_SIZE_SINCE):
@@ -249,7 +249,7 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
 
 
 def mode_doubts(device: GraphicsDevice, host: Host, catalog: Catalog) -> Iterator[str]:
-    """What could not be checked, a warning each."""
+    """Yield what could not be checked, a warning each."""
     gpu = host.gpu(device.address)
     if gpu is None or device.vgpu_mode != VgpuMode.MIXED_SIZE:
         return

@@ -61,11 +61,11 @@ class SetPassthrough:
     ] = ()
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """The change of each host's passthrough devices. Raises UsageError."""
+        """Return the change of each host's passthrough devices. Raises UsageError."""
         if not self.gpu and not self.device:
             hint = "gpuops inventory --hosts shows the addresses of GPUs"
             raise UsageError(f"{self._verb} needs --gpu or --device", hint=hint)
@@ -127,7 +127,10 @@ class SetPassthrough:
         changes: dict[PciAddress, PassthroughChange],
         states: dict[PciAddress, PassthroughState],
     ) -> tuple[ModeChange, ...] | None:
-        """The modes that the change comes to; None = it is made by the call of 8.x, as that of a label alone is."""
+        """Return the modes that the change comes to.
+
+        None = it is made by the call of 8.x, as that of a label alone is.
+        """
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
         requested_modes = {
             address: whole_mode(states[address]) if self.on else mode_back(states[address], settings)
@@ -138,7 +141,7 @@ class SetPassthrough:
     def _missing(
         self, host: Host, addresses: Iterable[PciAddress], states: Mapping[PciAddress, PassthroughState]
     ) -> Iterator[Rejection]:
-        """Each address at which the host has nothing of what is meant."""
+        """Yield each address at which the host has nothing of what is meant."""
         other_addresses = {PciAddress.parse(text) for text in self.device}
         for address in addresses:
             existing_device = host.device(address)
@@ -161,7 +164,7 @@ class SetPassthrough:
                 yield Rejection(host.name, f"has no GPU {address}")
 
     def _change(self, state: PassthroughState) -> PassthroughChange | None:
-        """What is to change of a device; None = it is so already."""
+        """Return what is to change of a device; None = it is so already."""
         if state.enabled == self.on and self.label in (None, state.label or ""):
             return None
         return PassthroughChange(state.address, self.on, self.label)
@@ -231,7 +234,7 @@ def _noun(device: PhysicalGpu | OtherDevice) -> str:
 
 
 def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
-    """A host that gives away its uplink or its disks is lost to vCenter (vSphere docs, DirectPath I/O)."""
+    """Yield the uses of a device by its host, which would lose its uplink or disks (vSphere docs, DirectPath I/O)."""
     subject = f"{host.name} {device.address}"
     if device.carries is None and not device.kind.made_for_vms:
         yield Rejection(subject, f"what the host has this {device.kind} for cannot be read")
@@ -353,6 +356,6 @@ def _offers_any(board: Board, profiles: Collection[str | None]) -> bool:
 
 
 def _is_passed_through(host: Host, address: PciAddress) -> bool | None:
-    """Whether the GPU is for DirectPath I/O, now or from the next boot on."""
+    """Return whether the GPU is for DirectPath I/O, now or from the next boot on."""
     states = {state.address: state.enabled for state in (host.settings or HostSettings()).passthrough or ()}
     return states.get(address)

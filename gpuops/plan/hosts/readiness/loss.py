@@ -55,7 +55,7 @@ class HostLoss:
 
     @property
     def spared(self) -> bool:
-        """Whether each of them has a place elsewhere."""
+        """Return whether each of them has a place elsewhere."""
         return not self.stranded
 
     @property
@@ -68,7 +68,7 @@ class HostLoss:
 
 
 def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
-    """Where the running VMs with GPUs of this host could start, were it dead."""
+    """Return where the running VMs with GPUs of this host could start, were it dead."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON and any(map(is_gpu, vm.devices or ()))]
     world = inventory.with_hosts([replace(host, connected=False)])
     for vm in vms:
@@ -84,7 +84,7 @@ def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
 def find_restarts(
     vms: Sequence[Vm], hosts: Sequence[Host], cluster: str | None, world: Inventory, catalog: Catalog
 ) -> HostLoss:
-    """Where these VMs, which are off in this snapshot, could start among these hosts of a cluster (by ref).
+    """Return where these VMs, which are off in this snapshot, could start among these hosts of a cluster (by ref).
 
     The largest first, each on the first host that takes it, its own before others; where that leaves one out all
     orders are tried.
@@ -112,11 +112,11 @@ class _Restart:
 
     @property
     def apart(self) -> frozenset[str]:
-        """Refs of the VMs that some rule keeps apart."""
+        """Return refs of the VMs that some rule keeps apart."""
         return frozenset(ref for rule in self._rules() if rule.kind is RuleKind.APART for ref in rule.vms)
 
     def may_take(self, vm: Vm, host: Host, world: Inventory) -> bool:
-        """Whether the host sees its files."""
+        """Return whether the host sees its files."""
         return sees_files(Wanted(vm, (), (host.ref,)), host, world) is None
 
     def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> HostLoss:
@@ -134,7 +134,7 @@ class _Restart:
         return HostLoss(tuple(places), tuple(stranded))
 
     def after(self, vm: Vm, host: Host, world: Inventory) -> Inventory | None:
-        """The snapshot once it runs there; None = it does not start there for certain."""
+        """Return the snapshot once it runs there; None = it does not start there for certain."""
         if next(self._reasons(vm, host, world), None) is not None:
             return None
         return project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
@@ -174,7 +174,7 @@ class _Restart:
 
 
 def _size(vm: Vm, catalog: Catalog) -> tuple[int, int]:
-    """What sorts the largest first."""
+    """Return what sorts the largest first."""
     profiles = [catalog.profile(name) for name in vm.profiles]
     return -sum(profile.framebuffer_mib for profile in profiles if profile is not None), -(vm.memory_mib or 0)
 

@@ -45,23 +45,23 @@ class HostReadiness:
 
     @property
     def ready(self) -> bool:
-        """Whether all that must leave it can."""
+        """Return whether all that must leave it can."""
         return not self.stays and self.unreachable is None
 
     @property
     def blockers(self) -> tuple[Rejection, ...]:
-        """Everything that keeps it from being emptied."""
+        """Return everything that keeps it from being emptied."""
         unreachable = () if self.unreachable is None else (self.unreachable,)
         return (*unreachable, *(staying.rejection for staying in self.stays))
 
     @property
     def moves(self) -> tuple[Away, ...]:
-        """Those that gpuops moves."""
+        """Return those that gpuops moves."""
         return tuple(departure for departure in self.away if departure.leaving is Leaving.VMOTION)
 
     @property
     def unknown_stuns(self) -> tuple[Vm, ...]:
-        """The VMs with vGPUs that move, and of whose stun vCenter tells nothing."""
+        """Return the VMs with vGPUs that move, and of whose stun vCenter tells nothing."""
         return tuple(
             departure.vm for departure in self.moves if departure.vm.vgpus and departure.vm.ref not in self.stuns
         )
@@ -76,12 +76,12 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether each of them can be emptied."""
+        """Return whether each of them can be emptied."""
         return all(host.ready for host in self.hosts)
 
 
 def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness:
-    """The answer for each host of the scope, as if it alone were emptied, or died.
+    """Return the answer for each host of the scope, as if it alone were emptied, or died.
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
@@ -90,7 +90,7 @@ def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness
 
 
 def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostReadiness:
-    """The answer for one host."""
+    """Return the answer for one host."""
     outcome = empty_hosts([host], Displacement.MOVE, inventory, catalog)
     departures = outcome.away[host.ref]
     stuns = {departure.vm.ref: stun for departure in departures if (stun := _stun(departure, host)) is not None}
@@ -119,7 +119,7 @@ def _by_vcenter(host: Host, inventory: Inventory) -> Iterator[str]:
 
 
 def _notes(host: Host, departures: Iterable[Away], stuns: Mapping[str, Stun], inventory: Inventory) -> Iterator[str]:
-    """What is no obstacle to emptying it, and may be one to what comes then."""
+    """Yield what is no obstacle to emptying it, and may be one to what comes then."""
     if host.in_maintenance is not False:
         is_known = host.in_maintenance is True
         yield "is in maintenance mode already" if is_known else "whether it is in maintenance mode cannot be read"

@@ -66,11 +66,11 @@ class SetScheduler:
     ] = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """The change of each host's module options. Raises UsageError."""
+        """Return the change of each host's module options. Raises UsageError."""
         scheduler, stated, gpus = (
             self._requested_scheduler(),
             self._stated_branch(),
@@ -187,7 +187,7 @@ def _change(
 
 
 def _serving(host: Host) -> tuple[PhysicalGpu, ...]:
-    """The GPUs that are meant where none is named; one in MIG mode is, to be refused by name."""
+    """Return the GPUs that are meant where none is named; one in MIG mode is, to be refused by name."""
     return tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
 
 
@@ -196,7 +196,7 @@ def _in_mig_mode(host: Host) -> tuple[PhysicalGpu, ...]:
 
 
 def _others_can(host: Host, hosts: tuple[Host, ...]) -> bool:
-    """Whether another of the hosts that are meant has a GPU with a scheduler.
+    """Return whether another of the hosts that are meant has a GPU with a scheduler.
 
     If so, the request is about a cluster, and a host with other GPUs is left out. If not, the host itself was meant,
     and the plan is refused with the reasons.
@@ -205,7 +205,7 @@ def _others_can(host: Host, hosts: tuple[Host, ...]) -> bool:
 
 
 def _with_hints(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
-    """The refusals of GPUs; where all of a host's were meant, with the options that leave these out."""
+    """Return the refusals of GPUs; where all of a host's were meant, with the options that leave these out."""
     able = [str(address) for address, rejections in against.items() if not rejections]
     hint = f"set the others alone: {' '.join(f'--gpu {address}' for address in able)}"
     for rejections in against.values():
@@ -214,7 +214,7 @@ def _with_hints(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool
 
 
 def _frames(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
-    """What desktops will notice, where their GPU changes between best effort and a share."""
+    """Return what desktops will notice, where their GPU changes between best effort and a share."""
     best_effort = str(SchedulerPolicy.BEST_EFFORT)
     before = {difference.before == best_effort for part in parts if part.step for difference in part.step.gpus}
     if scheduler.policy is SchedulerPolicy.BEST_EFFORT:
@@ -223,7 +223,7 @@ def _frames(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
 
 
 def _quantity(option: str, text: str, unit: str) -> int:
-    """A number, with its unit or without. Raises UsageError."""
+    """Return a number, with its unit or without. Raises UsageError."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2].lower() not in ("", unit.lower()):
         raise UsageError(f"{option} {text}: not a whole number of {unit}", hint=f"write it as {option} 2{unit}")
@@ -240,7 +240,7 @@ class RestoreScheduler:
     host_name: str
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """The ref of its host. Raises HostNotFound."""
+        """Return the ref of its host. Raises HostNotFound."""
         return self._setting.hosts(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
@@ -261,7 +261,7 @@ class RestoreScheduler:
 
 
 def for_gpu(scheduler: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
-    """The request that sets one GPU of one host to it."""
+    """Return the request that sets one GPU of one host to it."""
     time_slice, frequency, averaging = _words(scheduler)
     return SetScheduler(
         SchedulerPolicy(scheduler.policy),

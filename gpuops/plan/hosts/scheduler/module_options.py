@@ -56,7 +56,7 @@ class _Group:
 
 
 def unfit(options: str) -> str | None:
-    """Why the string cannot be edited without guessing; None = it can."""
+    """Return why the string cannot be edited without guessing; None = it can."""
     if options.count('"') % 2 or options.count("'") % 2:
         return "its module options hold a quote that is not closed"
     names = [match["name"] for match in _OPTION.finditer(options)]
@@ -65,7 +65,7 @@ def unfit(options: str) -> str | None:
 
 
 def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Reading:
-    """What the string says of this GPU; without an entry it is best effort, the driver's default."""
+    """Return what the string says of this GPU; without an entry it is best effort, the driver's default."""
     reason = unfit(options)
     if reason is not None:
         return Unread(options, reason)
@@ -81,13 +81,15 @@ def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Readi
 
 
 def gpus_with_entry(options: str) -> tuple[PciAddress, ...]:
-    """The GPUs that have an entry of their own."""
+    """Return the GPUs that have an entry of their own."""
     groups = () if unfit(options) else _groups(options, PER_DEVICE)
     return tuple(dict.fromkeys(group.address for group in groups if group.address is not None and group.places))
 
 
 def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
-    """The string with this word for these GPUs; for none: for all of the host, those with an entry of their own too.
+    """Return the string with this word for these GPUs.
+
+    For none: for all of the host, those with an entry of their own too.
 
     `unfit` must be None for the string. A value already equal keeps its spelling.
     """
@@ -101,7 +103,10 @@ def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
 
 
 def differs_in(before: str, now: str, gpu: PciAddress) -> bool:
-    """Whether `now` is `before` with another word for this GPU, and nothing else. Needs strings as `set_word` does."""
+    """Return whether `now` is `before` with another word for this GPU, and nothing else.
+
+    Needs strings as `set_word` does.
+    """
     own_places = [
         word_place for group in _groups(now, PER_DEVICE) if group.address == gpu for word_place in group.places
     ]
@@ -131,7 +136,7 @@ def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> st
 
 
 def _groups(options: str, name: str) -> list[_Group]:
-    """The groups of an option, in order. In the option for all GPUs there is one, without an address."""
+    """Return the groups of an option, in order. In the option for all GPUs there is one, without an address."""
     groups: list[_Group] = []
     for option in _OPTION.finditer(options):
         if option["name"] != name:
@@ -165,7 +170,10 @@ def _by_device(
 
 
 def _address(text: str) -> PciAddress | None:
-    """The address as the driver understands it, 0000:d8:00.0 of `d8:00`; None = it skips the entries that follow."""
+    """Return the address as the driver understands it, 0000:d8:00.0 of `d8:00`.
+
+    None = it skips the entries that follow.
+    """
     match = _PCI.fullmatch(text)
     if match is None or not (match["second"] or match["slot"]):
         return None
@@ -176,7 +184,7 @@ def _address(text: str) -> PciAddress | None:
 
 
 def _inner(option: re.Match[str]) -> tuple[int, int]:
-    """Where the value of an option stands, without the quotes around all of it."""
+    """Return where the value of an option stands, without the quotes around all of it."""
     start, end = option.span("value")
     text = option["value"]
     quoted = len(text) > 1 and text[0] in "\"'" and text.find(text[0], 1) == len(text) - 1

@@ -50,12 +50,15 @@ Reading = VgpuScheduler | Unread
 
 
 def ambiguous(scheduler: VgpuScheduler) -> bool:
-    """Whether the word for it depends on the driver's branch."""
+    """Return whether the word for it depends on the driver's branch."""
     return scheduler.policy is not SchedulerPolicy.BEST_EFFORT and scheduler.slices is not None
 
 
 def encode(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> int:
-    """The word for it on a branch that reads so; None = an unknown branch. Raises ValueError where `against` speaks."""
+    """Return the word for it on a branch that reads so; None = an unknown branch.
+
+    Raises ValueError where `against` speaks.
+    """
     reason = against(scheduler, round_robin)
     if reason is not None:
         raise ValueError(reason)
@@ -75,7 +78,7 @@ def encode(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> int:
 
 
 def against(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> str | None:
-    """Why there is no word for it on such a branch, with the rule; None = there is one."""
+    """Return why there is no word for it on such a branch, with the rule; None = there is one."""
     slices = scheduler.slices
     if slices is None:
         return None
@@ -108,7 +111,7 @@ def _beyond(name: str, number: int | None, allowed: range, unit: str) -> str | N
 
 
 def decode(word: int, round_robin: RoundRobin | None) -> Reading:
-    """What a driver of such a branch does at this word; a value out of range is given as it stands.
+    """Return what a driver of such a branch does at this word; a value out of range is given as it stands.
 
     Bits that no document names, and a word that reads differently where the branch is unknown, are not guessed at.
     """
@@ -139,7 +142,7 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
 
 
 def describe_clamping(scheduler: VgpuScheduler) -> str | None:
-    """What the driver makes of a value out of range: it takes the nearest one within (NVIDIA vGPU docs)."""
+    """Return what the driver makes of a value out of range: it takes the nearest one within (NVIDIA vGPU docs)."""
     match scheduler.slices:
         case TimeSlices(time_slice_ms=int(milliseconds)) if milliseconds not in TIME_SLICE_MS:
             return f"the driver takes {TIME_SLICE_MS[-1]} ms"

@@ -49,7 +49,7 @@ def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]
 
 
 def custody_of(host: Host) -> Custody:
-    """What is known of it; nothing where the host was not asked."""
+    """Return what is known of it; nothing where the host was not asked."""
     return (host.settings or HostSettings()).custody
 
 
@@ -81,7 +81,7 @@ MIXED_SIZE_SINCE = "8.0.3.0"
 
 
 def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterator[Rejection]:
-    """Why nothing can be set on this host at all."""
+    """Yield why nothing can be set on this host at all."""
     host, settings = host_scheduler.host, host_scheduler.settings
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
@@ -101,7 +101,7 @@ def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterat
 def branch_blockers(
     host_scheduler: HostScheduler, stated: DriverBranch | None, scheduler: VgpuScheduler
 ) -> Iterator[Rejection]:
-    """Why the host's driver has no word for it, or may read the word differently."""
+    """Yield why the host's driver has no word for it, or may read the word differently."""
     host, branch = host_scheduler.host, host_scheduler.branch
     if stated is not None and branch is not None and stated != branch:
         yield Rejection(host.name, "driver branch", str(stated), str(branch), hint="leave --driver-branch out")
@@ -117,7 +117,7 @@ def branch_blockers(
 def gpu_blockers(
     gpu: PhysicalGpu, host: Host, scheduler: VgpuScheduler, inventory: Inventory, catalog: Catalog
 ) -> Iterator[Rejection]:
-    """Why this GPU cannot have the policy."""
+    """Yield why this GPU cannot have the policy."""
     subject = f"{host.name} {gpu.address}"
     note = unscheduled(gpu)
     if note == "MIG":
@@ -141,7 +141,7 @@ def _against_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -
 
 
 def doubts(gpu: PhysicalGpu, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[str]:
-    """What could not be checked, a warning each."""
+    """Yield what could not be checked, a warning each."""
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None:
         yield f"{host.name} {gpu.address}: {gpu.name} is not in the catalogue: whether it has policies is not checked"

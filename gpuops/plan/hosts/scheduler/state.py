@@ -32,7 +32,7 @@ class GpuScheduler:
 
     @property
     def reboot_pending(self) -> bool | None:
-        """Whether the next boot changes it; None = not known. Of a GPU with nothing to schedule: no."""
+        """Return whether the next boot changes it; None = not known. Of a GPU with nothing to schedule: no."""
         if self.note is not None:
             return False
         return None if self.configured is None or self.effective is None else self.configured != self.effective
@@ -58,7 +58,10 @@ class Schedulers:
 
 
 def schedulers(inventory: Inventory, catalog: Catalog, scope: Scope) -> Schedulers:
-    """The hosts that are meant, as they were read. Raises UsageError, HostNotFound for a name that is not there."""
+    """Return the hosts that are meant, as they were read.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
     scope.check(inventory)
     return Schedulers(inventory, tuple(scheduler_of(host, catalog) for host in scope.hosts(inventory)))
 
@@ -74,12 +77,12 @@ def scheduler_of(host: Host, catalog: Catalog) -> HostScheduler:
 
 
 def read_options(options: str | None, gpu: PciAddress, round_robin: RoundRobin | None) -> Reading | None:
-    """What the options say of a GPU; None where they are not known."""
+    """Return what the options say of a GPU; None where they are not known."""
     return None if options is None else module_options.read(options, gpu, round_robin)
 
 
 def unscheduled(gpu: PhysicalGpu) -> str | None:
-    """Why there is nothing to schedule on this GPU; None = its vGPUs share its time, as far as is known.
+    """Return why there is nothing to schedule on this GPU; None = its vGPUs share its time, as far as is known.
 
     MIG-backed vGPUs have parts of the GPU of their own (NVIDIA AI Enterprise docs).
     """
@@ -91,7 +94,7 @@ def unscheduled(gpu: PhysicalGpu) -> str | None:
 
 
 def generation_of(gpu: PhysicalGpu, catalog: Catalog) -> Generation | None:
-    """The architecture of the GPU; None = the catalogue does not know it."""
+    """Return the architecture of the GPU; None = the catalogue does not know it."""
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     return board.generation if board else None
 
@@ -115,13 +118,13 @@ _VERSION: Final = re.compile(r"(\d{3})\.\d+")
 
 
 def driver_of(packages: Iterable[SoftwarePackage]) -> SoftwarePackage | None:
-    """The vGPU manager among the packages; None = no driver, or several of different branches."""
+    """Return the vGPU manager among the packages; None = no driver, or several of different branches."""
     drivers = [package for package in packages if _is_driver(package)]
     return drivers[0] if len({branch_of(package.version) for package in drivers}) == 1 else None
 
 
 def branch_of(version: str) -> DriverBranch | None:
-    """The branch of a driver version: `550.90.05-1OEM.800.1.0.20613240` is R550; None = no such version."""
+    """Return the branch of a driver version: `550.90.05-1OEM.800.1.0.20613240` is R550; None = no such version."""
     match = _VERSION.match(version)
     return DriverBranch(int(match[1])) if match else None
 
