@@ -28,7 +28,7 @@ def _of_counters(series: Series) -> Series:
     unknown = sorted(series.keys() - set(SERIES))
     if unknown:
         raise ValueError(f"{unknown[0][:80]!r} is no series: vm:, host:, gpu: or neighbours: and a counter")
-    if not series or len({len(values) for values in series.values()}) != 1:
+    if not series or len({len(samples) for samples in series.values()}) != 1:
         raise ValueError("should have series, all equally long")
     if not 1 <= len(next(iter(series.values()))) <= MOST_STEPS:
         raise ValueError(f"should have 1 to {MOST_STEPS} steps")
@@ -50,7 +50,7 @@ class CaseLine(Section, kw_only=True):
             raise ValueError("at_fault: none is alone")
 
     def labelled(self) -> LabelledCase:
-        series = {name: np.array(values, dtype=float) for name, values in self.series.items()}
+        series = {name: np.array(samples, dtype=float) for name, samples in self.series.items()}
         return LabelledCase(
             self.name,
             DiagnosisCase(self.step_s, series, self.facts),

@@ -79,13 +79,13 @@ class ChangeSection(Section):
     add_vms: AddVms | None = None
 
     def __post_init__(self) -> None:
-        if sum(value is not None for value in msgspec.structs.astuple(self)) != 1:
+        if sum(section is not None for section in msgspec.structs.astuple(self)) != 1:
             keys = ", ".join(f"`{key}`" for key in keys_of(ChangeSection))
             raise ValueError(f"an entry says one of {keys}")
 
     def change(self, folder: Path) -> FleetChange:
         """The change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
-        change = next(value for value in msgspec.structs.astuple(self) if value is not None)
+        change = next(section for section in msgspec.structs.astuple(self) if section is not None)
         return change.change(folder) if isinstance(change, LayoutSection) else change
 
 
@@ -131,7 +131,7 @@ def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
             "like": like,
             "mode": parts.get("mode"),
         }
-        yield _made(AddHosts, keys, f"--add-hosts {text}")
+        yield _decode_change(AddHosts, keys, f"--add-hosts {text}")
 
 
 def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
@@ -158,10 +158,10 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
         match = _VMS.fullmatch(text.strip())
         if match is None:
             raise UsageError(f"--add-vms {text!r} cannot be read", hint="COUNTxPROFILE or COUNTxPOOL: 50xa40-8q")
-        yield _made(AddVms, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}")
+        yield _decode_change(AddVms, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}")
 
 
-def _made(kind: type[Change], keys: dict[str, object], option: str) -> Change:
+def _decode_change(kind: type[Change], keys: dict[str, object], option: str) -> Change:
     try:
         return decode(kind, keys)
     except WrongContent as error:

@@ -89,8 +89,8 @@ class WrongContent(ValueError):
 
     def describe(self, mistake: Mistake, whole: str = "") -> str:
         """Return one mistake and the number of the others: `ports.first: is missing (and 1 more)`."""
-        key, more = ".".join(map(str, mistake.place)) or whole, len(self.mistakes) - 1
-        return f"{key}{': ' if key else ''}{mistake.reason}{f' (and {more} more)' if more else ''}"
+        key, others_count = ".".join(map(str, mistake.place)) or whole, len(self.mistakes) - 1
+        return f"{key}{': ' if key else ''}{mistake.reason}{f' (and {others_count} more)' if others_count else ''}"
 
     @property
     def most_telling(self) -> Mistake:
@@ -245,16 +245,16 @@ class _Decoder:
         if removed and not was_accepted():
             raise Mistaken(f"`{removed[0]}` is no longer supported", removed_keys[removed[0]])
         count = len(self.mistakes)
-        values, keys = {}, {*removed}
+        decoded, keys = {}, {*removed}
         for field in fields_of(kind):
             key = field.encode_name
             keys.add(key)
             if key in content:
-                values[field.name] = self.read(field.type, content[key], (*place, key))
+                decoded[field.name] = self.read(field.type, content[key], (*place, key))
             elif field.required:
                 self.mistakes.append(Mistake((*place, key), MISSING))
         self.mistakes += [Mistake((*place, key), UNKNOWN_KEY) for key in content if key not in keys]
-        return kind(**values) if len(self.mistakes) == count else None
+        return kind(**decoded) if len(self.mistakes) == count else None
 
     def _convert(self, kind: Any, content: Any) -> Any:
         try:

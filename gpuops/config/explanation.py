@@ -64,8 +64,10 @@ class _SchemaKey:
         for form in self.forms():
             if isinstance(named := form.get("additionalProperties"), dict):
                 # `targets.host` is understood as `targets.NAME.host`
-                entry = _SchemaKey((*self.words, "NAME"), named, False, self.names, self.defs)
-                return entry.keys().get(word) or _SchemaKey((*self.words, word), named, False, self.names, self.defs)
+                named_key = _SchemaKey((*self.words, "NAME"), named, False, self.names, self.defs)
+                return named_key.keys().get(word) or _SchemaKey(
+                    (*self.words, word), named, False, self.names, self.defs
+                )
         return None
 
 
@@ -75,7 +77,7 @@ def explain(file: str, words: Sequence[str], schema: Schema, template: str) -> E
     for word in words:
         below = place.below(word)
         if below is None:
-            raise _unknown(place, word)
+            raise _unknown_key(place, word)
         place = below
     keys = tuple(_explanation(key, template) for key in _keys_or_named(place).values())
     return _explanation(place, template, keys)
@@ -139,7 +141,7 @@ def _type_of_form(form: Schema, defs: Mapping[str, Schema]) -> str:
     return f"{plain} {limits}" if limits else plain
 
 
-def _unknown(place: _SchemaKey, word: str) -> UsageError:
+def _unknown_key(place: _SchemaKey, word: str) -> UsageError:
     keys, parent = list(_keys_or_named(place)), ".".join(place.words)
     near = get_close_matches(word, keys, n=_NEAR_KEYS, cutoff=0.5)
     suggestion = f"; did you mean {', '.join(f'{parent}.{key}' for key in near)}?" if near else ""
@@ -174,20 +176,20 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
         if not (lines := list(_table(lines, names[:-1]))):
             return "", ""
         names = names[-1:]
-    here, start = lines, -1
+    place_lines, start = lines, -1
     for name in names:
-        matches = [number for number, line in enumerate(here) if line.is_key(name)]
+        matches = [number for number, line in enumerate(place_lines) if line.is_key(name)]
         if not matches:
             return "", ""
-        start = min(matches, key=lambda number: here[number].indent)
+        start = min(matches, key=lambda number: place_lines[number].indent)
         if name != names[-1]:
-            here = list(_block(here, start))[1:]
+            place_lines = list(_block(place_lines, start))[1:]
     if start < 0:
         return "", ""
-    block = [line.text for line in _block(here, start)]
+    block = [line.text for line in _block(place_lines, start)]
     example = block[:_LONGEST_EXAMPLE] + (["..."] if len(block) > _LONGEST_EXAMPLE else [])
     margin = min(len(text) - len(text.lstrip()) for text in example if text.strip() and text != "...")
-    return _comment(here, start), "\n".join(text[margin:] if text != "..." else text for text in example)
+    return _comment(place_lines, start), "\n".join(text[margin:] if text != "..." else text for text in example)
 
 
 def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:

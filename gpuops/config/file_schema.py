@@ -21,23 +21,24 @@ from gpuops.model.file_keys import Before, Reads
 
 def schema_of_section(section: type) -> dict[str, Any]:
     """Return the schema, with those of the sections within it in `$defs`."""
-    parts: dict[str, Any] = msgspec.json.schema(_written(section), schema_hook=lambda kind: {"type": "string"})["$defs"]
+    schema = msgspec.json.schema(_type_in_file(section), schema_hook=lambda kind: {"type": "string"})
+    parts: dict[str, Any] = schema["$defs"]
     return {**parts.pop(section.__name__), "$defs": parts}
 
 
-def _written(kind: Any) -> Any:
+def _type_in_file(kind: Any) -> Any:
     """Return the type of the value in the file for a field of type `kind`."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         reader = next((note for note in kind.__metadata__ if isinstance(note, Before | Reads)), None)
         if reader is not None:
-            return _written(reader.written)
+            return _type_in_file(reader.written)
         limits = tuple(note for note in kind.__metadata__ if isinstance(note, Meta))
-        return Annotated[(_written(arguments[0]), *limits)] if limits else _written(arguments[0])
+        return Annotated[(_type_in_file(arguments[0]), *limits)] if limits else _type_in_file(arguments[0])
     if origin in (Union, UnionType):
-        return reduce(or_, map(_written, arguments))
+        return reduce(or_, map(_type_in_file, arguments))
     if origin in (list, tuple, dict):
-        return origin[tuple(map(_written, arguments))]
+        return origin[tuple(map(_type_in_file, arguments))]
     return _written_section(kind) if is_section(kind) else kind
 
 
@@ -45,7 +46,7 @@ def _written(kind: Any) -> Any:
 def _written_section(section: type) -> type[msgspec.Struct]:
     fields, documented = [], _docstrings_of_fields(section)
     for field in fields_of(section):
-        kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
+        kind, default = _type_in_file(field.type), {"default": field.default, "default_factory": field.default_factory}
         notes = getattr(field.type, "__metadata__", ())
         if not field.required and (file_default := _default(field.type, field.default)) is not msgspec.NODEFAULT:
             kind, default = _with_default(kind, file_default), {"default": UNSET}
@@ -66,19 +67,19 @@ def _default(kind: Any, default: Any) -> Any:
 
 def _with_default(kind: Any, default: Any) -> Any:
     """Return the type with the default in its schema, unless the class has it in another form than a file."""
-    file_default = _shown(default)
+    file_default = _default_in_file(default)
     with suppress(msgspec.ValidationError):
         if msgspec.convert(file_default, kind) is not UNSET:
             kind = Annotated[kind, Meta(extra_json_schema={"default": file_default})]
     return kind | UnsetType
 
 
-def _shown(default: Any) -> Any:
+def _default_in_file(default: Any) -> Any:
     kind: Any = type(default)
     if is_section(kind):
         values = ((field, getattr(default, field.name)) for field in fields_of(kind))
         parts = {
-            field.encode_name: _shown(_default(field.type, value) if value == field.default else value)
+            field.encode_name: _default_in_file(_default(field.type, value) if value == field.default else value)
             for field, value in values
         }
         return {key: part for key, part in parts.items() if part is not UNSET}

@@ -25,25 +25,27 @@ from gpuops.model.file_keys import Before, Key, Reads, Text, reads_by
 from gpuops.model.workloads.workload import Vgpus, Workload
 
 
-def _parts(value: Any) -> Any:
+def _parts(cell: Any) -> Any:
     """One cell of a CSV file, or one word of a YAML file, for what may be several: `a; b`."""
-    return [part.strip() for part in value.split(";") if part.strip()] if isinstance(value, str) else value
+    return [part.strip() for part in cell.split(";") if part.strip()] if isinstance(cell, str) else cell
 
 
 Texts = Annotated[tuple[Text, ...], Meta(max_length=64), Before(_parts, tuple[Text, ...] | Text)]
 
 
-def _named(value: Any) -> Any:
+def _profile_mappings(profiles: Any) -> Any:
     """A profile by its name alone is one vGPU of it."""
     return (
-        [{"profile": part} if isinstance(part, str) else part for part in value] if isinstance(value, list) else value
+        [{"profile": part} if isinstance(part, str) else part for part in profiles]
+        if isinstance(profiles, list)
+        else profiles
     )
 
 
 Profiles = Annotated[
     tuple[Vgpus, ...],
     Meta(max_length=64),
-    Before(lambda value: _named(_parts(value)), tuple[Vgpus | Text, ...] | Text),
+    Before(lambda value: _profile_mappings(_parts(value)), tuple[Vgpus | Text, ...] | Text),
 ]
 Addresses = Annotated[
     tuple[Annotated[PciAddress, reads_by(PciAddress.parse)], ...],
@@ -56,8 +58,8 @@ _Given = Annotated[int, Reads(lambda number: number or 0, Annotated[int, Meta(ge
 """A number; 0 = it is not given."""
 
 
-def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(values))
+def _each_once(elements: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(elements))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ class RequestEntry(Workload):
         for vgpus in self.more if self.profile is None else (Vgpus(self.profile, self.count or 1),):
             counts[vgpus.profile] += vgpus.count
         first, *further = [Vgpus(*profile_count) for profile_count in counts.items()] or (Vgpus("", 1),)
-        values = {field.name: getattr(self, field.name) for field in fields(Workload)}
-        return Workload(**values | {"profile": first.profile or None, "count": first.count, "more": tuple(further)})
+        settings = {field.name: getattr(self, field.name) for field in fields(Workload)}
+        return Workload(**settings | {"profile": first.profile or None, "count": first.count, "more": tuple(further)})
 
 
 _LONGEST_SHOWN: Final = 80
@@ -140,15 +142,15 @@ def request_of(options: Mapping[str, object]) -> Workload:
 
 def parse_requests(text: str, name: str) -> tuple[Workload, ...]:
     """The requests of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    return _checked(parse_yaml(text, name), name)
+    return _read_requests(parse_yaml(text, name), name)
 
 
 def requests_of(requests: list[dict[str, object]], name: str) -> tuple[Workload, ...]:
     """The requests of a list of mappings with the keys of the YAML file. Raises PolicyError."""
-    return _checked({"version": 1, "requests": requests}, name)
+    return _read_requests({"version": 1, "requests": requests}, name)
 
 
-def _checked(content: object, name: str) -> tuple[Workload, ...]:
+def _read_requests(content: object, name: str) -> tuple[Workload, ...]:
     requests_file = read_as(RequestsFile, content, name, _HINT)
     return _once((section.workload() for section in requests_file.requests), name)
 

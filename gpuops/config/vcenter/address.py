@@ -29,7 +29,9 @@ class Address:
 
         The message repeats of the text what cannot be a password.
         """
-        wrong = TargetError(f"{_told(text)} is not the address of a vCenter", hint="write it as https://vc.example.com")
+        wrong = TargetError(
+            f"{_without_login(text)} is not the address of a vCenter", hint="write it as https://vc.example.com"
+        )
         try:
             parts = urlsplit(text if "://" in text else f"https://{text}")
             given_port = parts.port
@@ -65,8 +67,8 @@ def _is_host(text: str | None) -> bool:
     return text is not None and (":" in text or _NAME.fullmatch(text) is not None)
 
 
-def _told(text: str) -> str:
-    """The text without a user and a password: what stands behind the last @, up to a query.
+def _without_login(text: str) -> str:
+    """Return the text without user and password: the part after the last @, up to a query.
 
     Without an @, a colon may separate a user from a password, unless a port or nothing follows: then nothing is shown.
     """

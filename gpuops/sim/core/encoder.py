@@ -77,10 +77,10 @@ class Encoding(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def fragment(self, value: Any) -> bytes:
+    def fragment(self, vmomi_value: Any) -> bytes:
         """The value of a property as PropertyCollector tells it, with its type."""
 
-    def text(self, value: str) -> str:
+    def text(self, vmomi_value: str) -> str:
         """Text as it stands inside an encoded string."""
 
     def property_head(self, path: str) -> bytes:
@@ -89,7 +89,7 @@ class Encoding(Protocol):
     def properties(self, parts: Parts) -> Parts:
         """The field `propSet` with these heads, fragments and tails, one after the other."""
 
-    def member(self, tag: str, value: Any, static: Any) -> Parts:
+    def member(self, tag: str, vmomi_value: Any, static: Any) -> Parts:
         """A field of a structure."""
 
     def value_member(self, fragment: bytes) -> Parts:
@@ -120,17 +120,17 @@ class XmlEncoder:
         self._simple_types: set[type] = set()
         """Classes of values that turned out to be leaves: most values are."""
 
-    def element(self, tag: str, value: Any, static: Any = object) -> str:
+    def element(self, tag: str, vmomi_value: Any, static: Any = object) -> str:
         """`<tag>..</tag>`; with xsi:type where the value's type is not the static one. '' for None."""
         parts: list[str] = []
-        self._write(parts.append, tag, value, static)
+        self._write(parts.append, tag, vmomi_value, static)
         return "".join(parts)
 
-    def fragment(self, value: Any) -> bytes:
-        return self.element("val", value).encode()
+    def fragment(self, vmomi_value: Any) -> bytes:
+        return self.element("val", vmomi_value).encode()
 
-    def text(self, value: str) -> str:
-        return escape(value)
+    def text(self, vmomi_value: str) -> str:
+        return escape(vmomi_value)
 
     def property_head(self, path: str) -> bytes:
         return f"<propSet><name>{escape(path)}</name>".encode()
@@ -138,8 +138,8 @@ class XmlEncoder:
     def properties(self, parts: Parts) -> Parts:
         return parts
 
-    def member(self, tag: str, value: Any, static: Any) -> Parts:
-        return [self.element(tag, value, static).encode()]
+    def member(self, tag: str, vmomi_value: Any, static: Any) -> Parts:
+        return [self.element(tag, vmomi_value, static).encode()]
 
     def value_member(self, fragment: bytes) -> Parts:
         return [fragment]
@@ -159,8 +159,8 @@ class XmlEncoder:
     def array(self, tag: str, values: Any, static: Any) -> str:
         """One element per item of a list whose static type is an array type."""
         parts: list[str] = []
-        for value in values:
-            self._write(parts.append, tag, value, static.Item)
+        for vmomi_value in values:
+            self._write(parts.append, tag, vmomi_value, static.Item)
         return "".join(parts)
 
     def fault_detail(self, fault: Any) -> str:
@@ -172,28 +172,28 @@ class XmlEncoder:
         parts.append(f"</{plan.name}Fault>")
         return "".join(parts)
 
-    def _write(self, write: Write, tag: str, value: Any, static: Any) -> None:
-        if value is None:
+    def _write(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+        if vmomi_value is None:
             return
-        if value.__class__ in self._simple_types:
-            self._simple(write, tag, value, static)
-        elif isinstance(value, list):
-            self._list(write, tag, value, static)
-        elif isinstance(value, vmodl.MethodFault):
-            self._write_localized_fault(write, tag, value, static)
-        elif isinstance(value, VmomiSupport.DataObject):
-            self._data_object(write, tag, value, static)
-        elif isinstance(value, VmomiSupport.ManagedObject):
-            self._reference(write, tag, value._wsdlName, value._moId, static)
-        elif isinstance(value, ManagedObject):
-            self._reference(write, tag, value.wsdl_name, value.moid, static)
+        if vmomi_value.__class__ in self._simple_types:
+            self._simple(write, tag, vmomi_value, static)
+        elif isinstance(vmomi_value, list):
+            self._list(write, tag, vmomi_value, static)
+        elif isinstance(vmomi_value, vmodl.MethodFault):
+            self._write_localized_fault(write, tag, vmomi_value, static)
+        elif isinstance(vmomi_value, VmomiSupport.DataObject):
+            self._data_object(write, tag, vmomi_value, static)
+        elif isinstance(vmomi_value, VmomiSupport.ManagedObject):
+            self._reference(write, tag, vmomi_value._wsdlName, vmomi_value._moId, static)
+        elif isinstance(vmomi_value, ManagedObject):
+            self._reference(write, tag, vmomi_value.wsdl_name, vmomi_value.moid, static)
         else:
-            self._simple_types.add(value.__class__)
-            self._simple(write, tag, value, static)
+            self._simple_types.add(vmomi_value.__class__)
+            self._simple(write, tag, vmomi_value, static)
 
-    def _simple(self, write: Write, tag: str, value: Any, static: Any) -> None:
-        kind = ' xsi:type="' + simple_type(value.__class__) + '"' if static is object else ""
-        write(f"<{tag}{kind}>{_text(value)}</{tag}>")
+    def _simple(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+        kind = ' xsi:type="' + simple_type(vmomi_value.__class__) + '"' if static is object else ""
+        write(f"<{tag}{kind}>{_text(vmomi_value)}</{tag}>")
 
     def _reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
         kind = ' xsi:type="ManagedObjectReference"' if static is object else ""
@@ -201,22 +201,22 @@ class XmlEncoder:
 
     def _list(self, write: Write, tag: str, values: list[Any], static: Any) -> None:
         if static is not object:
-            for value in values:
-                self._write(write, tag, value, static.Item)
+            for vmomi_value in values:
+                self._write(write, tag, vmomi_value, static.Item)
             return
         if not isinstance(values, VmomiSupport.Array):
             raise EncodeError(f"{tag}: an untyped list has no place in an anyType")
         item_type = values.Item
         array, item_tag = array_names(item_type)
         write(f'<{tag} xsi:type="{array}">')
-        for value in values:
-            self._write(write, item_tag, value, item_type)
+        for vmomi_value in values:
+            self._write(write, item_tag, vmomi_value, item_type)
         write(f"</{tag}>")
 
-    def _data_object(self, write: Write, tag: str, value: Any, static: Any) -> None:
-        plan = self._plan(type(value))
+    def _data_object(self, write: Write, tag: str, vmomi_value: Any, static: Any) -> None:
+        plan = self._plan(type(vmomi_value))
         write(f"<{tag}>" if plan.compatible is static else f'<{tag} xsi:type="{plan.name}">')
-        _fields(write, value, plan)
+        _fields(write, vmomi_value, plan)
         write(f"</{tag}>")
 
     def _write_localized_fault(self, write: Write, tag: str, fault: Any, static: Any) -> None:
@@ -243,25 +243,25 @@ class XmlEncoder:
         name, static = info.name, info.type
         opening, closing = f"<{name}>", f"</{name}>"
         if info.flags & VmomiSupport.F_LINK and not issubclass(static, list):
-            return lambda write, value: self._write(write, name, getattr(value, "key", value), str)
+            return lambda write, vmomi_value: self._write(write, name, getattr(vmomi_value, "key", vmomi_value), str)
         if static is object or not issubclass(static, (str, int, float)):
-            return lambda write, value: self._write(write, name, value, static)
+            return lambda write, vmomi_value: self._write(write, name, vmomi_value, static)
         if static is bool:
-            return lambda write, value: write(f"{opening}{'true' if value else 'false'}{closing}")
+            return lambda write, vmomi_value: write(f"{opening}{'true' if vmomi_value else 'false'}{closing}")
         if issubclass(static, str):
-            return lambda write, value: write(f"{opening}{escape(value)}{closing}")
-        return lambda write, value: write(f"{opening}{value}{closing}")
+            return lambda write, vmomi_value: write(f"{opening}{escape(vmomi_value)}{closing}")
+        return lambda write, vmomi_value: write(f"{opening}{vmomi_value}{closing}")
 
 
-def _fields(write: Write, value: Any, plan: _Plan, skip: str = "") -> None:
-    fields = value.__dict__.get
+def _fields(write: Write, vmomi_value: Any, plan: _Plan, skip: str = "") -> None:
+    fields = vmomi_value.__dict__.get
     for name, required, emit in plan.fields:
         item = fields(name)
         if item is not None:
             if name != skip:
                 emit(write, item)
         elif required:
-            raise EncodeError(f"{type(value).__name__}.{name} is required and unset")
+            raise EncodeError(f"{type(vmomi_value).__name__}.{name} is required and unset")
 
 
 @cache
@@ -284,25 +284,25 @@ def array_names(item_type: Any) -> tuple[str, str]:
     return f"ArrayOf{name[0].upper()}{name[1:]}", name
 
 
-def _text(value: Any) -> str:
-    return escape(value) if isinstance(value, str) else other_text(value)
+def _text(vmomi_value: Any) -> str:
+    return escape(vmomi_value) if isinstance(vmomi_value, str) else other_text(vmomi_value)
 
 
-def other_text(value: Any) -> str:
+def other_text(vmomi_value: Any) -> str:
     """A simple value that is not a string, as both wires write it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, datetime):
-        return str(Iso8601.ISO8601Format(value))
-    if isinstance(value, bytes):
-        return b64encode(value).decode("ascii")
-    if isinstance(value, VmomiSupport.ManagedMethod):
-        return str(value.info.wsdlName)
-    if isinstance(value, type):
-        return str(VmomiSupport.GetWsdlName(value))
-    raise EncodeError(f"{type(value).__name__} is no type of the API")
+    if isinstance(vmomi_value, bool):
+        return "true" if vmomi_value else "false"
+    if isinstance(vmomi_value, (int, float)):
+        return str(vmomi_value)
+    if isinstance(vmomi_value, datetime):
+        return str(Iso8601.ISO8601Format(vmomi_value))
+    if isinstance(vmomi_value, bytes):
+        return b64encode(vmomi_value).decode("ascii")
+    if isinstance(vmomi_value, VmomiSupport.ManagedMethod):
+        return str(vmomi_value.info.wsdlName)
+    if isinstance(vmomi_value, type):
+        return str(VmomiSupport.GetWsdlName(vmomi_value))
+    raise EncodeError(f"{type(vmomi_value).__name__} is no type of the API")
 
 
 @cache

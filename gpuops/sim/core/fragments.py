@@ -40,33 +40,35 @@ class Fragments:
         self.shapes: dict[Hashable, list[bytes]] = {}
         """Written values, cut at their placeholders, by type, path, encoding and the shape's key."""
 
-    def read(self, obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
+    def read(self, managed_object: ManagedObject, path: str, encoding: Encoding) -> bytes:
         """The fragment, rendered if need be; ABSENT for an unset property.
 
         Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
         """
-        if obj.volatile:
-            return self.render(obj, path, encoding)
-        fragments = self.of(obj.moid)
+        if managed_object.volatile:
+            return self.render(managed_object, path, encoding)
+        fragments = self.of(managed_object.moid)
         fragment = fragments.get((path, encoding))
         if fragment is None:
-            fragment = fragments[path, encoding] = self.render(obj, path, encoding)
+            fragment = fragments[path, encoding] = self.render(managed_object, path, encoding)
         return fragment
 
-    def render(self, obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
+    def render(self, managed_object: ManagedObject, path: str, encoding: Encoding) -> bytes:
         """The property's value, written afresh."""
-        resolved = resolve(obj.wsdl_name, path, encoding.version)
-        shape = obj.shape(path)
+        resolved = resolve(managed_object.wsdl_name, path, encoding.version)
+        shape = managed_object.shape(path)
         if shape is not None:
-            return self._fill_shape(obj, shape, resolved, encoding)
-        value, static = value_of(obj, resolved)
-        if value is UNSET:
+            return self._fill_shape(managed_object, shape, resolved, encoding)
+        vmomi_value, static = value_of(managed_object, resolved)
+        if vmomi_value is UNSET:
             return ABSENT
-        return encoding.fragment(typed(value, static))
+        return encoding.fragment(typed(vmomi_value, static))
 
-    def _fill_shape(self, obj: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding) -> bytes:
+    def _fill_shape(
+        self, managed_object: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding
+    ) -> bytes:
         """What was written for the first object of this shape, with this object's own text filled in."""
-        key = (obj.wsdl_name, path.text, encoding, shape.key)
+        key = (managed_object.wsdl_name, path.text, encoding, shape.key)
         parts = self.shapes.get(key)
         if parts is None:
             if len(self.shapes) >= MOST_SHAPES:
@@ -132,32 +134,34 @@ def overlaps(first_path: str, second_path: str) -> bool:
     )
 
 
-def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
+def value_of(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
     """The value and its static type; UNSET for an optional property that the object does not render.
 
     Raises Unreadable for a required one.
     """
-    value, static = value_at(obj, path)
-    if value is UNSET and path.required:
-        raise RequiredValueMissing(f"{obj.wsdl_name}.{path.text} of {obj.moid} is required by the API and has no value")
-    return value, static
+    vmomi_value, static = value_at(managed_object, path)
+    if vmomi_value is UNSET and path.required:
+        raise RequiredValueMissing(
+            f"{managed_object.wsdl_name}.{path.text} of {managed_object.moid} is required by the API and has no value"
+        )
+    return vmomi_value, static
 
 
-def typed(value: Any, static: Any) -> Any:
+def typed(vmomi_value: Any, static: Any) -> Any:
     """The value as its declared type where Python's own is vaguer: `long` for an int, `VirtualDevice[]` for a list."""
-    if type(value) is static or static is object or static is None or value is None:
-        return value
-    if isinstance(value, list):
-        if isinstance(value, VmomiSupport.Array) or not issubclass(static, list):
-            return value
-        return static([_reference(item) for item in value])
-    if type(value) is int and static is not int and issubclass(static, int) and static is not bool:
-        return static(value)
-    if type(value) is float and issubclass(static, float):
-        return static(value)
-    if type(value) is str and issubclass(static, str) and not issubclass(static, (VmomiSupport.Link,)):
-        return static(value)
-    return value
+    if type(vmomi_value) is static or static is object or static is None or vmomi_value is None:
+        return vmomi_value
+    if isinstance(vmomi_value, list):
+        if isinstance(vmomi_value, VmomiSupport.Array) or not issubclass(static, list):
+            return vmomi_value
+        return static([_reference(item) for item in vmomi_value])
+    if type(vmomi_value) is int and static is not int and issubclass(static, int) and static is not bool:
+        return static(vmomi_value)
+    if type(vmomi_value) is float and issubclass(static, float):
+        return static(vmomi_value)
+    if type(vmomi_value) is str and issubclass(static, str) and not issubclass(static, (VmomiSupport.Link,)):
+        return static(vmomi_value)
+    return vmomi_value
 
 
 def _reference(item: Any) -> Any:

@@ -10,10 +10,10 @@ from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.registry import is_kind_of
 
 
-def ancestors(obj: ManagedObject) -> Iterator[ManagedObject]:
+def ancestors(managed_object: ManagedObject) -> Iterator[ManagedObject]:
     """The parents of an object up to the root folder, nearest first."""
-    visited = {obj.moid}
-    above = obj.above()
+    visited = {managed_object.moid}
+    above = managed_object.above()
     while above is not None and above.moid not in visited:
         yield above
         visited.add(above.moid)
@@ -32,24 +32,24 @@ CHILD_PATHS = {
 """What SearchIndex.FindChild looks through, by type."""
 
 
-def children(obj: ManagedObject) -> Iterator[ManagedObject]:
+def children(managed_object: ManagedObject) -> Iterator[ManagedObject]:
     """The objects directly below one in the inventory."""
-    for path in CHILD_PATHS.get(obj.wsdl_name, ()):
-        yield from obj.linked(path)
+    for path in CHILD_PATHS.get(managed_object.wsdl_name, ()):
+        yield from managed_object.linked(path)
 
 
-def child_named(obj: ManagedObject, name: str) -> ManagedObject | None:
+def child_named(managed_object: ManagedObject, name: str) -> ManagedObject | None:
     """The child of that name; names are compared with vSphere's escapes (`%2f` for a slash) undone."""
     plain_name = unescaped(name)
-    return next((child for child in children(obj) if unescaped(child.display_name) == plain_name), None)
+    return next((child for child in children(managed_object) if unescaped(child.display_name) == plain_name), None)
 
 
 def at_path(root: ManagedObject, path: str) -> ManagedObject | None:
     """The object at an inventory path such as `DC0/vm/desktops/vdi-001`; the root folder for an empty one."""
-    obj: ManagedObject | None = root
+    managed_object: ManagedObject | None = root
     for name in filter(None, path.split("/")):
-        obj = child_named(obj, name) if obj is not None else None
-    return obj
+        managed_object = child_named(managed_object, name) if managed_object is not None else None
+    return managed_object
 
 
 _PLAIN: Final = re.compile(r"[^%/\\]*\Z")
@@ -97,14 +97,14 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
     waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]
     visited: set[str] = set()
     while waiting:
-        obj = waiting.pop()
-        if obj.moid in visited:
+        managed_object = waiting.pop()
+        if managed_object.moid in visited:
             continue
-        visited.add(obj.moid)
-        if not types or any(is_kind_of(obj.wsdl_name, type_name) for type_name in types):
-            members_by_moid[obj.moid] = obj
-        if recursive and obj.wsdl_name != "VirtualMachine":
-            waiting.extend(list(_children(obj, first=False, within_pool=within_pool))[::-1])
+        visited.add(managed_object.moid)
+        if not types or any(is_kind_of(managed_object.wsdl_name, type_name) for type_name in types):
+            members_by_moid[managed_object.moid] = managed_object
+        if recursive and managed_object.wsdl_name != "VirtualMachine":
+            waiting.extend(list(_children(managed_object, first=False, within_pool=within_pool))[::-1])
     return members_by_moid
 
 
@@ -115,9 +115,9 @@ def _is_below_datacenter(container: ManagedObject) -> bool:
     return any(above.wsdl_name == "Datacenter" for above in ancestors(container))
 
 
-def _children(obj: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:
-    for path in _paths(obj.wsdl_name, first=first, within_pool=within_pool):
-        yield from obj.linked(path)
+def _children(managed_object: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:
+    for path in _paths(managed_object.wsdl_name, first=first, within_pool=within_pool):
+        yield from managed_object.linked(path)
 
 
 def _paths(wsdl_name: str, *, first: bool, within_pool: bool) -> tuple[str, ...]:

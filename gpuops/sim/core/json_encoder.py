@@ -57,11 +57,11 @@ class JsonEncoder:
 
     # --- what replies are joined from -------------------------------------------------------------------------------
 
-    def fragment(self, value: Any) -> bytes:
-        return self.document(value, object) if value is not None else b""
+    def fragment(self, vmomi_value: Any) -> bytes:
+        return self.document(vmomi_value, object) if vmomi_value is not None else b""
 
-    def text(self, value: str) -> str:
-        return encode_basestring(value)[1:-1]
+    def text(self, vmomi_value: str) -> str:
+        return encode_basestring(vmomi_value)[1:-1]
 
     def property_head(self, path: str) -> bytes:
         return f'{{"{TYPE_NAME}":"DynamicProperty","name":{encode_basestring(path)},"val":'.encode()
@@ -69,8 +69,8 @@ class JsonEncoder:
     def properties(self, parts: Parts) -> Parts:
         return [b'"propSet":[', *parts[:-1], b"}]"]
 
-    def member(self, tag: str, value: Any, static: Any) -> Parts:
-        return [f'"{tag}":'.encode(), self.document(value, static)]
+    def member(self, tag: str, vmomi_value: Any, static: Any) -> Parts:
+        return [f'"{tag}":'.encode(), self.document(vmomi_value, static)]
 
     def value_member(self, fragment: bytes) -> Parts:
         return [b'"val":', fragment]
@@ -89,25 +89,25 @@ class JsonEncoder:
 
     # --- values -----------------------------------------------------------------------------------------------------
 
-    def document(self, value: Any, static: Any) -> bytes:
+    def document(self, vmomi_value: Any, static: Any) -> bytes:
         """The JSON of a value in a place of this declared type."""
         parts: list[str] = []
-        self._write(parts.append, value, static)
+        self._write(parts.append, vmomi_value, static)
         return "".join(parts).encode()
 
-    def _write(self, write: Write, value: Any, static: Any) -> None:
-        if isinstance(value, list):
-            self._list(write, value, static)
-        elif isinstance(value, (vmodl.MethodFault, VmomiSupport.DataObject)):
-            self._structure(write, value)
-        elif isinstance(value, VmomiSupport.ManagedObject):
-            write(_reference(value._wsdlName, value._moId))
-        elif isinstance(value, ManagedObject):
-            write(_reference(value.wsdl_name, value.moid))
+    def _write(self, write: Write, vmomi_value: Any, static: Any) -> None:
+        if isinstance(vmomi_value, list):
+            self._list(write, vmomi_value, static)
+        elif isinstance(vmomi_value, (vmodl.MethodFault, VmomiSupport.DataObject)):
+            self._structure(write, vmomi_value)
+        elif isinstance(vmomi_value, VmomiSupport.ManagedObject):
+            write(_reference(vmomi_value._wsdlName, vmomi_value._moId))
+        elif isinstance(vmomi_value, ManagedObject):
+            write(_reference(vmomi_value.wsdl_name, vmomi_value.moid))
         elif static is object:
-            write(f'{{"{TYPE_NAME}":"{_simple_name(value.__class__)}","{VALUE}":{_simple(value)}}}')
+            write(f'{{"{TYPE_NAME}":"{_simple_name(vmomi_value.__class__)}","{VALUE}":{_simple(vmomi_value)}}}')
         else:
-            write(_simple(value))
+            write(_simple(vmomi_value))
 
     def _list(self, write: Write, values: list[Any], static: Any) -> None:
         boxed = static is object
@@ -123,11 +123,11 @@ class JsonEncoder:
             self._write(write, each, static.Item)
         write("]}" if boxed else "]")
 
-    def _structure(self, write: Write, value: Any) -> None:
-        plan = self._plan(type(value))
+    def _structure(self, write: Write, vmomi_value: Any) -> None:
+        plan = self._plan(type(vmomi_value))
         write(plan.head)
-        fields = value.__dict__.get
-        message = fields("msg") if isinstance(value, vmodl.MethodFault) else None
+        fields = vmomi_value.__dict__.get
+        message = fields("msg") if isinstance(vmomi_value, vmodl.MethodFault) else None
         if message:
             write(f',"{FAULT_MESSAGE}":{encode_basestring(message)}')
         for name, head, static, is_link, is_list, required in plan.fields:
@@ -136,7 +136,7 @@ class JsonEncoder:
                 if not required:
                     continue
                 if not is_list:
-                    raise EncodeError(f"{type(value).__name__}.{name} is required and unset")
+                    raise EncodeError(f"{type(vmomi_value).__name__}.{name} is required and unset")
                 item = ()
             write(head)
             if is_link:
@@ -170,9 +170,9 @@ def _join_with_commas(items: Iterable[Parts]) -> Parts:
 
 def without_box(fragment: bytes) -> bytes:
     """What a fragment is in a place of the declared type: without the box of a simple value or an array."""
-    head, colon, value = fragment.partition(f'","{VALUE}":'.encode())
+    head, colon, vmomi_value = fragment.partition(f'","{VALUE}":'.encode())
     is_box = colon and head.startswith(f'{{"{TYPE_NAME}":"'.encode()) and head.count(b'"') == 3
-    return value[:-1] if is_box else fragment
+    return vmomi_value[:-1] if is_box else fragment
 
 
 def _field(info: Any) -> _JsonField:
@@ -200,11 +200,11 @@ def _array_name(item_type: Any) -> str:
     return _OTHER_NAMES.get(name, name)
 
 
-def _simple(value: Any) -> str:
-    if isinstance(value, str):
-        return encode_basestring(value)
-    text = other_text(value)
-    return text if isinstance(value, (bool, int, float)) else f'"{text}"'
+def _simple(vmomi_value: Any) -> str:
+    if isinstance(vmomi_value, str):
+        return encode_basestring(vmomi_value)
+    text = other_text(vmomi_value)
+    return text if isinstance(vmomi_value, (bool, int, float)) else f'"{text}"'
 
 
 @cache

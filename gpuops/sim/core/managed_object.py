@@ -62,7 +62,7 @@ class ObjectOwner(Protocol):
     def find(self, moid: str) -> ManagedObject | None:
         """The object of this moid, or None."""
 
-    def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
+    def touched(self, managed_object: ManagedObject, paths: tuple[str, ...]) -> None:
         """The values at these paths of `obj` changed."""
 
 

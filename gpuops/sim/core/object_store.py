@@ -70,17 +70,17 @@ class ObjectStore:
 
     # --- objects ------------------------------------------------------------------------------------------------
 
-    def register(self, obj: ManagedObject) -> None:
+    def register(self, managed_object: ManagedObject) -> None:
         """Make `obj` reachable by its moid. Raises ValueError when the moid is taken."""
         with self.changed:
-            self.registry.add(obj)
+            self.registry.add(managed_object)
             self.changed.notify_all()
 
-    def unregister(self, obj: ManagedObject) -> None:
+    def unregister(self, managed_object: ManagedObject) -> None:
         """Forget `obj`: its moid answers ManagedObjectNotFound from now on, filters report that it left."""
         with self.changed:
-            self.registry.remove(obj)
-            self.fragments.forget(obj.moid)
+            self.registry.remove(managed_object)
+            self.fragments.forget(managed_object.moid)
             self.changed.notify_all()
 
     def find(self, moid: str) -> ManagedObject | None:
@@ -95,12 +95,12 @@ class ObjectStore:
         """All objects of a type and of its subtypes, oldest first."""
         return self.registry.by_type(wsdl_name)
 
-    def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
+    def touched(self, managed_object: ManagedObject, paths: tuple[str, ...]) -> None:
         """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
         with self.lock:  # the lock of `changed` itself
             self.changes += 1
-            self.fragments.drop(obj.moid, paths)
-            self.registry.notice(obj, paths)
+            self.fragments.drop(managed_object.moid, paths)
+            self.registry.notice(managed_object, paths)
             self.changed.notify_all()
 
     def next_number(self) -> int:

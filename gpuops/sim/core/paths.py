@@ -55,22 +55,22 @@ def top_level(wsdl_name: str, version: str) -> tuple[str, ...]:
     return tuple(info.name for info in vmomi_type(wsdl_name)._GetPropertyList() if info.version in versions)
 
 
-def value_at(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
+def value_at(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
     """Return the value at a path and its static type; UNSET if there is no value."""
-    value = obj.read(path.declared)
+    vmomi_value = managed_object.read(path.declared)
     static = path.static
     for step in path.steps:
-        if value is UNSET or value is None:
+        if vmomi_value is UNSET or vmomi_value is None:
             return UNSET, static
         if step.startswith("["):
-            value = _element(value, step[1:-1].strip('"'))
-            static = type(value)
+            vmomi_value = _element(vmomi_value, step[1:-1].strip('"'))
+            static = type(vmomi_value)
         else:
-            info = _declared_info(type(value), step, "")
+            info = _declared_info(type(vmomi_value), step, "")
             if info is None:
                 raise _invalid(path.text)
-            value, static = getattr(value, step), info.type
-    return (UNSET if value is None else value), static
+            vmomi_value, static = getattr(vmomi_value, step), info.type
+    return (UNSET if vmomi_value is None else vmomi_value), static
 
 
 def _segments(text: str) -> list[tuple[str, str]]:
@@ -109,13 +109,13 @@ def _declared_info(cls: Any, name: str, version: str) -> Any:
 
 def _element(values: Any, key: str) -> Any:
     """The element whose key is `key` (`device[13000]`, `extraConfig["a.b"]`); for references, whose moid is."""
-    for value in values:
-        if isinstance(value, VmomiSupport.ManagedObject):
-            found = value._moId
+    for vmomi_value in values:
+        if isinstance(vmomi_value, VmomiSupport.ManagedObject):
+            found = vmomi_value._moId
         else:
-            found = getattr(value, "key", getattr(value, "id", None))
+            found = getattr(vmomi_value, "key", getattr(vmomi_value, "id", None))
         if str(found) == key:
-            return value
+            return vmomi_value
     return UNSET
 
 

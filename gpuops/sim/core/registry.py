@@ -21,9 +21,9 @@ STRUCTURE: Final = frozenset(
 class Watcher(Protocol):
     """Is called at changes of the objects that it watches."""
 
-    def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None: ...
+    def object_touched(self, managed_object: ManagedObject, paths: Collection[str]) -> None: ...
 
-    def object_removed(self, obj: ManagedObject) -> None: ...
+    def object_removed(self, managed_object: ManagedObject) -> None: ...
 
 
 @cache
@@ -59,23 +59,23 @@ class Registry:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def add(self, obj: ManagedObject) -> None:
-        if obj.moid in self._objects:
-            raise ValueError(f"{obj.moid} is already {self._objects[obj.moid].wsdl_name}")
-        self._objects[obj.moid] = obj
-        if obj.wsdl_name not in self._types:
-            self._types[obj.wsdl_name] = {}
+    def add(self, managed_object: ManagedObject) -> None:
+        if managed_object.moid in self._objects:
+            raise ValueError(f"{managed_object.moid} is already {self._objects[managed_object.moid].wsdl_name}")
+        self._objects[managed_object.moid] = managed_object
+        if managed_object.wsdl_name not in self._types:
+            self._types[managed_object.wsdl_name] = {}
             self._kinds.clear()
-        self._types[obj.wsdl_name][obj.moid] = obj
-        if is_kind_of(obj.wsdl_name, "ManagedEntity"):
+        self._types[managed_object.wsdl_name][managed_object.moid] = managed_object
+        if is_kind_of(managed_object.wsdl_name, "ManagedEntity"):
             self.structure_epoch += 1
 
-    def remove(self, obj: ManagedObject) -> None:
-        del self._objects[obj.moid]
-        del self._types[obj.wsdl_name][obj.moid]
-        if is_kind_of(obj.wsdl_name, "ManagedEntity"):
+    def remove(self, managed_object: ManagedObject) -> None:
+        del self._objects[managed_object.moid]
+        del self._types[managed_object.wsdl_name][managed_object.moid]
+        if is_kind_of(managed_object.wsdl_name, "ManagedEntity"):
             self.structure_epoch += 1
-        self.tell_removed(obj)
+        self.tell_removed(managed_object)
 
     def make_on_demand(self, start: str, maker: Callable[[str], ManagedObject | None]) -> None:
         """Let `maker` make the object of a moid that is asked for the first time: of `start`, or with `start-`
@@ -86,22 +86,22 @@ class Registry:
         self._makers[start] = maker
 
     def find(self, moid: str) -> ManagedObject | None:
-        obj = self._objects.get(moid)
-        return obj if obj is not None else self._make_on_request(moid)
+        managed_object = self._objects.get(moid)
+        return managed_object if managed_object is not None else self._make_on_request(moid)
 
     def _make_on_request(self, moid: str) -> ManagedObject | None:
         maker = self._makers.get(moid) or self._makers.get("".join(moid.rpartition("-")[:2]))
-        obj = maker(moid) if maker is not None else None
-        if obj is not None:
-            self.add(obj)
-        return obj
+        managed_object = maker(moid) if maker is not None else None
+        if managed_object is not None:
+            self.add(managed_object)
+        return managed_object
 
     def get(self, reference: Any) -> Any:
         moid = reference if isinstance(reference, str) else reference._moId
-        obj = self._objects.get(moid)
-        if obj is None:
-            obj = self._make_on_request(moid)
-        if obj is None or (moid is not reference and not isinstance(obj.ref, type(reference))):
+        managed_object = self._objects.get(moid)
+        if managed_object is None:
+            managed_object = self._make_on_request(moid)
+        if managed_object is None or (moid is not reference and not isinstance(managed_object.ref, type(reference))):
             from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
 
             named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
@@ -110,7 +110,7 @@ class Registry:
                 "created",
                 obj=named,
             )
-        return obj
+        return managed_object
 
     def by_type(self, wsdl_name: str) -> Iterator[Any]:
         kinds = self._kinds.get(wsdl_name)
@@ -130,15 +130,15 @@ class Registry:
             if not watchers:
                 del self._watchers[moid]
 
-    def tell_removed(self, obj: ManagedObject) -> None:
+    def tell_removed(self, managed_object: ManagedObject) -> None:
         """Tell its watchers that this object is gone."""
-        for watcher in tuple(self._watchers.pop(obj.moid, ())):
-            watcher.object_removed(obj)
+        for watcher in tuple(self._watchers.pop(managed_object.moid, ())):
+            watcher.object_removed(managed_object)
 
-    def notice(self, obj: ManagedObject, paths: Collection[str]) -> None:
+    def notice(self, managed_object: ManagedObject, paths: Collection[str]) -> None:
         """Pass on that these paths of `obj` changed."""
         if not STRUCTURE.isdisjoint(paths):
             self.structure_epoch += 1
-        watchers = self._watchers.get(obj.moid)
+        watchers = self._watchers.get(managed_object.moid)
         for watcher in tuple(watchers) if watchers else ():
-            watcher.object_touched(obj, paths)
+            watcher.object_touched(managed_object, paths)

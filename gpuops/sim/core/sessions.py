@@ -31,15 +31,15 @@ class ClientSession:
         self.calls = 0
         self.objects = Registry()
 
-    def add(self, obj: ManagedObject) -> None:
+    def add(self, managed_object: ManagedObject) -> None:
         """Make an object reachable in this session only."""
-        self.objects.add(obj)
+        self.objects.add(managed_object)
 
-    def remove(self, obj: ManagedObject) -> None:
+    def remove(self, managed_object: ManagedObject) -> None:
         """Forget an object of this session; filters that selected it report that it left."""
-        if self.objects.find(obj.moid) is obj:
-            self.objects.remove(obj)
-            self._sessions.registry.tell_removed(obj)
+        if self.objects.find(managed_object.moid) is managed_object:
+            self.objects.remove(managed_object)
+            self._sessions.registry.tell_removed(managed_object)
 
     def unique_moid(self) -> str:
         """A moid for an object of this session, in vCenter's form."""
@@ -97,8 +97,8 @@ class Sessions:
     def close(self, session: ClientSession) -> None:
         """End a login and everything that belongs to it."""
         self._by_cookie.pop(session.cookie, None)
-        for obj in session.objects:
-            discard = getattr(obj, "discard", None)
+        for managed_object in session.objects:
+            discard = getattr(managed_object, "discard", None)
             if discard is not None:
                 discard()
         self._changed.notify_all()

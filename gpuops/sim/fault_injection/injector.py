@@ -132,7 +132,7 @@ class Injector:
                 _trouble(trouble, armed.rule, task.entity)
         return trouble
 
-    def hidden(self, obj: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
+    def hidden(self, managed_object: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
         """The properties of an object that are left out, each with its fault in missingSet (None = not in it)."""
         hidden: dict[str, Any] = {}
         for armed in self._of(method):
@@ -140,8 +140,8 @@ class Injector:
             if rule.effect is not Effect.MISSING:
                 continue
             matching = [path for path in paths if fnmatchcase(path, rule.property)]
-            if matching and self._strikes(armed, obj):
-                hidden |= dict.fromkeys(matching, make_fault(rule.fault, obj) if rule.fault else None)
+            if matching and self._strikes(armed, managed_object):
+                hidden |= dict.fromkeys(matching, make_fault(rule.fault, managed_object) if rule.fault else None)
         return hidden
 
     def _interrupt(self, call: Call, receiver: ManagedObject, phase: Phase) -> Interruption | None:
@@ -213,7 +213,7 @@ class Injector:
                 return  # cleared meanwhile
             armed.struck += 1
         happening = named(rule.happening, self.outside_events)
-        targets = [obj for obj in self._store.registry if matches(obj, rule.target)]
+        targets = [managed_object for managed_object in self._store.registry if matches(managed_object, rule.target)]
         self.before_outside_event()
         changes = self._store.changes
         happening.strike(self._store, targets, rule)

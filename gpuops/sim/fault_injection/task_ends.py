@@ -49,16 +49,16 @@ class AwaitingAnswer:
         self._asked_at = store.clock.now()
         store.registry.watch(vm.moid, self)
 
-    def object_touched(self, obj: Any, paths: Collection[str]) -> None:
-        if obj.state.question is not None:
+    def object_touched(self, managed_object: Any, paths: Collection[str]) -> None:
+        if managed_object.state.question is not None:
             return
-        self._store.registry.unwatch(obj.moid, self)
+        self._store.registry.unwatch(managed_object.moid, self)
         clock = self._store.clock
         until_look = ANSWER_LOOK - (clock.now() - self._asked_at) % ANSWER_LOOK
         # No wait of a client jumps to this look.
         clock.schedule(until_look.total_seconds(), self._go_on, background=True)
 
-    def object_removed(self, obj: Any) -> None:
+    def object_removed(self, managed_object: Any) -> None:
         """Its question can no longer be answered."""
 
 

@@ -97,6 +97,6 @@ def furnish(compute: ComputeResource, pool: str) -> None:
     world = compute.world
     compute.pool = ResourcePool(world, pool, "Resources", compute.moid, compute.moid)
     compute.browser = EnvironmentBrowser(f"envbrowser-{compute.moid.rpartition('-')[2]}", compute)
-    for obj in (compute, compute.pool, compute.browser):
-        world.register(obj)
+    for managed_object in (compute, compute.pool, compute.browser):
+        world.register(managed_object)
     HostDatastoreBrowser(compute)

@@ -26,17 +26,17 @@ KINDS: Final = ("Folder", "Datacenter", "ComputeResource", "ClusterComputeResour
 
 def _entities(world: World) -> Iterator[Any]:
     """All of these kinds, in the order they were made; what vCenter makes with another one is not listed."""
-    for obj in world.registry:
-        if obj.wsdl_name in KINDS and not _is_part(world, obj):
-            yield obj
+    for managed_object in world.registry:
+        if managed_object.wsdl_name in KINDS and not _is_part(world, managed_object):
+            yield managed_object
 
 
-def _is_part(world: World, obj: Any) -> bool:
+def _is_part(world: World, managed_object: Any) -> bool:
     """Whether it is a folder of a datacenter, or the root pool of a compute resource."""
-    above = world.find(obj.parent) if obj.parent else None
-    if obj.wsdl_name == "ResourcePool":
+    above = world.find(managed_object.parent) if managed_object.parent else None
+    if managed_object.wsdl_name == "ResourcePool":
         return isinstance(above, ComputeEntity)
-    return obj.wsdl_name == "Folder" and not isinstance(above, FolderEntity)
+    return managed_object.wsdl_name == "Folder" and not isinstance(above, FolderEntity)
 
 
 def made(world: World, untouched: World) -> list[dict[str, Any]]:

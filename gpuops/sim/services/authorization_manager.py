@@ -64,16 +64,16 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def HasPrivilegeOnEntity(self, call: Call, entity: Any, sessionId: str, privId: list[str]) -> list[bool]:
-        obj, user = self.world.get(entity), self._user(sessionId)
-        return [self.world.authority.may(user, obj, privilege) for privilege in privId]
+        managed_object, user = self.world.get(entity), self._user(sessionId)
+        return [self.world.authority.may(user, managed_object, privilege) for privilege in privId]
 
     def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
         answers = []
         for reference in entities:
-            obj = self.world.get(reference)
+            managed_object = self.world.get(reference)
             availability = [
                 vim.AuthorizationManager.PrivilegeAvailability(
-                    privId=privilege, isGranted=self.world.authority.may(user, obj, privilege)
+                    privId=privilege, isGranted=self.world.authority.may(user, managed_object, privilege)
                 )
                 for privilege in privileges
             ]

@@ -29,12 +29,14 @@ def object_contents(
     """One ObjectContent per object, written; what `user` may not read is in its missingSet."""
     contents: list[Parts] = []
     tail = encoding.property_tail
-    for obj, paths in selected:
-        fragments = world.fragments.of(obj.moid) if not obj.volatile else {}
-        hidden = world.authority.hidden(user, obj, paths)
-        missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden] if hidden else []
+    for managed_object, paths in selected:
+        fragments = world.fragments.of(managed_object.moid) if not managed_object.volatile else {}
+        hidden = world.authority.hidden(user, managed_object, paths)
+        missing = (
+            [hidden_property(managed_object, path, encoding) for path in paths if path in hidden] if hidden else []
+        )
         if world.injector.hides:
-            untold = _hidden_properties(world, obj, paths)
+            untold = _hidden_properties(world, managed_object, paths)
             missing += [missing_property(path, fault, encoding) for path, fault in untold.items() if fault is not None]
             hidden = hidden.union(untold)
         visible_paths = tuple(path for path in paths if path not in hidden) if hidden else paths
@@ -42,14 +44,14 @@ def object_contents(
         for key, head in _heads(visible_paths, encoding):
             fragment = fragments.get(key)
             if fragment is None:
-                fragment, absence = readable(world, obj, *key)
+                fragment, absence = readable(world, managed_object, *key)
                 if absence:
                     missing.append(absence)
                 else:
                     fragments[key] = fragment
             if fragment is not ABSENT:
                 parts += head, fragment, tail
-        members = [encoding.reference("obj", obj.wsdl_name, obj.moid)]
+        members = [encoding.reference("obj", managed_object.wsdl_name, managed_object.moid)]
         if parts:
             members.append(encoding.properties(parts))
         if missing:
@@ -58,16 +60,16 @@ def object_contents(
     return contents
 
 
-def _hidden_properties(world: World, obj: ManagedObject, paths: tuple[str, ...]) -> dict[str, Any]:
+def _hidden_properties(world: World, managed_object: ManagedObject, paths: tuple[str, ...]) -> dict[str, Any]:
     """What this read shall not tell, with the faults that stand for it."""
     call = world.current_call
-    return world.injector.hidden(obj, paths, call.method if call is not None else "")
+    return world.injector.hidden(managed_object, paths, call.method if call is not None else "")
 
 
-def readable(world: World, obj: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:
+def readable(world: World, managed_object: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:
     """(fragment, []) of a property, or (ABSENT, the MissingProperty) when reading it ends in a fault."""
     try:
-        return world.fragments.render(obj, path, encoding), []
+        return world.fragments.render(managed_object, path, encoding), []
     except vmodl.query.InvalidProperty:
         raise
     except vmodl.MethodFault as fault:
@@ -78,9 +80,9 @@ def readable(world: World, obj: ManagedObject, path: str, encoding: Encoding) ->
     return ABSENT, missing_property(path, reason, encoding)
 
 
-def hidden_property(obj: ManagedObject, path: str, encoding: Encoding) -> Parts:
+def hidden_property(managed_object: ManagedObject, path: str, encoding: Encoding) -> Parts:
     """The MissingProperty of one that needs a privilege which the user lacks."""
-    return missing_property(path, refusal(obj, reading_privilege(obj.wsdl_name, path)), encoding)
+    return missing_property(path, refusal(managed_object, reading_privilege(managed_object.wsdl_name, path)), encoding)
 
 
 def missing_property(path: str, fault: Any, encoding: Encoding) -> Parts:

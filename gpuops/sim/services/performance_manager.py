@@ -68,10 +68,12 @@ class PerformanceManager(ManagedObject):
 
     @method
     def QueryPerfProviderSummary(self, call: Call, entity: Any) -> Any:
-        obj = self._measured_samples(entity)
-        realtime = is_kind_of(obj.wsdl_name, "HostSystem") or is_kind_of(obj.wsdl_name, "VirtualMachine")
+        managed_object = self._measured_samples(entity)
+        realtime = is_kind_of(managed_object.wsdl_name, "HostSystem") or is_kind_of(
+            managed_object.wsdl_name, "VirtualMachine"
+        )
         return vim.PerformanceManager.ProviderSummary(
-            entity=obj.ref,
+            entity=managed_object.ref,
             currentSupported=realtime,
             summarySupported=True,
             refreshRate=REALTIME_S if realtime else None,
@@ -102,16 +104,16 @@ class PerformanceManager(ManagedObject):
     # --- samples --------------------------------------------------------------------------------------------------
 
     def _entity_metric(self, spec: Any) -> Any:
-        obj = self._measured_samples(spec.entity)
+        managed_object = self._measured_samples(spec.entity)
         interval_s = spec.intervalId or REALTIME_S
         _known_interval(interval_s, "querySpec.interval")
         moments = self._moments(spec, interval_s)
-        samples = [self._values(obj, moment, interval_s) for moment in moments]
+        samples = [self._values(managed_object, moment, interval_s) for moment in moments]
         wanted = _requested_series(spec.metricId, samples)
         if not moments or not wanted:
             return None
         series = {key: [sample.get(key, -1) for sample in samples] for key in wanted}
-        return (_csv if spec.format == "csv" else _normal)(obj, moments, interval_s, series)
+        return (_csv if spec.format == "csv" else _normal)(managed_object, moments, interval_s, series)
 
     def _moments(self, spec: Any, interval_s: int) -> list[datetime]:
         """The moments of the samples asked for, oldest first, on the interval's grid.
@@ -132,9 +134,9 @@ class PerformanceManager(ManagedObject):
             moments.append(moment)
         return moments[::-1]
 
-    def _values(self, obj: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
+    def _values(self, managed_object: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
         """The counters of an entity at a moment: all in real time, of an interval those that the database keeps."""
-        values = self.world.counters(obj, moment)
+        values = self.world.counters(managed_object, moment)
         if interval_s is None or interval_s == REALTIME_S:
             return values
         return {
@@ -144,10 +146,10 @@ class PerformanceManager(ManagedObject):
         }
 
     def _measured_samples(self, entity: Any) -> ManagedObject:
-        obj: ManagedObject = self.world.get(entity)
-        if not is_kind_of(obj.wsdl_name, "ManagedEntity"):
+        managed_object: ManagedObject = self.world.get(entity)
+        if not is_kind_of(managed_object.wsdl_name, "ManagedEntity"):
             raise vmodl.fault.InvalidArgument(msg="Not an entity with statistics", invalidProperty="entity")
-        return obj
+        return managed_object
 
 
 def _known_interval(interval_s: int | None, argument: str) -> None:
@@ -176,10 +178,10 @@ def _requested_series(metrics: list[Any], samples: list[Values]) -> list[tuple[s
 
 
 def _normal(
-    obj: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
+    managed_object: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
 ) -> Any:
     return vim.PerformanceManager.EntityMetric(
-        entity=obj.ref,
+        entity=managed_object.ref,
         sampleInfo=[vim.PerformanceManager.SampleInfo(timestamp=moment, interval=interval_s) for moment in moments],
         value=[
             vim.PerformanceManager.IntSeries(id=_metric(BY_NAME[name].key, instance), value=values)
@@ -188,9 +190,11 @@ def _normal(
     )
 
 
-def _csv(obj: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]) -> Any:
+def _csv(
+    managed_object: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
+) -> Any:
     return vim.PerformanceManager.EntityMetricCSV(
-        entity=obj.ref,
+        entity=managed_object.ref,
         sampleInfoCSV=",".join(f"{interval_s},{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in moments),
         value=[
             vim.PerformanceManager.MetricSeriesCSV(

@@ -94,14 +94,14 @@ class PropertyCollector(ManagedObject):
             selected_objects = selection.find(self.find)
             if selected_objects.missing and not spec.reportMissingObjectsInResults:
                 self.world.get(selected_objects.missing[0])
-            for obj in selected_objects.objects.values():
-                if self.shows(obj):
-                    selected.append((obj, selection.paths_of(obj.wsdl_name) or ()))
+            for managed_object in selected_objects.objects.values():
+                if self.shows(managed_object):
+                    selected.append((managed_object, selection.paths_of(managed_object.wsdl_name) or ()))
         return selected
 
-    def shows(self, obj: ManagedObject) -> bool:
+    def shows(self, managed_object: ManagedObject) -> bool:
         """Whether this session's user may know of the object; vCenter leaves others out of its replies."""
-        return self.world.authority.may(self.session.user, obj, "System.View")
+        return self.world.authority.may(self.session.user, managed_object, "System.View")
 
     def _page(self, selected: Page, max_objects: int | None, call: Call) -> Encoded:
         limits = [limit for limit in (max_objects, self.world.page_limit) if limit]
@@ -231,4 +231,8 @@ class PropertyCollector(ManagedObject):
 
 def _read_tasks(read: Iterable[tuple[ManagedObject, tuple[str, ...]]]) -> Iterator[ManagedObject]:
     """The tasks among these objects of which the paths tell the state."""
-    return (obj for obj, paths in read if obj.wsdl_name == "Task" and any(path.startswith("info") for path in paths))
+    return (
+        managed_object
+        for managed_object, paths in read
+        if managed_object.wsdl_name == "Task" and any(path.startswith("info") for path in paths)
+    )

@@ -34,7 +34,7 @@ class FilterOwner(Protocol):
     def find(self, moid: str) -> ManagedObject | None:
         """The object of a moid, as the session sees it."""
 
-    def shows(self, obj: ManagedObject) -> bool:
+    def shows(self, managed_object: ManagedObject) -> bool:
         """Whether the session's user may know of the object."""
 
     def drop_filter(self, dropped: PropertyFilter) -> None:
@@ -75,21 +75,21 @@ class PropertyFilter(ManagedObject):
 
     def watched(self) -> Iterator[tuple[ManagedObject, tuple[str, ...]]]:
         """Each object that it reports, with the paths."""
-        for obj in self._objects.values():
-            yield obj, self.selection.paths_of(obj.wsdl_name) or ()
+        for managed_object in self._objects.values():
+            yield managed_object, self.selection.paths_of(managed_object.wsdl_name) or ()
 
     # --- changes ---------------------------------------------------------------------------------------------------
 
-    def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
-        if obj.moid in self._objects:
-            pending_paths = self._pending.get(obj.moid, set())
+    def object_touched(self, managed_object: ManagedObject, paths: Collection[str]) -> None:
+        if managed_object.moid in self._objects:
+            pending_paths = self._pending.get(managed_object.moid, set())
             if pending_paths is not None:
-                self._pending[obj.moid] = pending_paths.union(paths)
-        walked = self._walked.get(obj.moid)
+                self._pending[managed_object.moid] = pending_paths.union(paths)
+        walked = self._walked.get(managed_object.moid)
         if walked and any(overlaps(path, touched) for path in walked for touched in paths):
             self._unsettled = True
 
-    def object_removed(self, obj: ManagedObject) -> None:
+    def object_removed(self, managed_object: ManagedObject) -> None:
         self._unsettled = True
 
     # --- called by the collector ----------------------------------------------------------------------------------
@@ -134,7 +134,9 @@ class PropertyFilter(ManagedObject):
         self._unsettled = False
         selected_objects = self.selection.find(self.collector.find)
         selected_objects.objects = {
-            moid: obj for moid, obj in selected_objects.objects.items() if self.collector.shows(obj)
+            moid: managed_object
+            for moid, managed_object in selected_objects.objects.items()
+            if self.collector.shows(managed_object)
         }
         removed_moids = [moid for moid in self._objects if moid not in selected_objects.objects]
         new = [moid for moid in selected_objects.objects if moid not in self._objects]
@@ -155,21 +157,21 @@ class PropertyFilter(ManagedObject):
     # --- updates --------------------------------------------------------------------------------------------------
 
     def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> Parts:
-        obj = self._objects.get(moid)
+        managed_object = self._objects.get(moid)
         sent = self.told.get(moid)
-        if obj is None:
+        if managed_object is None:
             return self._leave_update(moid, encoding)
-        paths = self.selection.paths_of(obj.wsdl_name) or ()
+        paths = self.selection.paths_of(managed_object.wsdl_name) or ()
         if sent is None:
             sent = self.told[moid] = {}
-            changes, missing = self._changes(obj, paths, sent, encoding)
-            return _object_update(ENTER, obj.ref, changes, missing, encoding)
+            changes, missing = self._changes(managed_object, paths, sent, encoding)
+            return _object_update(ENTER, managed_object.ref, changes, missing, encoding)
         if touched is not None:
             paths = tuple(
                 path for path in paths if any(overlaps(_stem(path), _stem(touched_path)) for touched_path in touched)
             )
-        changes, missing = self._changes(obj, paths, sent, encoding)
-        return _object_update(MODIFY, obj.ref, changes, missing, encoding) if changes or missing else []
+        changes, missing = self._changes(managed_object, paths, sent, encoding)
+        return _object_update(MODIFY, managed_object.ref, changes, missing, encoding) if changes or missing else []
 
     def _leave_update(self, moid: str, encoding: Encoding) -> Parts:
         if self.told.pop(moid, None) is None:
@@ -177,19 +179,19 @@ class PropertyFilter(ManagedObject):
         return _object_update(LEAVE, vmomi_type(self._types.pop(moid))(moid), [], [], encoding)
 
     def _changes(
-        self, obj: ManagedObject, paths: Collection[str], sent: dict[str, bytes], encoding: Encoding
+        self, managed_object: ManagedObject, paths: Collection[str], sent: dict[str, bytes], encoding: Encoding
     ) -> tuple[list[Parts], list[Parts]]:
-        self._types[obj.moid] = obj.wsdl_name
-        fragments = self.world.fragments.of(obj.moid) if not obj.volatile else {}
-        hidden = self.world.authority.hidden(self.collector.session.user, obj, paths)
+        self._types[managed_object.moid] = managed_object.wsdl_name
+        fragments = self.world.fragments.of(managed_object.moid) if not managed_object.volatile else {}
+        hidden = self.world.authority.hidden(self.collector.session.user, managed_object, paths)
         changes: list[Parts] = []
-        missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden]
+        missing = [hidden_property(managed_object, path, encoding) for path in paths if path in hidden]
         for path in paths:
             if path in hidden:
                 continue
             fragment = fragments.get((path, encoding))
             if fragment is None:
-                fragment, absence = readable(self.world, obj, path, encoding)
+                fragment, absence = readable(self.world, managed_object, path, encoding)
                 if absence:
                     missing.append(absence)
                     continue

@@ -40,26 +40,28 @@ class SearchIndex(ManagedObject):
 
     def _by_uuid(self, datacenter: Any, uuid: str, vms: bool, instance: bool | None) -> Iterator[ManagedObject]:
         path = "hardware.systemInfo.uuid" if not vms else "config.instanceUuid" if instance else "config.uuid"
-        return self._find(datacenter, vms, lambda obj: _text(obj, path).lower() == uuid.lower())
+        return self._find(datacenter, vms, lambda managed_object: _text(managed_object, path).lower() == uuid.lower())
 
     def _by_dns_name(self, datacenter: Any, name: str, vms: bool) -> Iterator[ManagedObject]:
         path = "guest.hostName" if vms else "name"
-        return self._find(datacenter, vms, lambda obj: _text(obj, path).lower() == name.lower())
+        return self._find(datacenter, vms, lambda managed_object: _text(managed_object, path).lower() == name.lower())
 
     def _by_ip(self, datacenter: Any, ip: str, vms: bool) -> Iterator[ManagedObject]:
         path = "guest.ipAddress" if vms else "summary.managementServerIp"
-        return self._find(datacenter, vms, lambda obj: _text(obj, path) == ip)
+        return self._find(datacenter, vms, lambda managed_object: _text(managed_object, path) == ip)
 
     def _find(self, datacenter: Any, vms: bool, matches: Callable[[ManagedObject], bool]) -> Iterator[ManagedObject]:
         within = self.world.get(datacenter).moid if datacenter is not None else ""
-        for obj in self.world.by_type("VirtualMachine" if vms else "HostSystem"):
-            if matches(obj) and (not within or any(above.moid == within for above in ancestors(obj))):
-                yield obj
+        for managed_object in self.world.by_type("VirtualMachine" if vms else "HostSystem"):
+            if matches(managed_object) and (
+                not within or any(above.moid == within for above in ancestors(managed_object))
+            ):
+                yield managed_object
 
 
-def _text(obj: ManagedObject, path: str) -> str:
+def _text(managed_object: ManagedObject, path: str) -> str:
     try:
-        value = obj.read(path)
+        value = managed_object.read(path)
     except vmodl.MethodFault:
         return ""
     return "" if value is UNSET or value is None else str(value)

@@ -85,35 +85,35 @@ class Selection:
     ) -> None:
         waiting: list[tuple[ManagedObject, bool | None, Any]] = [(start, skip, select_set)]
         while waiting:
-            obj, skipped, selects = waiting.pop()
-            if not skipped and self.paths_of(obj.wsdl_name) is not None:
-                selected_objects.objects[obj.moid] = obj
-            if not selects or (obj.moid, id(selects)) in visited:
+            managed_object, skipped, selects = waiting.pop()
+            if not skipped and self.paths_of(managed_object.wsdl_name) is not None:
+                selected_objects.objects[managed_object.moid] = managed_object
+            if not selects or (managed_object.moid, id(selects)) in visited:
                 continue
-            visited.add((obj.moid, id(selects)))
+            visited.add((managed_object.moid, id(selects)))
             children = [
                 (child, spec.skip, spec.selectSet)
-                for spec in self._traversals(obj, selects)
-                for child in self._linked_objects(obj, spec.path, selected_objects, find)
+                for spec in self._traversals(managed_object, selects)
+                for child in self._linked_objects(managed_object, spec.path, selected_objects, find)
             ]
             waiting.extend(reversed(children))
 
-    def _traversals(self, obj: ManagedObject, selects: Any) -> Iterator[Any]:
+    def _traversals(self, managed_object: ManagedObject, selects: Any) -> Iterator[Any]:
         for select in selects:
             spec = select if isinstance(select, TraversalSpec) else self._named.get(select.name)
             if spec is None:
                 raise vmodl.fault.InvalidArgument(
                     msg=f"No traversal spec is named {select.name}", invalidProperty="specSet"
                 )
-            if is_kind_of(obj.wsdl_name, VmomiSupport.GetWsdlName(spec.type)):
+            if is_kind_of(managed_object.wsdl_name, VmomiSupport.GetWsdlName(spec.type)):
                 yield spec
 
     def _linked_objects(
-        self, obj: ManagedObject, path: str, selected_objects: SelectedObjects, find: Find
+        self, managed_object: ManagedObject, path: str, selected_objects: SelectedObjects, find: Find
     ) -> Iterable[ManagedObject]:
-        selected_objects.walked.setdefault(obj.moid, set()).add(path)
-        resolve(obj.wsdl_name, path, self.version)
-        value = obj.read(path)
+        selected_objects.walked.setdefault(managed_object.moid, set()).add(path)
+        resolve(managed_object.wsdl_name, path, self.version)
+        value = managed_object.read(path)
         if value is UNSET or value is None:
             return ()
         links = value if isinstance(value, (list, tuple)) else (value,)

@@ -95,17 +95,21 @@ class ListView(ManagedObjectView):
         self._members: dict[str, ManagedObject] = {}
 
     def held(self) -> list[ManagedObject]:
-        return [obj for obj in self._members.values() if self.world.find(obj.moid) is obj]
+        return [
+            managed_object
+            for managed_object in self._members.values()
+            if self.world.find(managed_object.moid) is managed_object
+        ]
 
     def add(self, references: Any) -> list[Any]:
         """Add what exists; the references that do not are returned."""
         unresolved = []
         for reference in references:
-            obj = self.session.objects.find(reference._moId) or self.world.find(reference._moId)
-            if obj is None or not isinstance(obj.ref, type(reference)):
+            managed_object = self.session.objects.find(reference._moId) or self.world.find(reference._moId)
+            if managed_object is None or not isinstance(managed_object.ref, type(reference)):
                 unresolved.append(reference)
             else:
-                self._members[obj.moid] = obj
+                self._members[managed_object.moid] = managed_object
         self.touch("view")
         return unresolved
 
@@ -131,7 +135,11 @@ class ViewManager(ManagedObject):
     @prop("viewList")
     def _view_list(self) -> list[ManagedObject]:
         session = self.world.current_call.session if self.world.current_call else None
-        return [] if session is None else [obj for obj in session.objects if isinstance(obj, View)]
+        return (
+            []
+            if session is None
+            else [managed_object for managed_object in session.objects if isinstance(managed_object, View)]
+        )
 
     @method
     def CreateContainerView(self, call: Call, container: Any, type: list[Any], recursive: bool) -> ContainerView:

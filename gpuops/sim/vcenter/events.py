@@ -126,7 +126,7 @@ class Events:
         own, such as `template=False`. Pass those whose name is a parameter here in `own_fields`.
         """
         about = _arguments(entity)
-        arguments = {name: (obj.display_name, obj.ref) for name, obj in about.items()}
+        arguments = {name: (managed_object.display_name, managed_object.ref) for name, managed_object in about.items()}
         key = next(self._keys)
         running = self._tasks.running(entity)
         shown = {name: text for name, (text, _) in arguments.items()}

@@ -57,8 +57,8 @@ class Scalar:
     name: str
     python: type
 
-    def holds(self, value: object) -> bool:
-        return isinstance(value, self.python) and (self.python is bool or not isinstance(value, bool))
+    def holds(self, vapi_value: object) -> bool:
+        return isinstance(vapi_value, self.python) and (self.python is bool or not isinstance(vapi_value, bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ def operation_not_found(service: str, operation: str) -> VapiFault:
     )
 
 
-def structure(value: object) -> dict[str, Any]:
+def structure(vapi_value: object) -> dict[str, Any]:
     """The value, which must be a structure. Raises VapiFault."""
-    if not isinstance(value, dict):
-        raise _mismatch("STRUCTURE", value)
-    return value
+    if not isinstance(vapi_value, dict):
+        raise _mismatch("STRUCTURE", vapi_value)
+    return vapi_value
 
 
 def operation_unsupported(service: str, operation: str) -> VapiFault:
@@ -124,33 +124,35 @@ def operation_unsupported(service: str, operation: str) -> VapiFault:
     return VapiFault("unsupported", f"The operation {operation} of {service} is not simulated.")
 
 
-def check(value: object, expected: Shape) -> None:
+def check(vapi_value: object, expected: Shape) -> None:
     """Raises VapiFault of kind invalid_argument for a value of another shape, unexpected_input for unknown fields."""
     match expected:
         case Scalar():
-            if not expected.holds(value):
-                raise _mismatch(expected.name, value)
+            if not expected.holds(vapi_value):
+                raise _mismatch(expected.name, vapi_value)
         case Enumeration():
-            _check_enumeration(value, expected)
+            _check_enumeration(vapi_value, expected)
         case ListOf(of):
-            if not isinstance(value, list):
-                raise _mismatch("LIST", value)
-            for element in value:
+            if not isinstance(vapi_value, list):
+                raise _mismatch("LIST", vapi_value)
+            for element in vapi_value:
                 check(element, of)
         case StructureType():
-            _check_structure(value, expected)
+            _check_structure(vapi_value, expected)
 
 
-def _check_enumeration(value: object, expected: Enumeration) -> None:
-    if not isinstance(value, str):
-        raise _mismatch("ENUMERATION", value)
-    if value not in expected.values:
+def _check_enumeration(vapi_value: object, expected: Enumeration) -> None:
+    if not isinstance(vapi_value, str):
+        raise _mismatch("ENUMERATION", vapi_value)
+    if vapi_value not in expected.values:
         names = ", ".join(expected.values)
-        raise VapiFault("invalid_argument", f"{value} is no value of {expected.name}, which has {names}", args=(value,))
+        raise VapiFault(
+            "invalid_argument", f"{vapi_value} is no value of {expected.name}, which has {names}", args=(vapi_value,)
+        )
 
 
-def _check_structure(value: object, expected: StructureType) -> None:
-    fields_given = structure(value)
+def _check_structure(vapi_value: object, expected: StructureType) -> None:
+    fields_given = structure(vapi_value)
     for name, field_value in fields_given.items():
         # newer clients send fields that are unset (vmware-vapi-runtime, bindings/skeleton.py, check_for_unknown_fields)
         if name not in expected.fields and field_value is not None:
@@ -171,8 +173,8 @@ def _check_structure(value: object, expected: StructureType) -> None:
             )
 
 
-def _mismatch(expected: str, value: object) -> VapiFault:
-    got = _NAMES.get(type(value), "VOID")
+def _mismatch(expected: str, vapi_value: object) -> VapiFault:
+    got = _NAMES.get(type(vapi_value), "VOID")
     return VapiFault(
         "invalid_argument",
         f"Type mismatch, expected an object of type {expected}, but got {got}",

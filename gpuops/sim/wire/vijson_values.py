@@ -44,43 +44,43 @@ class OfOtherType(Unreadable):
     """It says itself that it is of another type."""
 
 
-def decode(value: object, expected: Any, version: str) -> Any:
+def decode(json_value: object, expected: Any, version: str) -> Any:
     """The value as pyVmomi has it. Raises Unreadable."""
     if expected is object:
-        return _any(value, version)
+        return _any(json_value, version)
     if issubclass(expected, list):
-        if not isinstance(value, list):
+        if not isinstance(json_value, list):
             raise Unreadable(f"an array of {VmomiSupport.GetWsdlName(expected.Item)} is expected")
-        return expected([decode(element, expected.Item, version) for element in value])
+        return expected([decode(element, expected.Item, version) for element in json_value])
     if issubclass(expected, VmomiSupport.ManagedObject):
-        return _reference(value, expected)
+        return _reference(json_value, expected)
     if issubclass(expected, vmodl.MethodFault):
-        return _fault(value, expected, version)
+        return _fault(json_value, expected, version)
     if issubclass(expected, VmomiSupport.DataObject):
-        return _structure(value, expected, version)
-    return _simple(value, expected)
+        return _structure(json_value, expected, version)
+    return _simple(json_value, expected)
 
 
-def _any(value: object, version: str) -> Any:
+def _any(json_value: object, version: str) -> Any:
     """A value of a type that it names itself."""
-    fields = _fields(value)
+    fields = _fields(json_value)
     name = fields.get(TYPE_NAME)
     if not isinstance(name, str):
         raise Unreadable(f"a value of any type needs its {TYPE_NAME}")
     if name == REFERENCE:
-        return _reference(value, VmomiSupport.ManagedObject)
+        return _reference(json_value, VmomiSupport.ManagedObject)
     if name == _LOCALIZED:
-        return _fault(value, vmodl.MethodFault, version)
+        return _fault(json_value, vmodl.MethodFault, version)
     kind = _type(name)
     if issubclass(kind, (VmomiSupport.DataObject, vmodl.MethodFault)):
-        return decode(value, kind, version)
+        return decode(json_value, kind, version)
     if issubclass(kind, VmomiSupport.ManagedObject) or VALUE not in fields:
         raise Unreadable(f"{name} is no value")
     return decode(fields[VALUE], kind, version)
 
 
-def _reference(value: object, expected: Any) -> Any:
-    fields = _fields(value)
+def _reference(json_value: object, expected: Any) -> Any:
+    fields = _fields(json_value)
     name, moid = fields.get("type"), fields.get("value")
     if fields.get(TYPE_NAME, REFERENCE) != REFERENCE:
         raise OfOtherType(f"a {REFERENCE} is expected")
@@ -92,9 +92,9 @@ def _reference(value: object, expected: Any) -> Any:
     return kind(moid)
 
 
-def _fault(value: object, expected: Any, version: str) -> Any:
+def _fault(json_value: object, expected: Any, version: str) -> Any:
     """A fault by itself, or in the LocalizedMethodFault of SOAP, as govmomi sends it."""
-    fields = dict(_fields(value))
+    fields = dict(_fields(json_value))
     message = fields.pop(FAULT_MESSAGE, None)
     if fields.get(TYPE_NAME) == _LOCALIZED or "fault" in fields:
         message = fields.get("localizedMessage")
@@ -106,8 +106,8 @@ def _fault(value: object, expected: Any, version: str) -> Any:
     return fault
 
 
-def _structure(value: object, expected: Any, version: str) -> Any:
-    fields = dict(_fields(value))
+def _structure(json_value: object, expected: Any, version: str) -> Any:
+    fields = dict(_fields(json_value))
     if TYPE_NAME not in fields:
         raise Untyped(f"Invalid MoRef field: {next(iter(fields), '')}")
     name = fields.pop(TYPE_NAME)
@@ -132,40 +132,40 @@ def _properties(kind: Any, version: str) -> dict[str, Any]:
     return {info.name: info for info in kind._GetPropertyList() if info.version in versions}
 
 
-def _simple(value: object, expected: Any) -> Any:
+def _simple(json_value: object, expected: Any) -> Any:
     simple_value = None
-    if isinstance(value, bool):
-        simple_value = value if expected is bool else None
-    elif isinstance(value, str):
-        simple_value = _of_text(value, expected)
-    elif isinstance(value, (int, float)):
-        simple_value = _of_number(value, expected)
+    if isinstance(json_value, bool):
+        simple_value = json_value if expected is bool else None
+    elif isinstance(json_value, str):
+        simple_value = _of_text(json_value, expected)
+    elif isinstance(json_value, (int, float)):
+        simple_value = _of_number(json_value, expected)
     if simple_value is None:
-        raise Unreadable(f"{_abbreviate(value)} is no {VmomiSupport.GetWsdlName(expected)}")
+        raise Unreadable(f"{_abbreviate(json_value)} is no {VmomiSupport.GetWsdlName(expected)}")
     return simple_value
 
 
-def _of_number(value: float, expected: Any) -> Any:
+def _of_number(json_value: float, expected: Any) -> Any:
     if issubclass(expected, float):
-        return expected(value) if abs(value) < _LARGEST else None
-    if isinstance(value, int) and issubclass(expected, int) and expected is not bool:
+        return expected(json_value) if abs(json_value) < _LARGEST else None
+    if isinstance(json_value, int) and issubclass(expected, int) and expected is not bool:
         first, end = _WHOLE[VmomiSupport.GetWsdlName(expected)]
-        return expected(value) if first <= value < end else None
+        return expected(json_value) if first <= json_value < end else None
     return None
 
 
-def _of_text(value: str, expected: Any) -> Any:
+def _of_text(json_value: str, expected: Any) -> Any:
     if expected is datetime:
-        return _moment(value)
+        return _moment(json_value)
     if expected is VmomiSupport.binary:
-        return _binary(value)
+        return _binary(json_value)
     if expected is type:
-        return _type(value)
+        return _type(json_value)
     if expected is VmomiSupport.ManagedMethod:
-        return _method(value)
+        return _method(json_value)
     if issubclass(expected, VmomiSupport.Enum):
-        return getattr(expected, value) if value in expected.values else None
-    return expected(value) if issubclass(expected, str) else None
+        return getattr(expected, json_value) if json_value in expected.values else None
+    return expected(json_value) if issubclass(expected, str) else None
 
 
 def _method(name: str) -> Any:
@@ -190,10 +190,10 @@ def _binary(text: str) -> Any:
         return None
 
 
-def _fields(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
+def _fields(json_value: object) -> Mapping[str, Any]:
+    if not isinstance(json_value, dict):
         raise Unreadable("a JSON object is expected")
-    return value
+    return json_value
 
 
 def _type(name: object) -> Any:
@@ -215,6 +215,6 @@ def _known_type(name: str) -> Any:
     return None
 
 
-def _abbreviate(value: object) -> str:
-    text = repr(value)
+def _abbreviate(json_value: object) -> str:
+    text = repr(json_value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -91,10 +91,10 @@ def test_on_this_machine_the_mode_is_ones_own(rest: str) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        (f"mysql://u:{SECRET}@db/j", "none of a PostgreSQL database"),
-        (f"postgresql://u:{SECRET}@db", "none of a PostgreSQL database"),
-        (f"postgresql://u:{SECRET}@db1:5432,db2:{SECRET}/j", "none of a PostgreSQL database"),
-        (f"postgresql://u:a@{SECRET}@db1:5432,db2:5432/j", "none of a PostgreSQL database"),
+        (f"mysql://u:{SECRET}@db/j", "not the URL of a PostgreSQL database"),
+        (f"postgresql://u:{SECRET}@db", "not the URL of a PostgreSQL database"),
+        (f"postgresql://u:{SECRET}@db1:5432,db2:{SECRET}/j", "not the URL of a PostgreSQL database"),
+        (f"postgresql://u:a@{SECRET}@db1:5432,db2:5432/j", "not the URL of a PostgreSQL database"),
         ("postgresql://db1:5432,db2:5432/j?host=db3", "cannot be read"),
         (f"postgresql://u:a@{SECRET}@db/j", "more than one @"),
         (f"postgresql://u:a@db/{SECRET}@db/j", "more than one @"),
@@ -180,7 +180,7 @@ def test_a_directory_of_sockets_in_the_place_of_the_host_is_what_the_driver_is_t
     assert (told["host"], told["port"], told["user"], told["password"]) == ("/run/pg", "5433", "u", SECRET)
     assert told["application_name"] == "x"
     for wrong in ("%2Frun%00", "%ff", "db%0Aname"):
-        with pytest.raises(UsageError, match="none of a PostgreSQL database"):
+        with pytest.raises(UsageError, match="not the URL of a PostgreSQL database"):
             parsed(f"postgresql://u@{wrong}/j")
 
 

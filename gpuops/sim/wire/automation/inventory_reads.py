@@ -126,10 +126,10 @@ class InventoryReads:
             (filters[name].value, value) for name, value in requested_filters.items() if value not in (None, [])
         ]
         entities = [
-            obj
-            for obj in self._listed_entities(service)
-            if all(_matches(value_of(obj), value) for value_of, value in active_filters)
-            and self._world.authority.may(user, obj, "System.View")
+            managed_object
+            for managed_object in self._listed_entities(service)
+            if all(_matches(value_of(managed_object), value) for value_of, value in active_filters)
+            and self._world.authority.may(user, managed_object, "System.View")
         ]
         if len(entities) > service.limit:
             raise VapiFault(
@@ -137,12 +137,19 @@ class InventoryReads:
                 f"Too many {service.noun.lower()}s. Add more filter criteria to reduce the number.",
                 message_id=f"com.vmware.api.vcenter.{service.path}.too_many_matches",
             )
-        return [Struct(f"{service.name}.summary", {service.key: obj.moid, **service.summary(obj)}) for obj in entities]
+        return [
+            Struct(f"{service.name}.summary", {service.key: managed_object.moid, **service.summary(managed_object)})
+            for managed_object in entities
+        ]
 
     def one(self, service: InventoryService, identity: str, user: str) -> ManagedObject:
         """The object of that identifier. Raises VapiFault of kind not_found or unauthorized."""
-        obj = self._world.find(identity)
-        if obj is None or not is_kind_of(obj.wsdl_name, service.type) or not _is_listed(obj):
+        managed_object = self._world.find(identity)
+        if (
+            managed_object is None
+            or not is_kind_of(managed_object.wsdl_name, service.type)
+            or not _is_listed(managed_object)
+        ):
             instance = self._world.find("ServiceInstance")
             text = f"{identity}:{getattr(instance, 'instance_uuid', '')}"
             raise VapiFault(
@@ -151,17 +158,17 @@ class InventoryReads:
                 message_id=f"com.vmware.api.vcenter.{service.path}.not_found",
                 args=(text,),
             )
-        if not self._world.authority.may(user, obj, "System.Read"):
+        if not self._world.authority.may(user, managed_object, "System.Read"):
             raise VapiFault("unauthorized", f"You have no permission to read {identity}.", args=(identity,))
-        return obj
+        return managed_object
 
     def _listed_entities(self, service: InventoryService) -> Iterator[ManagedObject]:
         return filter(_is_listed, self._world.by_type(service.type))
 
 
-def _is_listed(obj: ManagedObject) -> bool:
+def _is_listed(managed_object: ManagedObject) -> bool:
     """Whether the services know of it: not of a VM that is a template (vmware.vmware_rest issue 165, govmomi 3693)."""
-    return obj.wsdl_name != "VirtualMachine" or not obj.read("config.template")
+    return managed_object.wsdl_name != "VirtualMachine" or not managed_object.read("config.template")
 
 
 def _matches(value: object, filter_value: object) -> bool:
@@ -171,63 +178,65 @@ def _matches(value: object, filter_value: object) -> bool:
 # --- what filters compare, and what is shown ----------------------------------------------------------------------
 
 
-def _name(obj: ManagedObject) -> str:
-    return obj.display_name
+def _name(managed_object: ManagedObject) -> str:
+    return managed_object.display_name
 
 
-def _parent(obj: ManagedObject) -> str | None:
+def _parent(managed_object: ManagedObject) -> str | None:
     """What directly contains it: objects in folders below do not match (vsphere-automation-sdk-python issue 87)."""
-    above = obj.above()
+    above = managed_object.above()
     return above.moid if above is not None else None
 
 
 def _nearest(kind: str) -> Value:
     """The object of a type that contains it, at whatever depth."""
 
-    def find(obj: ManagedObject) -> str | None:
-        return next((ancestor.moid for ancestor in ancestors(obj) if is_kind_of(ancestor.wsdl_name, kind)), None)
+    def find(managed_object: ManagedObject) -> str | None:
+        return next(
+            (ancestor.moid for ancestor in ancestors(managed_object) if is_kind_of(ancestor.wsdl_name, kind)), None
+        )
 
     return find
 
 
-def _vm_host(obj: ManagedObject) -> str | None:
-    host = next(iter(obj.linked("runtime.host")), None)
+def _vm_host(managed_object: ManagedObject) -> str | None:
+    host = next(iter(managed_object.linked("runtime.host")), None)
     return host.moid if host is not None else None
 
 
-def _vm_cluster(obj: ManagedObject) -> object:
-    host = next(iter(obj.linked("runtime.host")), None)
+def _vm_cluster(managed_object: ManagedObject) -> object:
+    host = next(iter(managed_object.linked("runtime.host")), None)
     return _cluster(host) if host is not None else None
 
 
-def _vm_pool(obj: ManagedObject) -> str | None:
-    pool = next(iter(obj.linked("resourcePool")), None)
+def _vm_pool(managed_object: ManagedObject) -> str | None:
+    pool = next(iter(managed_object.linked("resourcePool")), None)
     return pool.moid if pool is not None else None
 
 
-def _pool_host(obj: ManagedObject) -> str | None:
+def _pool_host(managed_object: ManagedObject) -> str | None:
     """The host whose pool it is, where that is in no cluster."""
-    owner = next(iter(obj.linked("owner")), None)
+    owner = next(iter(managed_object.linked("owner")), None)
     if owner is None or owner.wsdl_name == "ClusterComputeResource":
         return None
     return next((host.moid for host in owner.linked("host")), None)
 
 
-def _connection(obj: ManagedObject) -> str:
-    return _CONNECTIONS[str(obj.read("runtime.connectionState"))]
+def _connection(managed_object: ManagedObject) -> str:
+    return _CONNECTIONS[str(managed_object.read("runtime.connectionState"))]
 
 
-def _folder_type(obj: ManagedObject) -> str:
-    type_names = (kind._wsdlName for kind in obj.read("childType"))
+def _folder_type(managed_object: ManagedObject) -> str:
+    type_names = (kind._wsdlName for kind in managed_object.read("childType"))
     return next(_FOLDER_TYPES[name] for name in type_names if name in _FOLDER_TYPES)
 
 
-def _network_type(obj: ManagedObject) -> str:
-    return _NETWORK_TYPES[obj.wsdl_name]
+def _network_type(managed_object: ManagedObject) -> str:
+    return _NETWORK_TYPES[managed_object.wsdl_name]
 
 
-def _datastore_type(obj: ManagedObject) -> str:
-    return str(obj.read("summary").type).upper()
+def _datastore_type(managed_object: ManagedObject) -> str:
+    return str(managed_object.read("summary").type).upper()
 
 
 _datacenter: Final = _nearest("Datacenter")
@@ -239,55 +248,55 @@ _DIRECTLY_IN: Final = _Filter(_TEXTS, _parent)
 _IN_DATACENTERS: Final = _Filter(_TEXTS, _datacenter)
 
 
-def _host_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    state = _connection(obj)
-    power = _HOST_POWER.get(str(obj.read("runtime").powerState)) if state == "CONNECTED" else None
-    return {"name": _name(obj), "connection_state": state, "power_state": OptionalValue(power)}
+def _host_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
+    state = _connection(managed_object)
+    power = _HOST_POWER.get(str(managed_object.read("runtime").powerState)) if state == "CONNECTED" else None
+    return {"name": _name(managed_object), "connection_state": state, "power_state": OptionalValue(power)}
 
 
-def _cluster_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    return fields_of("cluster.summary", obj.read("configurationEx"), name=_name(obj))
+def _cluster_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
+    return fields_of("cluster.summary", managed_object.read("configurationEx"), name=_name(managed_object))
 
 
-def _cluster_details(obj: ManagedObject) -> Struct:
-    pool = obj.linked("resourcePool")[0].moid
-    return Struct(f"{VCENTER}.cluster.info", {"name": _name(obj), "resource_pool": pool})
+def _cluster_details(managed_object: ManagedObject) -> Struct:
+    pool = managed_object.linked("resourcePool")[0].moid
+    return Struct(f"{VCENTER}.cluster.info", {"name": _name(managed_object), "resource_pool": pool})
 
 
-def _datastore_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    return fields_of("datastore.summary", obj.read("summary"))
+def _datastore_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
+    return fields_of("datastore.summary", managed_object.read("summary"))
 
 
-def _datastore_details(obj: ManagedObject) -> Struct:
-    thin = bool(obj.read("capability").perFileThinProvisioningSupported)
-    return structure_of("datastore.info", obj.read("summary"), thin_provisioning_supported=thin)
+def _datastore_details(managed_object: ManagedObject) -> Struct:
+    thin = bool(managed_object.read("capability").perFileThinProvisioningSupported)
+    return structure_of("datastore.info", managed_object.read("summary"), thin_provisioning_supported=thin)
 
 
-def _name_of(obj: ManagedObject) -> Mapping[str, Any]:
-    return {"name": _name(obj)}
+def _name_of(managed_object: ManagedObject) -> Mapping[str, Any]:
+    return {"name": _name(managed_object)}
 
 
-def _datacenter_details(obj: ManagedObject) -> Struct:
+def _datacenter_details(managed_object: ManagedObject) -> Struct:
     kinds = ("datastore", "host", "network", "vm")
-    folders = {f"{kind}_folder": obj.linked(f"{kind}Folder")[0].moid for kind in kinds}
-    return Struct(f"{VCENTER}.datacenter.info", {"name": _name(obj), **folders})
+    folders = {f"{kind}_folder": managed_object.linked(f"{kind}Folder")[0].moid for kind in kinds}
+    return Struct(f"{VCENTER}.datacenter.info", {"name": _name(managed_object), **folders})
 
 
-def _folder_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    return {"name": _name(obj), "type": _folder_type(obj)}
+def _folder_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
+    return {"name": _name(managed_object), "type": _folder_type(managed_object)}
 
 
-def _network_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    return {"name": _name(obj), "type": _network_type(obj)}
+def _network_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
+    return {"name": _name(managed_object), "type": _network_type(managed_object)}
 
 
-def _pool_details(obj: ManagedObject) -> Struct:
-    config = obj.read("config")
+def _pool_details(managed_object: ManagedObject) -> Struct:
+    config = managed_object.read("config")
     return structure_of(
         "resource_pool.info",
         None,
-        name=_name(obj),
-        resource_pools=[pool.moid for pool in obj.linked("resourcePool")],
+        name=_name(managed_object),
+        resource_pools=[pool.moid for pool in managed_object.linked("resourcePool")],
         cpu_allocation=_allocation(config.cpuAllocation),
         memory_allocation=_allocation(config.memoryAllocation),
     )

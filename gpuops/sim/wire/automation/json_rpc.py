@@ -52,44 +52,46 @@ def _invoke(services: VapiServices, service: str, operation: str, parameters: di
     return services.invoke(_text(security.get("sessionId")), service, operation, _plain(parameters.get("input")))
 
 
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _dict(vapi_value: object) -> dict[str, Any]:
+    return vapi_value if isinstance(vapi_value, dict) else {}
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _text(vapi_value: object) -> str:
+    return vapi_value if isinstance(vapi_value, str) else ""
 
 
-def _plain(value: Any) -> Any:
+def _plain(vapi_value: Any) -> Any:
     """vAPI's typed JSON as plain JSON: structures and optionals lose their wrappers, sets and maps stay lists."""
-    match value:
+    match vapi_value:
         case {"STRUCTURE": dict(structure)}:
             fields = (field for field in structure.values() if isinstance(field, dict))
             return {name: _plain(field) for named in fields for name, field in named.items()}
         case {"OPTIONAL": inner} | {"SECRET": inner}:
             return _plain(inner)
         case list():
-            return [_plain(element) for element in value]
+            return [_plain(element) for element in vapi_value]
         case _:
-            return value
+            return vapi_value
 
 
-def _typed_json(value: Any) -> Any:
-    match value:
+def _typed_json(vapi_value: Any) -> Any:
+    match vapi_value:
         case Struct():
-            return {"STRUCTURE": {value.name: {name: _typed_json(field) for name, field in value.fields.items()}}}
+            return {
+                "STRUCTURE": {vapi_value.name: {name: _typed_json(field) for name, field in vapi_value.fields.items()}}
+            }
         case OptionalValue(inner):
             return {"OPTIONAL": _typed_json(inner)}
         case VapiFault():
-            return _typed_error(value)
+            return _typed_error(vapi_value)
         case MapValue(entries):
             return [
                 _typed_json(Struct("map-entry", {"key": key, "value": map_value})) for key, map_value in entries.items()
             ]
         case list():
-            return [_typed_json(element) for element in value]
+            return [_typed_json(element) for element in vapi_value]
         case _:
-            return value
+            return vapi_value
 
 
 def _typed_error(fault: VapiFault) -> Any:

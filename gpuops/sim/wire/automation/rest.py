@@ -53,18 +53,18 @@ def answer(
     url = urlsplit(target)
     old = url.path.startswith(_OLD)
     try:
-        value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
+        vapi_value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
     except VapiFault as fault:
         error_json = _error(fault, old=old)
         document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": error_json} if old else error_json
         return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
     if old:
-        return 200, json.dumps({"value": _plain_json(value, old=True)}).encode()
-    if value is None:
+        return 200, json.dumps({"value": _plain_json(vapi_value, old=True)}).encode()
+    if vapi_value is None:
         return 204, b""
-    is_created = verb == "POST" and isinstance(value, str)
+    is_created = verb == "POST" and isinstance(vapi_value, str)
     begun = is_created and parse_qs(url.query).get(_AS_TASK) == ["true"]
-    return 202 if begun else 201 if is_created else 200, json.dumps(_plain_json(value, old=False)).encode()
+    return 202 if begun else 201 if is_created else 200, json.dumps(_plain_json(vapi_value, old=False)).encode()
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
@@ -180,30 +180,30 @@ def _content(body: bytes) -> object:
         raise VapiFault("invalid_request", "The body of the request is not valid JSON.") from None
 
 
-def _plain_json(value: Any, *, old: bool) -> Any:
+def _plain_json(vapi_value: Any, *, old: bool) -> Any:
     """The value as plain JSON: what is unset is left out, a map is a list of keys and values under /rest."""
-    match value:
+    match vapi_value:
         case Struct():
             fields = (
-                (name, _plain_json(field, old=old)) for name, field in value.fields.items() if not _is_unset(field)
+                (name, _plain_json(field, old=old)) for name, field in vapi_value.fields.items() if not _is_unset(field)
             )
             return dict(fields)
         case OptionalValue(inner):
             return _plain_json(inner, old=old)
         case VapiFault():
-            return _error(value, old=old)
+            return _error(vapi_value, old=old)
         case MapValue(entries):
             plain = {key: _plain_json(map_value, old=old) for key, map_value in entries.items()}
             return [{"key": key, "value": map_value} for key, map_value in plain.items()] if old else plain
         case list():
-            return [_plain_json(element, old=old) for element in value]
+            return [_plain_json(element, old=old) for element in vapi_value]
         case _:
-            return value
+            return vapi_value
 
 
 def _error(fault: VapiFault, *, old: bool) -> dict[str, Any]:
     return {"error_type": fault.kind.upper(), "messages": [_plain_json(fault.message(), old=old)]}
 
 
-def _is_unset(value: object) -> bool:
-    return isinstance(value, OptionalValue) and value.value is None
+def _is_unset(vapi_value: object) -> bool:
+    return isinstance(vapi_value, OptionalValue) and vapi_value.value is None
