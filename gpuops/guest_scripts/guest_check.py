@@ -20,7 +20,6 @@ LONGEST_CMD: Final = 8191
 """Characters of a command line of cmd.exe (Microsoft, command line string limitation)."""
 _POWERSHELL: Final = r"C:\Windows\System32\WindowsPowerShell\v1.0\powershell.exe"
 _CMD: Final = r"C:\Windows\System32\cmd.exe"
-_TO_FILE: Final = f'umask 077; set -C; path=$1; text=$2; shift 2; {SHELL} -c "$text" check_guest "$@" > "$path"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ def to_file(system: GuestSystem, frameworks: Sequence[str], path: str) -> GuestC
     """Return the call that writes the answer to a new file, which other users cannot read. It fails if the file
     exists."""
     if system is GuestSystem.LINUX:
-        words = ["-c", _TO_FILE, "gpuops", path, script_text("check_guest.sh"), *frameworks]
-        return GuestCall(SHELL, shlex.join(words))
+        check = shlex.join((SHELL, "-c", script_text("check_guest.sh"), "check_guest", *frameworks))
+        return GuestCall(SHELL, shlex.join(("-c", f"umask 077; set -C; {check} > {path}")))
     return GuestCall(_CMD, f'/d /c "{_POWERSHELL} {powershell_command("check_guest", frameworks)} > {path}"')
 
 

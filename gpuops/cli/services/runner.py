@@ -57,7 +57,8 @@ def runner_init(
 
     if sql:
         printed = _sql(common)
-        output.show((printed.rstrip("\n") or "-- nothing to do").split("\n"), RunnerInitDocument(sql=printed))
+        lines = printed.rstrip("\n").expandtabs().split("\n")
+        output.show(lines if printed.strip() else "-- nothing to do", RunnerInitDocument(sql=printed))
         return
     url = _url(common)
     created = asyncio.run(_create_tables(url))

@@ -204,7 +204,7 @@ def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
 @pytest.mark.long
 def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: MockerFixture) -> None:
     """Out of memory, too large, or built for another machine: it bounds nothing then."""
-    mocker.patch.object(highs.SolverProgram, "_ran", return_value=False)
+    mocker.patch.object(highs.SolverProgram, "_found_answer", return_value=False)
     asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(20))
     found = at_once(two_hosts(), *asked)
     assert {answer.workload.name for answer in found.placed} == {
