@@ -184,7 +184,7 @@ import os, signal, sys
 from pathlib import Path
 from gpuops.notify.outbox import Outbox
 from tests.notify.test_watch import Told, left_out, run
-Outbox.accepted = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+Outbox.note_acceptance = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 run(Told(Path(sys.argv[1]), sys.argv[2]), left_out("vdi-07"))
 """
 

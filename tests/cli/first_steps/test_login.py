@@ -146,7 +146,7 @@ def test_a_difference_is_shown_and_forgets_what_was_equal(
 @pytest.mark.long
 def test_a_reader_that_fails_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     lab, _ = serve()
-    monkeypatch.setattr(json_pages, "checked", lambda reply: b"<html>")
+    monkeypatch.setattr(json_pages, "check_json_reply", lambda reply: b"<html>")
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, tested.output
     assert "nothing can be read over VI/JSON" in tested.stdout
@@ -178,7 +178,7 @@ def test_a_wrong_password_ends_as_everywhere(serve: Serve, monkeypatch: pytest.M
 def test_a_surprise_on_the_way_is_one_warning(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     lab, _ = serve()
     assert lab.run("login", "test").exit_code == 0
-    monkeypatch.setattr(json_pages, "checked", lambda reply: b"<html>")
+    monkeypatch.setattr(json_pages, "check_json_reply", lambda reply: b"<html>")
     shown = lab.run("inventory")
     assert shown.exit_code == 0
     assert shown.stderr.count("VI/JSON is not used any more, SOAP is:") == 1

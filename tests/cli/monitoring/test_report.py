@@ -89,7 +89,7 @@ def test_page_and_table_are_written_whole_and_kept_private(after_a_night: Lab, t
 def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
     found = document(after_a_night.run("report", "--by", key, "-o", "json"))["showback"]
     assert (found["by"], [each["owner"] for each in found["owners"]]) == (key, [None])
-    assert "nobody" in after_a_night.run("report", "--by", key).stdout
+    assert "no owner" in after_a_night.run("report", "--by", key).stdout
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_night_whose_window_has_closed_is_not_gone_on_with(lab: Lab, tmp_path:
     assert "outside the window" in refused.stdout
     assert "gpuops rotate day brings back what a night took" in refused.stdout
     told = " ".join(lab.run("rotate", "resume", "--help").stdout.split())
-    assert "exit code 3, and `gpuops rotate day` brings back what it took" in told
+    assert "exit code 3. `gpuops rotate day` then returns its desktops" in told
 
 
 @pytest.mark.long

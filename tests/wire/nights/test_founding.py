@@ -171,7 +171,7 @@ def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
         if (fault, method) == ("T2", "AddCustomFieldDef"):
             rotate_init(LEASED, site)
         else:
-            with pytest.raises(PartlyDone, match="does not show yet"):
+            with pytest.raises(PartlyDone, match="does not show everything yet"):
                 rotate_init(LEASED, site)
         with lab.world.lock:
             lab.world.clock.advance(5)
