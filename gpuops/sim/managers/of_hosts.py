@@ -82,6 +82,8 @@ METHODS: Final[Mapping[str, Methods]] = {
     "HostNetworkSystem": {
         "QueryNetworkHint": lambda manager, call, device: _network_hints(manager.host, device),
     },
+    "HostVirtualNicManager": {"QueryNetConfig": lambda manager, call, nicType: _selection(manager.host, nicType)},
+    "HostVsanSystem": {"QueryHostStatus": lambda manager, call: _vsan_status(manager.host)},
 }
 
 
@@ -91,6 +93,21 @@ def _network_hints(host: HostSystem, devices: list[str]) -> list[Any]:
     if unknown := [device for device in devices if device not in names]:
         raise faults.not_found(f"Host {host.name} has no physical adapter {unknown[0]}.")
     return [vim.host.PhysicalNic.NetworkHint(device=device) for device in devices or names]
+
+
+def _selection(host: HostSystem, service: str) -> Any:
+    """Return which VMkernel adapters serve this. Raises InvalidArgument."""
+    for selection in host_network.selections(host.state).netConfig:
+        if selection.nicType == service:
+            return selection
+    raise faults.wrong_argument("nicType")
+
+
+def _vsan_status(host: HostSystem) -> Any:
+    """VsanHostClusterStatus of a host that is in no vSAN cluster."""
+    return vim.vsan.host.ClusterStatus(
+        nodeUuid=host.state.uuid, health="unknown", nodeState=vim.vsan.host.ClusterStatus.State(state="disabled")
+    )
 
 
 def offer(world: World) -> None:

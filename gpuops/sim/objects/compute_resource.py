@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import Methods, Properties, prop
+from gpuops.sim.core.managed_object import Methods, Properties, method, prop
 from gpuops.sim.inventory.entities import ComputeEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
@@ -18,6 +18,7 @@ from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
 
 
@@ -68,11 +69,21 @@ class ClusterComputeResource(ComputeResource):
         "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
             self, call, spec, modify=modify
         ),
+        "GetResourceUsage": lambda self, call: cluster.resource_usage(
+            self.totals(),
+            [host.usage() for host in self.hosts()],
+            [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())],
+        ),
         "AddHost_Task": lambda self, call, spec, asConnected, **_: inventory_change.add_host(
             self, call, spec, connected=asConnected
         ),
         "MoveInto_Task": lambda self, call, host: inventory_change.move_hosts_into(self, call, host),
     }
+
+    @method
+    def ReconfigureCluster_Task(self, call: Call, spec: Any, modify: bool) -> Any:
+        # the older form, which ReconfigureComputeResource_Task took the place of in API 2.5
+        return cluster_change.reconfigure(self, call, spec, modify=modify)
 
 
 def new_cluster(

@@ -37,6 +37,19 @@ def summary(totals: dict[str, Any]) -> Any:
     return default("ClusterComputeResourceSummary", **totals)
 
 
+def resource_usage(totals: dict[str, Any], used: list[tuple[int, int]], datastores: list[Any]) -> Any:
+    """ClusterResourceUsageSummary; `used` are the MHz and MiB of each host."""
+    capacity = sum(store.capacity_mib for store in datastores)
+    return vim.cluster.ResourceUsageSummary(
+        cpuUsedMHz=sum(mhz for mhz, _ in used),
+        cpuCapacityMHz=totals["totalCpu"],
+        memUsedMB=sum(mib for _, mib in used),
+        memCapacityMB=totals["totalMemory"] >> 20,
+        storageUsedMB=capacity - sum(store.free_mib for store in datastores),
+        storageCapacityMB=capacity,
+    )
+
+
 def _drs(drs: DrsState) -> Any:
     return vim.cluster.DrsConfigInfo(
         enabled=drs.enabled,

@@ -107,6 +107,22 @@ def test_full_automation_moves_vms_out_of_maintenance_if_vgpus_may_move(lab: Lab
     assert lab.gpus("esx-01.lab")["0000:d8:00.0"] == ["vdi-03", "vdi-04", "vdi-05", "vdi-07", "vdi-08"]
 
 
+def test_resource_usage_is_what_hosts_and_datastores_have(lab: Lab) -> None:
+    usage, summary = lab.cluster().GetResourceUsage(), lab.cluster().summary
+    assert (usage.cpuCapacityMHz, usage.memCapacityMB << 20) == (summary.totalCpu, summary.totalMemory)
+    shown = [host.summary.quickStats for host in lab.cluster().host]
+    assert usage.cpuUsedMHz == sum(each.overallCpuUsage for each in shown) > 0
+    assert usage.memUsedMB == sum(each.overallMemoryUsage for each in shown) > 0
+    (store,) = lab.cluster().datastore
+    assert usage.storageCapacityMB << 20 == store.summary.capacity
+    assert (usage.storageCapacityMB - usage.storageUsedMB) << 20 == store.summary.freeSpace
+
+
+def test_the_older_reconfiguration_changes_the_same(lab: Lab) -> None:
+    lab.run(lab.cluster().ReconfigureCluster_Task(C.ConfigSpec(drsVmConfigSpec=[override(lab, "vdi-01")]), True))
+    assert [shown.key for shown in lab.cluster().configurationEx.drsVmConfig] == [lab.vm("vdi-01")]
+
+
 @pytest.mark.long
 def test_predictive_drs_is_kept(lab: Lab) -> None:
     reconfigure(lab, proactiveDrsConfig=C.ProactiveDrsConfigInfo(enabled=True))

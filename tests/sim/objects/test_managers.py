@@ -109,6 +109,11 @@ def test_managers_of_a_host_show_what_its_configuration_shows(host: Any) -> None
     assert volume.volume.name == "lab-ds-1"
 
 
+def test_a_host_is_in_no_vsan_cluster(host: Any) -> None:
+    status = host.configManager.vsanSystem.QueryHostStatus()
+    assert (status.uuid, status.nodeUuid, status.nodeState.state) == (None, host.hardware.systemInfo.uuid, "disabled")
+
+
 def test_managers_are_made_when_they_are_asked_for(lab: SimServer) -> None:
     last = list(lab.world.by_type("HostSystem"))[-1]
     assert last.managers == {}
