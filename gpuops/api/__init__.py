@@ -22,7 +22,6 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
 if TYPE_CHECKING:
-    from gpuops.api.comparing import what_if
     from gpuops.api.noticed import (
         change,
         change_abort,
@@ -36,25 +35,13 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
-    from gpuops.api.reporting import fleet_report
     from gpuops.catalog.assumptions import assumptions
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
-    from gpuops.execute.cluster.creating import create as cluster_create
-    from gpuops.execute.cluster.removing import delete as cluster_delete
-    from gpuops.execute.cluster.showing import show as cluster_show
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
-    from gpuops.execute.measurements.current_use import current_use
-    from gpuops.execute.measurements.observing import observe, observe_for_ever
-    from gpuops.execute.measurements.store_reads import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night
     from gpuops.execute.past.overdue_vcenters import overdue_vcenters
-    from gpuops.execute.pool.running import create as pool_create
-    from gpuops.execute.pool.running import give_back as pool_return
-    from gpuops.execute.pool.running import lend as pool_lend
-    from gpuops.execute.pool.running import reclaim as pool_reclaim
-    from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.adopt import adopt as rotate_adopt
     from gpuops.execute.rotation.installed_timers import timers as rotate_timers
@@ -66,6 +53,19 @@ if TYPE_CHECKING:
     from gpuops.execute.rotation.unlock import unlock as rotate_unlock
     from gpuops.execute.rotation.watch import watch_for_ever as rotate_watch
     from gpuops.execute.rotation.watch import watch_once as rotate_watch_look
+    from gpuops.extras.clusters.creating import create as cluster_create
+    from gpuops.extras.clusters.removing import delete as cluster_delete
+    from gpuops.extras.clusters.showing import show as cluster_show
+    from gpuops.extras.lending.running import create as pool_create
+    from gpuops.extras.lending.running import give_back as pool_return
+    from gpuops.extras.lending.running import lend as pool_lend
+    from gpuops.extras.lending.running import reclaim as pool_reclaim
+    from gpuops.extras.lending.running import show as pool_show
+    from gpuops.extras.observe.current_use import current_use
+    from gpuops.extras.observe.observing import observe, observe_for_ever
+    from gpuops.extras.observe.store_reads import stored as stored_measurements
+    from gpuops.extras.sizing.what_if.comparing import what_if
+    from gpuops.extras.web.reporting import fleet_report
 
 __all__ = [
     "Consent",

@@ -140,7 +140,7 @@ def connect_checked(
     broker_login_source = notice_way(where, environ, state_dir, warn) if run else None
     if broker_login_source is None:
         return connect_after_check()
-    from gpuops.notify.watch import connecting
+    from gpuops.extras.notify.watch import connecting
 
     return connecting(broker_login_source, run, connect_after_check)
 
@@ -273,7 +273,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
         from gpuops.execute.site.vgpu_use import HostsVgpuUse
 
         return HostsVgpuUse(shell, say, site.passed_s)
-    from gpuops.execute.measurements.stored_vgpu_use import StoredVgpuUse
+    from gpuops.extras.observe.stored_vgpu_use import StoredVgpuUse
 
     return StoredVgpuUse(*site.measurements_store, say)
 

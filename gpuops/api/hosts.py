@@ -87,8 +87,8 @@ def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
 
 def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
     """Yield what hosts lack for paravirtual RDMA; nothing for a saved inventory, which has no networks."""
-    from gpuops.plan.cluster.prepared import pvrdma_obstacles
     from gpuops.plan.doctor.finding import Finding, Severity
+    from gpuops.plan.hosts.pvrdma import pvrdma_obstacles
 
     for row in pvrdma_obstacles(hosts, site.vcenter.networks()):
         severity = Severity.WARNING if row.passed is False else Severity.NOTE

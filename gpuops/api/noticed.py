@@ -202,7 +202,7 @@ def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent
 
 def notify_test(way: NoticeWay) -> tuple[Receipt, ...]:
     """Send a test notice to each receiver, and return the receipts. Raises UsageError without the extra `notify`."""
-    from gpuops.notify.watch import send_test
+    from gpuops.extras.notify.watch import send_test
 
     return send_test(way)
 
@@ -212,7 +212,7 @@ def notify_flush(way: NoticeWay) -> tuple[Receipt, ...]:
 
     Raises UsageError without the extra `notify`, StateDamaged.
     """
-    from gpuops.notify.watch import flush
+    from gpuops.extras.notify.watch import flush
 
     return flush(way)
 
@@ -222,6 +222,6 @@ def _run_with_notices(
 ) -> Ran:
     if not apply or site.notices is None:
         return run(consent)
-    from gpuops.notify.watch import run_watched
+    from gpuops.extras.notify.watch import run_watched
 
     return run_watched(site.notices, command, consent, run)

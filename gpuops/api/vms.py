@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuops.advise.idle import JudgedVm
-    from gpuops.advise.replay import Replay
-    from gpuops.advise.run_out import RunOut
+    from gpuops.extras.observe.replay import Replay
+    from gpuops.extras.observe.run_out import RunOut
+    from gpuops.extras.sizing.size_request import SizeRequest, SizingAnswer
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
-    from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
     from gpuops.plan.core.plan import Report, Request
     from gpuops.plan.moving.defrag import Defrag, Defragmentation
     from gpuops.plan.queue.place import Place, Placements
@@ -52,7 +52,7 @@ def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Plac
 
 
 def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
-    from gpuops.plan.what_if.fleet import changed_fleet
+    from gpuops.extras.sizing.what_if.fleet import changed_fleet
 
     fleet = changed_fleet((layout,), inventory, catalog, None, 1)
     request.check_profiles(fleet.inventory, catalog)
@@ -100,7 +100,7 @@ def idle_replay(
     The desktops of a pool are those that vCenter shows now. Raises UsageError for an unknown pool, for a policy that
     cannot be replayed, and if nothing was measured; StateDamaged.
     """
-    from gpuops.execute.measurements.replaying import replay
+    from gpuops.extras.observe.replaying import replay
 
     _refuse_unknown_pool(policy, pool)
     if policy.needs_tags:
@@ -209,7 +209,7 @@ def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site
 
     Raises UsageError for an unknown profile, StateDamaged.
     """
-    from gpuops.execute.measurements.running_out import run_outs
+    from gpuops.extras.observe.running_out import run_outs
 
     free = capacity(request, inventory, site)
     fitting = {name: fit.slots for name, fit in free.now.fits.items()}
@@ -230,8 +230,8 @@ def size(
     Raises UsageError for VMs that are not named, do not exist or have no history; ProfileUnknown, and Refused for a
     profile that no host offers; VmNotFound, VmAmbiguous, StateDamaged.
     """
-    from gpuops.execute.measurements.busy_shares import busy_history
-    from gpuops.plan.capacity.sizing import size_history, sizing_pool
+    from gpuops.extras.sizing.busy_shares import busy_history
+    from gpuops.extras.sizing.size_request import size_history, sizing_pool
 
     _refuse_unknown_pool(policy, pool)
     if request.tag is not None or (policy is not None and policy.needs_tags):

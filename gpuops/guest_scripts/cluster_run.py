@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuops.errors import ProtocolError
+from gpuops.extras.clusters.launch import MARK, Launch
 from gpuops.guest_scripts.commands import shell_command
-from gpuops.plan.cluster_run.launch import MARK, Launch
 
 PART: Final = 256 * 1024
 """Bytes of output that are fetched at once."""

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuops.errors import ProtocolError, UsageError
+from gpuops.extras.jobs.job import ContainerRuntime
 from gpuops.guest_scripts.commands import home_directory, script_text, shell_command
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
-from gpuops.model.workloads.job import ContainerRuntime
 
 DIRECTORY: Final = ".gpuops-jobs"
 PREFIX: Final = "gpuops-job-"

@@ -11,9 +11,9 @@ from ipaddress import ip_address
 from typing import Final
 
 from gpuops.errors import Refused, StepFailed
+from gpuops.extras.lending.lease_book import LentShare
+from gpuops.extras.lending.remote_gpu import RemoteProgram
 from gpuops.guest_scripts.commands import shell_command
-from gpuops.model.workloads.lease_book import LentShare
-from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.plan.core.guest_address import unicast_address
 
 PREFIX: Final = "gpuops-pool-"

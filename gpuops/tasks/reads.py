@@ -150,9 +150,9 @@ def gpu_sizing_info(
     Raises UsageError, PolicyError, Refused, VmNotFound, VmAmbiguous.
     """
     from gpuops.api import size
-    from gpuops.api.sizing import size_stated
-    from gpuops.plan.capacity.sizing import SizeRequest
-    from gpuops.report.advice.sizing import sizing_document
+    from gpuops.extras.sizing.size_request import SizeRequest
+    from gpuops.extras.sizing.stated_size import size_stated
+    from gpuops.extras.sizing.view import sizing_document
 
     request = request_of(SizeRequest, options)
     of_history = {"--policy": policy, "--pool": pool, "--since": since}
@@ -174,8 +174,8 @@ def gpu_diagnosis_info(
     site: Site, vm: str | None = None, host: str | None = None, since: str | None = None
 ) -> Document:
     """Return which component slows VMs down, by stored measurements. Raises UsageError, VmNotFound, HostNotFound."""
-    from gpuops.api.diagnosing import diagnose
-    from gpuops.report.monitoring.diagnosis import diagnosed_document
+    from gpuops.extras.diagnosis.diagnosing import diagnose
+    from gpuops.extras.diagnosis.view import diagnosed_document
 
     inventory = site.vcenter.inventory()
     begin = parse_since("--since", since, inventory.taken_at) if since is not None else None

@@ -12,18 +12,18 @@ from typing import Any, Final
 import pytest
 from typer.testing import Result
 
-from gpuops.advise.diagnosis.learning import TrainingOutcome
-from gpuops.advise.diagnosis.model import ForestSettings
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchResult
+from gpuops.extras.clusters.launch import LaunchPlan
+from gpuops.extras.clusters.run_view import ClusterBenchDocument, run_document
+from gpuops.extras.diagnosis.learning import TrainingOutcome
+from gpuops.extras.diagnosis.model import ForestSettings
+from gpuops.extras.diagnosis.view import DiagnoseTrainDocument
+from gpuops.extras.fleet.runner_view import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchResult
-from gpuops.plan.cluster_run.launch import LaunchPlan
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import AnyDocument, kind_of
 from gpuops.report.hosts.given_up import abandonment_document
-from gpuops.report.monitoring.diagnosis import DiagnoseTrainDocument
-from gpuops.report.services.runner import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
-from gpuops.report.workloads.cluster_run import ClusterBenchDocument, run_document
 from tests.document_schemas import misfits
 
 NOW: Final = datetime(2026, 11, 28, 22, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions
+from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope

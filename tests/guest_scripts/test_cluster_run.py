@@ -7,10 +7,10 @@ import subprocess
 import time
 from pathlib import Path
 
+from gpuops.extras.clusters.cluster_run import Launcher
+from gpuops.extras.clusters.launch import Launch
 from gpuops.guest_scripts.cluster_run import step_command
 from gpuops.model.workloads.cluster import Member
-from gpuops.model.workloads.cluster_run import Launcher
-from gpuops.plan.cluster_run.launch import Launch
 
 MEMBER = Member("vm-1", "train-00", "esx-01", 1, "10.1.2.11", None)
 LAUNCH = Launch("train", "r1", Launcher.MPIRUN, (MEMBER,), 1, (1,), ("true",), {})

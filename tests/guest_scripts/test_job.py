@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.errors import ProtocolError, UsageError
+from gpuops.extras.jobs.job import ContainerRuntime
 from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
-from gpuops.model.workloads.job import ContainerRuntime
 
 STAND_IN: Final = """#!/bin/sh
 case "$1" in

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.cli.options import HostShellOptions, Shell
+from gpuops.console.options import HostShellOptions, Shell
 from gpuops.errors import UsageError
 from gpuops.hostshell.gpu_details import DETAILS
 from gpuops.hostshell.nvidia_smi import QUERY

@@ -20,12 +20,12 @@ import pytest
 
 from gpuops.clock import passed_s
 from gpuops.errors import NotConnected
+from gpuops.extras.web.http.access import Access
+from gpuops.extras.web.http.current import Current
+from gpuops.extras.web.http.following import FleetRead, Following
+from gpuops.extras.web.http.server import WebServer, serving
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
-from gpuops.web.access import Access
-from gpuops.web.current import Current
-from gpuops.web.following import FleetRead, Following
-from gpuops.web.server import WebServer, serving
 from tests.cli.conftest import clean
 from tests.report.page.conftest import Reported, reported
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gpuops.extras.web.http import application
+from gpuops.extras.web.http.access import Access, PasswordLogin, ProxyLogin
 from gpuops.model.vcenter.target import Secret
-from gpuops.web import application
-from gpuops.web.access import Access, PasswordLogin, ProxyLogin
 from tests.web.conftest import Serve, Served, events, until
 
 pytestmark = pytest.mark.long
@@ -185,7 +185,7 @@ def test_a_document_that_cannot_be_made_is_said_and_ends_nothing(
     def broken(*told: Any) -> str:
         raise RuntimeError("no such template")
 
-    monkeypatch.setattr("gpuops.web.following.served_page", broken)
+    monkeypatch.setattr("gpuops.extras.web.http.following.served_page", broken)
     assert served.get("/").status_code == 500
     assert served.said == ["'/' was not answered: RuntimeError: no such template"]
     assert served.get("/healthz").status_code == 200

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gpuops.clock import passed_s
+from gpuops.extras.web.http import connection
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.web import connection
 from tests.web.conftest import Serve, Served, received, service, until
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from gpuops.cli import output
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
-from gpuops.cli.options import Format
+from gpuops.console import output
+from gpuops.console.options import Format
 from gpuops.errors import UsageError
 
 _TEMPLATES: Final = {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import Format
+from gpuops.console import output
+from gpuops.console.options import Format
 from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
 from gpuops.files.private_file import write_new, write_private
 
@@ -73,10 +73,10 @@ class _Answers:
     def site(self, username: str, password: str) -> Iterator[Site]:
         """Log in with the settings that `_write` will store. Raises NotConnected or a subclass."""
         from gpuops.api import connect_checked
-        from gpuops.cli.opening import warn
         from gpuops.config.vcenter.layers import Flags
         from gpuops.config.vcenter.sources import resolve
         from gpuops.config.vcenter.targets import parsed_configuration
+        from gpuops.console.opening import warn
         from gpuops.model.vcenter.target import Secret
 
         with TemporaryDirectory(prefix="gpuops-setup-") as folder:
@@ -162,7 +162,7 @@ def _agrees(question: str) -> bool:
 
 
 def _ask_password(question: str) -> str:
-    from gpuops.cli.opening import ask_secret
+    from gpuops.console.opening import ask_secret
 
     try:
         password = ask_secret(f"{question}: ")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion, output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import Format
+from gpuops.cli import completion
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import Format
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
 from gpuops.errors import UsageError
 from gpuops.files.file import is_missing, read_bytes, read_text
 from gpuops.files.private_file import write_private

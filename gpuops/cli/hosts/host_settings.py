@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
-from gpuops.cli.spread import Fixed, reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
+from gpuops.console.spread import Fixed, reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
@@ -43,7 +43,7 @@ def scheduler_show(common: CommonOptions, scope: Scope) -> None:
       gpuops scheduler show --host 'esx-0*' --vcenter sim:lab
     """
     from gpuops.api import scheduler_show
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.console.opening import open_site, remember
     from gpuops.report.hosts.host_settings import SchedulerShowDocument, scheduler_text
 
     with open_site(common) as site:
@@ -91,7 +91,7 @@ def mode_show(common: CommonOptions, scope: Scope) -> None:
       gpuops mode show --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.api import mode_show
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.console.opening import open_site, remember
     from gpuops.report.hosts.host_settings import mode_document, mode_text
 
     with open_site(common) as site:
@@ -184,7 +184,7 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
       gpuops mig show --host esx-01.lab --vcenter sim:lab
     """
     from gpuops.api import mig_show
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.report.hosts.host_settings import mig_document, mig_text
 
     with open_site(common) as site:
@@ -253,7 +253,7 @@ def mig_check(
     from gpuops.advise.gpu_layouts import judge_layout
     from gpuops.catalog import load
     from gpuops.config.layout_file import find_layout, load_layouts
-    from gpuops.plan.what_if.gpu_models import board_meant
+    from gpuops.plan.capacity.gpu_models import board_meant
     from gpuops.report.hosts.gpu_layouts import layouts_document, layouts_exit_code, layouts_text
 
     if format is not None:
@@ -296,8 +296,8 @@ def set_on_hosts(
         _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)
         return
     from gpuops.api import configure
-    from gpuops.cli.opening import open_site, remember
-    from gpuops.cli.running import show_brief
+    from gpuops.console.opening import open_site, remember
+    from gpuops.console.running import show_brief
     from gpuops.report.brief import run_line
     from gpuops.report.hosts.host_plan import host_report_document, host_report_text
 
@@ -325,7 +325,7 @@ def _roll(
 ) -> None:
     from gpuops.api import change
     from gpuops.cli.hosts.change import ChangeProgress, confirm_reboots, show
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.console.opening import open_site, remember
 
     verb = kind.replace("-", " ")
     with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as progress:

@@ -6,16 +6,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 
-from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, with_jobs
-from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.rotation.required import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.jobs.night_jobs import by_owners_of_jobs, with_jobs
+from gpuops.extras.observe.demand import in_use
+from gpuops.extras.observe.forecast import Forecast, forecast
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_to_take

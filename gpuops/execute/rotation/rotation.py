@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
-from gpuops.execute.jobs.night_jobs import with_jobs
-from gpuops.execute.jobs.nightly import stop_and_report
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
@@ -31,6 +29,8 @@ from gpuops.execute.runs.nights import (
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
 from gpuops.execute.site.vcenter_wait import VcenterWait
+from gpuops.extras.jobs.night_jobs import with_jobs
+from gpuops.extras.jobs.nightly import stop_and_report
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Report

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.advise.forecast import SLOT, Forecast, forecast
 from gpuops.errors import StateDamaged
-from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.site import Site
+from gpuops.extras.observe.demand import in_use
+from gpuops.extras.observe.forecast import SLOT, Forecast, forecast
 from gpuops.model.nights.rotation import Policy
 
 EVERY_S: Final = 3600.0

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from gpuops.extras.jobs.job import GuestPath
 from gpuops.model.file_keys import Key, Mistaken, Reads, Text
-from gpuops.model.workloads.job import GuestPath
 
 _WILD: Final = frozenset("*?[")
 _Number = Annotated[int, Meta(ge=0, le=100_000)]

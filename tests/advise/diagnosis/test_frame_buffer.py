@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuops.advise.diagnosis.answer import scores
-from gpuops.execute.measurements.diagnoses import shipped_model
-from gpuops.model.measurements.case import CaseFacts, DiagnosisCase
-from gpuops.model.measurements.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase
+from gpuops.extras.diagnosis.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.diagnoses import shipped_model
 from tests.bench.advice.diagnosis_fleets import Way, fleet_cases
 
 FRAME_BUFFER = COMPONENTS.index(Component.FRAME_BUFFER)

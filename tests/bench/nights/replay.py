@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.observe.store import Measurements
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import GPU_USE
 from gpuops.model.nights.rotation import IdleRule

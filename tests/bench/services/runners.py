@@ -25,11 +25,11 @@ import yaml
 
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
+from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.procrastinate_queue import ProcrastinateQueue
+from gpuops.extras.fleet.runner.service import Service
+from gpuops.extras.fleet.runner.site_policy import SitePolicy
 from gpuops.model.nights.runners import PolicyTurn
-from gpuops.runner.children import Children
-from gpuops.runner.procrastinate_queue import ProcrastinateQueue
-from gpuops.runner.service import Service
-from gpuops.runner.site_policy import SitePolicy
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.execute.journal.postgres import Server, binaries, running_server

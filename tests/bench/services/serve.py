@@ -20,16 +20,16 @@ from typing import Final
 
 import httpx
 
-from gpuops.cli.services.serve_reads import ServedFleet, ServedMetrics
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
+from gpuops.extras.web.http.access import Access
+from gpuops.extras.web.http.following import LONGEST_S, SLICE_S, Following
+from gpuops.extras.web.http.server import WebServer, serving
+from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.vsphere.connection import Connection
-from gpuops.web.access import Access
-from gpuops.web.following import LONGEST_S, SLICE_S, Following
-from gpuops.web.server import WebServer, serving
 from tests.bench.nights.watch import FLEET, target_at
 from tests.bench.simulator.simulators import our_simulator
 from tests.bench.verdict import Figure, Result

@@ -17,8 +17,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import Result
 
-from gpuops.cli import output
 from gpuops.cli.app import app
+from gpuops.console import output
 
 Gpuops = Callable[..., Result]
 MANUAL = Path(__file__).resolve().parents[3] / "gpuops" / "manual"

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, RebootOptions
+from gpuops.console.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.scenario.build import build

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, RebootOptions
+from gpuops.console.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from tests.cli.conftest import Lab
 

@@ -10,8 +10,9 @@ import pytest
 
 from gpuops import api
 from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
-from gpuops.cli.services import SERVICE_THRESHOLDS, metrics_page
-from gpuops.web import following
+from gpuops.console.services import SERVICE_THRESHOLDS
+from gpuops.extras.web import metrics_page
+from gpuops.extras.web.http import following
 from tests.cli.conftest import Lab
 
 SERVICES = {

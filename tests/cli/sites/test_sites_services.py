@@ -17,10 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.cli.services.metrics_page import SitePages
-from gpuops.cli.sites.services import SiteAway, SiteProcess
 from gpuops.clock import passed_s
-from gpuops.report.services.metrics import MetricsWriter
+from gpuops.extras.fleet.sites.services import SiteAway, SiteProcess
+from gpuops.extras.web.metrics_page import SitePages
+from gpuops.extras.web.metrics_view import MetricsWriter
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import _timeless, configured, dead, hanging, served
 from tests.document_schemas import misfits

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuops.extras.clusters.prerequisites import Prerequisite
+from gpuops.extras.clusters.refusals import HostRoom, no_room, refused_once
 from gpuops.model.vcenter.host import Host
 from gpuops.model.workloads.cluster import ClusterWish
-from gpuops.plan.cluster.prerequisites import Prerequisite
-from gpuops.plan.cluster.refusals import HostRoom, no_room, refused_once
 from gpuops.plan.core.plan import Rejection
 
 WISH = ClusterWish("train", "golden", 9, 1, profile="a40-48c")

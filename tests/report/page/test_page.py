@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from gpuops.advise.showback import showback
+from gpuops.extras.web.page.focus_csv import FOCUS_COLUMNS, focus_csv
+from gpuops.extras.web.page.html import findings_together, page
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
-from gpuops.report.page.focus_csv import FOCUS_COLUMNS, focus_csv
-from gpuops.report.page.html import findings_together, page
 from tests.report.page.conftest import Reported
 
 HOSTILE = (

@@ -12,13 +12,13 @@ import pytest
 
 from gpuops import clock
 from gpuops.api import Site
-from gpuops.api.cluster_runs import cluster_run
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StepFailed
-from gpuops.execute.cluster_run.guests import NotEntered
+from gpuops.extras.clusters.cluster_run import RunWish
+from gpuops.extras.clusters.cluster_runs import cluster_run
+from gpuops.extras.clusters.guests import NotEntered
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.cluster_run import RunWish
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.inventory.entities import VmEntity

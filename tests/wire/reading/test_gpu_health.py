@@ -17,6 +17,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.requests_file import request_of
 from gpuops.errors import Refused
 from gpuops.execute.site.host_shell import ASK_AGAIN_S, HostsHealth
+from gpuops.extras.sizing.what_if.question import WhatIf
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.fleet_change import LoseHost
@@ -27,7 +28,6 @@ from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
-from gpuops.plan.what_if.question import WhatIf
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.hosts import lose_gpu
 from gpuops.sim.scenario.build import build

@@ -13,18 +13,18 @@ from gpuops import api, sim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
-from gpuops.execute.cluster import standing
+from gpuops.extras.clusters import standing
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREATE_PRIVILEGES, MAKE_IN_FOLDER
+from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
-from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREATE_PRIVILEGES, MAKE_IN_FOLDER
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
-from gpuops.report.workloads.cluster import ClusterCreateDocument
 from gpuops.sim.server import start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

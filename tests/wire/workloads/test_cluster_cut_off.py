@@ -17,9 +17,10 @@ import pytest
 from gpuops import api
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import open_runs
 from gpuops.execute.journal import Journal
+from gpuops.extras.clusters import standing
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.run import open_runs
 from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.model.workloads.cluster import (
     MARKER_KEY,
@@ -29,7 +30,6 @@ from gpuops.model.workloads.cluster import (
     RdmaKind,
     parse_cluster_marker,
 )
-from gpuops.plan.cluster.members import marked_vms
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

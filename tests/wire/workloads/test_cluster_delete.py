@@ -15,15 +15,15 @@ from gpuops import api
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
-from gpuops.execute.cluster import removing, standing
-from gpuops.execute.cluster.run import changing
-from gpuops.execute.cluster.use import used_alone
 from gpuops.execute.steps.step_executor import SLICE_S
+from gpuops.extras.clusters import removing, standing
+from gpuops.extras.clusters.members import marked_vms, marker_of
+from gpuops.extras.clusters.removal import removal_refusals
+from gpuops.extras.clusters.run import changing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs
 from gpuops.model.workloads.cluster import MARKER_KEY
-from gpuops.plan.cluster.members import marked_vms, marker_of
-from gpuops.plan.cluster.removal import removal_refusals
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, SilentGuests, Training

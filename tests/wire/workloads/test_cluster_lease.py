@@ -6,8 +6,8 @@ import pytest
 
 from gpuops import api
 from gpuops.errors import GpuopsError, Locked, Refused
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.use import used_alone
+from gpuops.extras.clusters import standing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, Training
 

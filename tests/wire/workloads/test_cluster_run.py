@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 
 from gpuops.api import Site
-from gpuops.api.cluster_runs import ClusterRun, cluster_bench, cluster_run
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import alone_with
-from gpuops.execute.cluster.use import used_alone
-from gpuops.execute.cluster_run import guests, running
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.clusters import guests, running, standing
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run
+from gpuops.extras.clusters.launch import plan_launch
+from gpuops.extras.clusters.run import alone_with
+from gpuops.extras.clusters.use import used_alone
 from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
 from tests.wire.conftest import target_of

@@ -20,20 +20,19 @@ from pyVmomi import vim
 
 from gpuops import api
 from gpuops.api import Site
-from gpuops.api.cluster_runs import cluster_bench, cluster_run
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import require_unused, wait_for_tasks
-from gpuops.execute.cluster.use import used_alone
-from gpuops.execute.cluster_run import running
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.clusters import running, standing
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run
+from gpuops.extras.clusters.launch import plan_launch
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.run import require_unused, wait_for_tasks
+from gpuops.extras.clusters.use import used_alone
 from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.vsphere.connection import Connection

@@ -11,15 +11,15 @@ import pytest
 
 from gpuops import api
 from gpuops.errors import UsageError
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import CLONES_S, begin, changing, open_runs
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.vm_removal import next_removal_step
+from gpuops.extras.clusters import standing
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.plan import ClusterPlan
+from gpuops.extras.clusters.run import CLONES_S, begin, changing, open_runs
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Arrangement
-from gpuops.plan.cluster.members import MarkedVm, marked_vms
-from gpuops.plan.cluster.plan import ClusterPlan
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, SilentGuests, Training
 

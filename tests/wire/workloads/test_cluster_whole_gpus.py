@@ -13,15 +13,14 @@ import yaml
 from gpuops import api
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.use import used_alone
-from gpuops.execute.cluster_run import running
+from gpuops.extras.clusters import running, standing
+from gpuops.extras.clusters.cluster_run import Launcher, RunWish, Transport
+from gpuops.extras.clusters.launch import plan_launch
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VmDrs
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
-from gpuops.model.workloads.cluster_run import Launcher, RunWish, Transport
-from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME

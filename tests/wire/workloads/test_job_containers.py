@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.writing import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, PodmanGuest, hold, needs_podman, podman_guest

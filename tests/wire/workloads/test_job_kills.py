@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.model.guests.container_state import ContainerPhase
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from gpuops import clock
-from gpuops.execute.jobs.guest_container import GuestContainers
-from gpuops.execute.jobs.job_run import JobPass
-from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import ContainerJob, Mount
+from gpuops.extras.jobs.job_answers import JobDeed
+from gpuops.extras.jobs.job_record import JobState, SubmittedJob
+from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_turns import JobTurn
+from gpuops.extras.jobs.store import JobStore
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.job import ContainerJob, Mount
-from gpuops.model.workloads.job_record import JobState, SubmittedJob
-from gpuops.plan.jobs.job_answers import JobDeed
-from gpuops.plan.jobs.job_turns import JobTurn
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.writing import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, needs_podman, podman_guest

@@ -14,13 +14,13 @@ import pytest
 from pyVmomi import vim
 
 from gpuops import api
-from gpuops.execute.cluster.run import begin, changing, end, open_runs
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.run import begin, changing, end, open_runs
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.cluster.members import MarkedVm, marked_vms
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import PowerOffForRemoval, RemoveVm
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule

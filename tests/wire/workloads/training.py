@@ -10,11 +10,11 @@ from pyVmomi import vim
 
 from gpuops import api
 from gpuops.api import Site
-from gpuops.config.cluster_file import load_cluster
+from gpuops.extras.clusters.answers import ClusterMade
+from gpuops.extras.clusters.cluster_file import load_cluster
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
-from gpuops.plan.cluster.answers import ClusterMade
 from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.server import SimServer
 

@@ -1,0 +1,88 @@
+"""What each optional capability below `gpuops/extras` adds: the one table by which the core reaches them.
+
+The core imports no extra. It asks this table by name, and a module is imported when something of it is used. An extra
+whose folder was removed adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+PACKAGE: Final = "gpuops.extras"
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What one folder of `gpuops/extras` adds. Modules are named below the folder."""
+
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """The module of each command of the command line."""
+    documents: tuple[str, ...] = ()
+    """Modules that define documents of `--output json`."""
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """The module of each Ansible module's task."""
+
+
+EXTRAS: Final[Mapping[str, Extra]] = {
+    "observe": Extra(commands={"observe": "cli"}, documents=("replay_view", "run_out_view", "view")),
+    "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
+    "sizing": Extra(
+        commands={"size": "cli", "what-if": "what_if.cli"}, documents=("measured_view", "view", "what_if.view")
+    ),
+    "diagnosis": Extra(commands={"diagnose": "cli"}, documents=("view",)),
+    "clusters": Extra(
+        commands={"cluster": "cli"},
+        documents=("view", "run_view"),
+        tasks={"gpu_cluster": "tasks", "gpu_cluster_info": "tasks"},
+    ),
+    "jobs": Extra(
+        commands={"job": "cli"},
+        documents=("view", "submitted_view"),
+        tasks={"gpu_job": "tasks", "gpu_job_info": "tasks"},
+    ),
+    "lending": Extra(commands={"pool": "cli"}, documents=("view",)),
+    "fleet": Extra(commands={"runner": "cli"}, documents=("runner_view",)),
+    "web": Extra(
+        commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "serve_cli", "top": "top_cli"},
+        documents=("metrics_view", "page.fleet_report", "top_table"),
+    ),
+    "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
+}
+"""All extras, in the order in which they may import each other: an extra imports those before it alone."""
+
+
+def installed_extras() -> Iterator[str]:
+    """Yield the names of the extras whose folder is there."""
+    return (name for name in EXTRAS if find_spec(f"{PACKAGE}.{name}") is not None)
+
+
+def command_module(command: str) -> str | None:
+    """Return the module of a command that an extra adds; None for a command of the core."""
+    return next(
+        (f"{PACKAGE}.{name}.{extra.commands[command]}" for name, extra in EXTRAS.items() if command in extra.commands),
+        None,
+    )
+
+
+def task_module(task: str) -> str | None:
+    """Return the module of an Ansible module's task that an extra adds; None for one of the core."""
+    return next(
+        (f"{PACKAGE}.{name}.{extra.tasks[task]}" for name, extra in EXTRAS.items() if task in extra.tasks), None
+    )
+
+
+def import_documents() -> None:
+    """Import every module of an extra that defines documents: a document registers itself."""
+    for name in installed_extras():
+        for module in EXTRAS[name].documents:
+            import_module(f"{PACKAGE}.{name}.{module}")
+
+
+def load(path: str) -> Any:
+    """Return what an extra defines, as in `load("jobs.night_jobs.with_jobs")`: folder, module and name."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"{PACKAGE}.{module}"), name)
