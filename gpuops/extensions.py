@@ -12,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
+from gpuops.errors import UsageError
+
 PACKAGE: Final = "gpuops.extras"
 
 
@@ -25,15 +27,21 @@ class Extra:
     """Modules that define documents of `--output json`."""
     tasks: Mapping[str, str] = field(default_factory=dict)
     """The module of each Ansible module's task."""
+    night: str = ""
+    """The module and name of its `NightExtension`; empty = it adds nothing to nights."""
 
 
 EXTRAS: Final[Mapping[str, Extra]] = {
-    "observe": Extra(commands={"observe": "cli"}, documents=("replay_view", "run_out_view", "view")),
+    "observe": Extra(
+        commands={"observe": "cli"}, documents=("replay_view", "run_out_view", "view"), night="demand.MEASURED_USE"
+    ),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
-        commands={"size": "cli", "what-if": "what_if.cli"}, documents=("measured_view", "view", "what_if.view")
+        commands={"size": "cli", "what-if": "what_if.cli"},
+        documents=("measured_view", "view", "what_if.view"),
+        tasks={"gpu_sizing_info": "tasks"},
     ),
-    "diagnosis": Extra(commands={"diagnose": "cli"}, documents=("view",)),
+    "diagnosis": Extra(commands={"diagnose": "cli"}, documents=("view",), tasks={"gpu_diagnosis_info": "tasks"}),
     "clusters": Extra(
         commands={"cluster": "cli"},
         documents=("view", "run_view"),
@@ -43,6 +51,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         commands={"job": "cli"},
         documents=("view", "submitted_view"),
         tasks={"gpu_job": "tasks", "gpu_job_info": "tasks"},
+        night="night_jobs.JOBS_AT_NIGHT",
     ),
     "lending": Extra(commands={"pool": "cli"}, documents=("view",)),
     "fleet": Extra(commands={"runner": "cli"}, documents=("runner_view",)),
@@ -57,7 +66,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
 
 def installed_extras() -> Iterator[str]:
     """Yield the names of the extras whose folder is there."""
-    return (name for name in EXTRAS if find_spec(f"{PACKAGE}.{name}") is not None)
+    return (name for name in EXTRAS if find_spec(PACKAGE) and find_spec(f"{PACKAGE}.{name}"))
 
 
 def command_module(command: str) -> str | None:
@@ -83,6 +92,17 @@ def import_documents() -> None:
 
 
 def load(path: str) -> Any:
-    """Return what an extra defines, as in `load("jobs.night_jobs.with_jobs")`: folder, module and name."""
+    """Return what an extra defines, as in `load("fleet.sites.ask_sites")`: folder, module and name.
+
+    Raises UsageError if this installation does not have the extra.
+    """
+    extra = path.partition(".")[0]
+    if find_spec(PACKAGE) is None or find_spec(f"{PACKAGE}.{extra}") is None:
+        raise UsageError(f"gpuops is installed without {extra}", hint=f"install gpuops with gpuops/extras/{extra}")
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"{PACKAGE}.{module}"), name)
+
+
+def night_extensions() -> tuple[Any, ...]:
+    """Return what installed extras add to nights: one `gpuops.execute.rotation.night_extension.NightExtension` each."""
+    return tuple(load(f"{name}.{EXTRAS[name].night}") for name in installed_extras() if EXTRAS[name].night)

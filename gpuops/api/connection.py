@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuops.api.broker import broker_login_source
 from gpuops.api.login import choose_reader
@@ -20,6 +20,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
 from gpuops.execute.site.host_shell import HostsHealth
+from gpuops.extensions import load
 from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
@@ -140,9 +141,7 @@ def connect_checked(
     broker_login_source = notice_way(where, environ, state_dir, warn) if run else None
     if broker_login_source is None:
         return connect_after_check()
-    from gpuops.extras.notify.watch import connecting
-
-    return connecting(broker_login_source, run, connect_after_check)
+    return cast(Site, load("notify.watch.connecting")(broker_login_source, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:
@@ -273,9 +272,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
         from gpuops.execute.site.vgpu_use import HostsVgpuUse
 
         return HostsVgpuUse(shell, say, site.passed_s)
-    from gpuops.extras.observe.stored_vgpu_use import StoredVgpuUse
-
-    return StoredVgpuUse(*site.measurements_store, say)
+    return cast("VgpuUseSource", load("observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say))
 
 
 def _check_journal_url(journal_url: str) -> str:

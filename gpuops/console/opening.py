@@ -9,8 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.cli import completion
-from gpuops.console import output
+from gpuops.console import completion, output
 from gpuops.console.options import CommonOptions
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.inventory import Inventory

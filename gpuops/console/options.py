@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gpuops.cli import completion
-from gpuops.console import output
+from gpuops.console import completion, output
 from gpuops.console.output import Manners, OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode

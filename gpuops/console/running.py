@@ -186,10 +186,10 @@ def policy_of_run(path: Path, command: str, common: CommonOptions, *, looks_only
 
 def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOptions) -> None:
     from gpuops.console.opening import notice_way_of
-    from gpuops.extras.notify.watch import tell_failure
+    from gpuops.extensions import load
 
     with suppress(GpuopsError):  # without readable receivers only the error itself is printed
-        tell_failure(notice_way_of(common), command, unreadable)
+        load("notify.watch.tell_failure")(notice_way_of(common), command, unreadable)
 
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, g
 
 import typer
 
-from gpuops.cli import completion
-from gpuops.console import output
+from gpuops.console import completion, output
 from gpuops.console.options import OUTPUT, CommonOptions, HostShellOptions, MeasureOptions, RebootOptions, RunOptions
 from gpuops.console.output import OutputFormat
 from gpuops.errors import UsageError
@@ -125,9 +124,9 @@ def spread(command: Command) -> Command:
         serves = _SERVES_SITES in command.__dict__ and arguments.get("listen") is not None
         is_for_sites = common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__)
         if common is not None and is_for_sites and not serves:
-            from gpuops.extras.fleet.sites import ask_sites
+            from gpuops.extensions import load
 
-            return ask_sites(command, arguments, common)
+            return load("fleet.sites.ask_sites")(command, arguments, common)
         return command(**arguments)
 
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)

@@ -16,7 +16,7 @@ from gpuops.tasks.result import TaskResult
 _MODULES: Final = {
     "hosts": ("host_gpu_scheduler", "host_graphics_mode", "host_passthrough"),
     "reads": (
-        *("gpu_capacity_info", "gpu_diagnosis_info", "gpu_placement", "gpu_readiness_info", "gpu_sizing_info"),
+        *("gpu_capacity_info", "gpu_placement", "gpu_readiness_info"),
         *("guest_gpu_info", "host_gpu_info", "vm_gpu_info"),
     ),
     "rotation": ("rotation", "rotation_info", "rotation_timers_info"),

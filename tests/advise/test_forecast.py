@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.extras.observe.forecast import SLOT, WEEKS, Basis, Error, Expected, Forecast, UseHistory, forecast
+from gpuops.advise.forecast import SLOT, WEEKS, Basis, Error, Expected, Forecast, UseHistory, forecast
 from gpuops.sim.state.desktop_people import Office
 from tests.made_forecasts import KEPT, Rule, made_pool, mean_error, played
 

@@ -1,7 +1,7 @@
 """Write what a module of Ansible would otherwise repeat (`make generate`; a test fails while a file is not current).
 
-An option that is a field of a request is written once, as that field: `gpuops.console.spread` makes the command's option
-from it, and this program the option in the module's DOCUMENTATION, whose description is the field's help unless
+An option that is a field of a request is written once, as that field: `gpuops.console.options` makes the command's
+option from it, and this program the option in the module's DOCUMENTATION, whose description is the field's help unless
 `OWN_WORDS` names it. `vms` of `vm_gpus` and `after_clone` of `vm_gpu` have the options of another module. Every other
 option is written in DOCUMENTATION, and is the parameter of the same name of the module's task (`gpuops/tasks/`).
 `plugins/module_utils/arguments.py` has the argument specs of all modules, which are made from their documentation;

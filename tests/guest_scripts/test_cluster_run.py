@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuops.extras.clusters.cluster_run import Launcher
 from gpuops.extras.clusters.launch import Launch
-from gpuops.guest_scripts.cluster_run import step_command
+from gpuops.extras.clusters.scripts import step_command
 from gpuops.model.workloads.cluster import Member
 
 MEMBER = Member("vm-1", "train-00", "esx-01", 1, "10.1.2.11", None)

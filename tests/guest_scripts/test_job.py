@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.errors import ProtocolError, UsageError
+from gpuops.extras.jobs import scripts
 from gpuops.extras.jobs.job import ContainerRuntime
-from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 
 STAND_IN: Final = """#!/bin/sh

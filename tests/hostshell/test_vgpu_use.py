@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, observe
+from gpuops.api import Site
 from gpuops.api.connection import vgpu_use
 from gpuops.clock import wall_clock
 from gpuops.execute.site.vgpu_use import ASK_AGAIN_S, HostsVgpuUse, most_used
+from gpuops.extras.observe.observing import observe
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.vgpu_listing import VGPUS
 from gpuops.model.desktops.evidence import VgpuUse

@@ -67,10 +67,9 @@ def _forecast(
     saved: Path | None,
 ) -> None:
     """Print when profiles run out. Raises UsageError for options that exclude each other, before vCenter is read."""
-    from gpuops import api
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.errors import UsageError
-    from gpuops.extras.observe.run_out_view import run_out_document, run_out_text
+    from gpuops.extensions import load
 
     excluded = {
         "--policy": policy,
@@ -86,5 +85,5 @@ def _forecast(
     with open_site(common) as site:
         host_shell.give_to(site)
         inventory = site.with_vgpus(read_inventory(site, common))
-        forecasts = api.capacity_forecast(request, inventory, site)
-    output.show(run_out_text(forecasts, inventory), run_out_document(forecasts, inventory))
+        forecasts = load("observe.running_out.capacity_forecast")(request, inventory, site)
+    output.show(*load("observe.run_out_view.run_out_views")(forecasts, inventory))

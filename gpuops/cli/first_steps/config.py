@@ -23,9 +23,9 @@ File = Annotated[
 
 def keys(incomplete: str) -> list[str]:
     """TARGET.KEY of the targets that are there."""
-    from gpuops.cli.completion import configured_targets
     from gpuops.config.decoding import keys_of
     from gpuops.config.vcenter.targets import TABLES, NamedTarget
+    from gpuops.console.completion import configured_targets
 
     single = [key for key in keys_of(NamedTarget) if key not in TABLES]
     every = [f"{name}.{key}" for name in configured_targets() for key in single]

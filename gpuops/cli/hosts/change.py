@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuops.console import output
+from gpuops.console.change_progress import ChangeProgress
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RunOptions
 from gpuops.console.spread import reads_sites, spread
@@ -125,27 +125,6 @@ def _carry_out(
             site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), hear=progress
         )
     show(report)
-
-
-class ChangeProgress:
-    """Prints each line of a change's progress on stderr, and after an interruption how to continue."""
-
-    def __init__(self) -> None:
-        self._began = False
-
-    def __call__(self, line: str) -> None:
-        self._began = True
-        output.progress(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._began:
-            goes_on = "gpuops change resume goes on with it, gpuops change abort gives it up"
-            output.note_if_cut_off(kind, "cut off, hosts may be out of service", goes_on)
 
 
 def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:

@@ -324,7 +324,8 @@ def _roll(
     dry_run: bool,
 ) -> None:
     from gpuops.api import change
-    from gpuops.cli.hosts.change import ChangeProgress, confirm_reboots, show
+    from gpuops.cli.hosts.change import confirm_reboots, show
+    from gpuops.console.change_progress import ChangeProgress
     from gpuops.console.opening import open_site, remember
 
     verb = kind.replace("-", " ")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion
-from gpuops.console import output
+from gpuops.console import completion, output
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, PolicyFile
 from gpuops.console.spread import spread

@@ -51,14 +51,14 @@ def night(
       gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
     """
     if fleet:
-        from gpuops.extras.fleet.cli import ask_fleet
+        from gpuops.extensions import load
 
         if run_options.dry_run or saved is not None:
             raise UsageError(
                 "--fleet asks runners to play a night: it has no --dry-run and no --inventory",
                 hint="gpuops rotate night --dry-run shows it, without --fleet",
             )
-        ask_fleet(common, policy, yes=run_options.yes)
+        load("fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
         return
     from gpuops.api import rotate_night
     from gpuops.console.running import carry_out, policy_of_run, somebody_is_asked

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import completion
+from gpuops.console import completion
 from gpuops.console.options import CommonOptions, PolicyFile, RunOptions
 from gpuops.console.spread import spread
 from gpuops.errors import UsageError

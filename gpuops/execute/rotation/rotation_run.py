@@ -12,6 +12,7 @@ from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.nights_elsewhere import nights_elsewhere
+from gpuops.execute.rotation.night_extension import by_owners
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
@@ -23,7 +24,6 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
@@ -225,7 +225,7 @@ class RotationRun:
         """Return the past nights if the policy shares GPUs by past use; empty otherwise."""
         if self.policy.fair_share is None:
             return ()
-        return by_owners_of_jobs((self.spare.past or FollowedNights()).nights(journal), self.site)
+        return by_owners(tuple((self.spare.past or FollowedNights()).nights(journal)), self.site)
 
     @property
     def _lease_number(self) -> int | None:

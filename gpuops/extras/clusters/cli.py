@@ -12,7 +12,10 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
+from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.run_cli import cluster_bench, cluster_run
+from gpuops.extras.clusters.showing import read_clusters
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.plan import ClusterPlan
@@ -54,7 +57,6 @@ def cluster_create(
       gpuops cluster create --file templates/cluster.yaml --dry-run --vcenter sim:training
       gpuops cluster create --file templates/cluster.yaml --yes --vcenter sim:training
     """
-    from gpuops import api
     from gpuops.console.opening import open_site
     from gpuops.console.running import confirm
     from gpuops.extras.clusters.cluster_file import load_cluster
@@ -68,7 +70,7 @@ def cluster_create(
 
     with open_site(common) as site:
         site.say = output.note
-        outcome = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
+        outcome = create_cluster(wish, site, apply=not dry_run, keep=resume, consent=consent)
     output.refused(outcome.plan.reasons)
     output.show(cluster_made_text(outcome), ClusterCreateDocument.made_of(outcome))
     output.leave(outcome.exit_code)
@@ -89,13 +91,12 @@ def cluster_show(
       gpuops cluster show --vcenter sim:training
       gpuops cluster show --name train
     """
-    from gpuops import api
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.view import ClusterShowDocument, clusters_text
 
     cluster_name = name_meant(file, name)
     with open_site(common) as site:
-        clusters = api.cluster_show(cluster_name, site)
+        clusters = read_clusters(cluster_name, site)
     output.show(clusters_text(clusters), ClusterShowDocument.from_attributes(clusters=clusters))
 
 
@@ -117,7 +118,6 @@ def cluster_delete(
       gpuops cluster delete --file templates/cluster.yaml --dry-run --vcenter sim:training
       gpuops cluster delete --name train --yes
     """
-    from gpuops import api
     from gpuops.console.opening import open_site
     from gpuops.console.running import confirm
     from gpuops.extras.clusters.view import ClusterDeleteDocument, cluster_removed_text
@@ -127,11 +127,11 @@ def cluster_delete(
         raise UsageError("which cluster is not said", hint="--file templates/cluster.yaml, or --name NAME")
     with open_site(common) as site:
         site.say = output.note
-        removal = api.cluster_delete(cluster_name, site, apply=False)
+        removal = delete_cluster(cluster_name, site, apply=False)
         if not dry_run and not removal.rejections:
             if removal.vms and not yes:
                 confirm(cluster_removed_text(removal), "the VMs above are removed")
-            removal = api.cluster_delete(cluster_name, site, apply=True)
+            removal = delete_cluster(cluster_name, site, apply=True)
     output.refused(removal.reasons)
     output.show(cluster_removed_text(removal), ClusterDeleteDocument.made_of(removal))
     output.leave(removal.exit_code)

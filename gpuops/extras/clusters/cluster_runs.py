@@ -49,8 +49,8 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     Raises UsageError if a VM of the cluster does not run, Locked while another run uses it, Refused if a guest cannot
     be made ready, NotConnected.
     """
-    from gpuops.extras.clusters import standing
     from gpuops.extras.clusters.launch import plan_launch
+    from gpuops.extras.clusters.standing import standing
 
     cluster = standing(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
@@ -69,8 +69,8 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     """Measure all-reduces over the first nodes of a cluster. Raises as `cluster_run`, and Refused if none can run."""
     from gpuops.errors import Refused
-    from gpuops.extras.clusters import standing
     from gpuops.extras.clusters.bench import bench
+    from gpuops.extras.clusters.standing import standing
     from gpuops.plan.core.rejection import said_once
 
     cluster = standing(name, site)

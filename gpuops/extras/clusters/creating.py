@@ -58,7 +58,7 @@ ClusterConsent = Callable[[ClusterPlan], None]
 """Called with the plan before anything is made. If it raises, the call ends and nothing is changed."""
 
 
-def create(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, consent: ClusterConsent) -> ClusterMade:
+def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, consent: ClusterConsent) -> ClusterMade:
     """Return the plan for the cluster, and with `apply` the outcome. `keep`: after a failure nothing is removed.
 
     Raises UsageError for unknown names, Refused, Locked while a rotation runs, NotConnected; after NotConnected the

@@ -8,8 +8,8 @@ from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
+from gpuops.extras.clusters import scripts
 from gpuops.extras.clusters.launch import Launch
-from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.guest_scripts.commands import home_directory
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.workloads.cluster import Member

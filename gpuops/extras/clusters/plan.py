@@ -23,7 +23,6 @@ from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.one_vm import MemberSteps, gpu_types, member_steps
 from gpuops.extras.clusters.prerequisites import (
     ClusterNetwork,
-    Prerequisite,
     free_functions,
     host_rows,
     network_of,
@@ -40,6 +39,7 @@ from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarke
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step
+from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.vm.clone import FORESEEN, Clone, NewCard, NewClone
 

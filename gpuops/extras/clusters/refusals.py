@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.extras.clusters.one_vm import MemberSteps
-from gpuops.extras.clusters.prerequisites import Prerequisite
 from gpuops.model.vcenter.host import Host
 from gpuops.model.workloads.cluster import ClusterWish
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.rejection import said_once
+from gpuops.plan.hosts.pvrdma import Prerequisite
 
 ROOM: Final = "VMs that hosts have room for"
 _TAKES: Final = "takes "

@@ -26,7 +26,7 @@ ROUNDS: Final = 4
 A_COPY: Final = "claims the rank of another VM: rename the one that is a copy, a VM of another name is never removed"
 
 
-def delete(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
+def delete_cluster(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
     """Return the VMs of the cluster; with `apply` remove them and end the runs of the cluster in the journal.
 
     Raises Locked, NotConnected; the same call then continues.

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import GuestWork, guest_work
-from gpuops.extras.clusters import guests
+from gpuops.extras.clusters import guests, scripts
 from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ReadyGuests
 from gpuops.extras.clusters.launch import Launch
 from gpuops.extras.clusters.use import lease_lost_error, require_ours
-from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 
 if TYPE_CHECKING:

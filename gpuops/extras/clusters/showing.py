@@ -14,7 +14,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 
 
-def show(name: str | None, site: Site) -> tuple[ShownCluster, ...]:
+def read_clusters(name: str | None, site: Site) -> tuple[ShownCluster, ...]:
     """Return the clusters of this vCenter, or the one of this name. Raises UsageError if it does not exist."""
     inventory = site.vcenter.inventory()
     marked = marked_vms(inventory, name)

@@ -7,12 +7,12 @@ from typing import Annotated, Final, Self
 
 from gpuops.extras.clusters.answers import ClusterMade, ClusterRemoved, ShownCluster, ShownMember
 from gpuops.extras.clusters.plan import ClusterPlan, PlannedMember
-from gpuops.extras.clusters.prerequisites import Prerequisite
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import RdmaKind
 from gpuops.plan.core.passthru_devices import is_no_gpu
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs
+from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.report.document import DocumentRecord, NamedRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count

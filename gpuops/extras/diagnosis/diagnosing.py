@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
 from gpuops.extras.diagnosis.case_reading import read_cases
+from gpuops.extras.diagnosis.component import WORDS
 from gpuops.extras.diagnosis.corrections import LocalCorrections
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.diagnosis.judging import components_right
+from gpuops.model.notice import Notice, NoticeKind
+from gpuops.report.text import count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,9 +68,31 @@ def diagnose(
 
 def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
     """Send a notice of components with at least this probability (0 to 1). Raises no errors of sending."""
-    from gpuops.extras.notify.watch import tell_diagnosis as tell
+    from gpuops.extras.notify.watch import RunWatch
 
-    tell(way, diagnosis, least)
+    watch = RunWatch(way, "diagnose")
+    watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least, way.clock()))
+
+
+def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
+    """Return the notice of components whose probability is at least `least` (0 to 1), or None without any.
+
+    The same components of the same VMs are reported once a day, however often cron runs.
+    """
+    suspects = [
+        (vm, suspect)
+        for vm in diagnosed.vms
+        for suspect in vm.diagnosis.suspects
+        if suspect.component is not Component.NONE and suspect.probability >= least
+    ]
+    if not suspects:
+        return None
+    about = ("diagnose", f"{at:%Y-%m-%d}", *sorted({f"{vm.vm} {suspect.component}" for vm, suspect in suspects}))
+    names = tuple(
+        f"{vm.vm} ({vm.id}): {suspect.probability:.0%} {WORDS[suspect.component]}" for vm, suspect in suspects
+    )
+    headline = f"diagnose: {count(len({vm.vm for vm, _ in suspects}), 'VM')} with a component that is probably at fault"
+    return Notice(NoticeKind.SLOW, vcenter, about, at, headline, names, f"gpuops diagnose --vcenter {quote(vcenter)}")
 
 
 def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:

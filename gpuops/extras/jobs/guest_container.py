@@ -1,7 +1,7 @@
 """Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
 
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
-which only that user can read, with its output and its end (`gpuops/guest_scripts/job.sh`).
+which only that user can read, with its output and its end (`gpuops/extras/jobs/scripts.sh`).
 The container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt runs
 at most once, and a second call finishes what the first one began.
 
@@ -18,9 +18,9 @@ from typing import Final
 
 from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
+from gpuops.extras.jobs import scripts
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
-from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
 from gpuops.model.vcenter.vm import Vm

@@ -21,10 +21,7 @@ _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE: Final = re.compile(rf"(?!-){_HOST}(?:/{_PART})+(?::(?P<tag>\w[\w.-]{{0,127}}))?(?:@(?P<digest>.*))?", re.ASCII)
 """A name of an image with its registry (OCI distribution specification, pulling manifests)."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_PATH: Final = re.compile(r"(/[A-Za-z0-9_.@+-]+)+")
 _RUN_TIME: Final = re.compile(r"(?=[0-9])(?:(?P<hours>[0-9]{1,4})h)? ?(?:(?P<minutes>[0-9]{1,4})m(?:in)?)?")
-_SYSTEM: Final = frozenset({"proc", "sys", "dev", "run", "etc"})
-"""What a container has of its own, or what speaks to its guest: nothing is mounted over it."""
 
 
 def _name(text: str) -> str:
@@ -51,14 +48,6 @@ def _word(text: str) -> str:
     return text
 
 
-def read_guest_path(text: str) -> str:
-    if not _PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
-        raise ValueError("is no path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
-    if text.split("/")[1] in _SYSTEM:
-        raise ValueError(f"lies below /{text.split('/')[1]}, which is the system's: mount data of another directory")
-    return text
-
-
 def _run_time(text: str) -> timedelta:
     match = _RUN_TIME.fullmatch(text)
     parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
@@ -67,7 +56,6 @@ def _run_time(text: str) -> timedelta:
     return run_time
 
 
-GuestPath = Annotated[str, Reads(read_guest_path, Text)]
 Word = Annotated[str, Reads(_word, Annotated[str, Meta(min_length=1, max_length=4096)])]
 OneLine = Annotated[str, Reads(_word, Text)]
 Busy = Annotated[float, Reads(lambda share: read_share(share)[0], ShareText)]

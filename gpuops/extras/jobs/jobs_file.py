@@ -19,9 +19,10 @@ from msgspec import Meta
 
 from gpuops.config.decoding import Section, WrongContent, decode, read_as
 from gpuops.errors import PolicyError, UsageError
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, GuestPath, Mount, read_guest_path
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.file_keys import Reads
+from gpuops.model.workloads.job_rules import GuestPath, read_guest_path
 
 MOST_JOBS: Final = 1000
 """In one file, each counted as often as it says."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
+from gpuops.execute.rotation.night_extension import NightExtension
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.jobs.job_turns import job_turns, queue_entries, with_job_times
 from gpuops.extras.jobs.store import JobStore
@@ -47,3 +49,21 @@ def by_owners_of_jobs(nights: Iterable[PastNight], site: Site) -> tuple[PastNigh
             adjusted_nights = iter(with_job_times(of_vcenter, submitted))
             nights = tuple(next(adjusted_nights) if past.vcenter == vcenter else past for past in nights)
     return nights
+
+
+class JobsAtNight(NightExtension):
+    """What jobs add to nights."""
+
+    def add_to_queue(self, policy: Policy, site: Site) -> Policy:
+        return with_jobs(policy, site)
+
+    def before_return(self, site: Site) -> None:
+        from gpuops.extras.jobs.nightly import stop_and_report
+
+        stop_and_report(site)
+
+    def by_owners(self, nights: tuple[PastNight, ...], site: Site) -> tuple[PastNight, ...]:
+        return by_owners_of_jobs(nights, site)
+
+
+JOBS_AT_NIGHT: Final = JobsAtNight()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion
-from gpuops.console import output
+from gpuops.console import completion, output
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
+from gpuops.extras.lending.running import create_pool, lend_gpus, read_pools, reclaim_gpus, return_lease
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -69,11 +69,10 @@ def pool_create(
       gpuops pool create --file templates/pool.yaml --dry-run --vcenter sim:lab
       gpuops pool create --file templates/pool.yaml --vcenter sim:lab
     """
-    from gpuops import api
     from gpuops.extras.lending.pool_file import load_pool
 
     wish = load_pool(file)
-    _answer_pool_command(common, "pool-create", lambda site: api.pool_create(wish, site, apply=not dry_run))
+    _answer_pool_command(common, "pool-create", lambda site: create_pool(wish, site, apply=not dry_run))
 
 
 @pool.command("show")
@@ -87,12 +86,11 @@ def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
       gpuops pool show
       gpuops pool show --pool lab --output json
     """
-    from gpuops import api
     from gpuops.console.opening import open_site
     from gpuops.extras.lending.view import PoolShowDocument, pools_text
 
     with open_site(common) as site:
-        pools = api.pool_show(pool, site)
+        pools = read_pools(pool, site)
     output.show(pools_text(pools), PoolShowDocument.from_attributes(pools=pools))
 
 
@@ -114,12 +112,11 @@ def pool_lend(
       gpuops pool lend --client ml-07 --memory 8GiB --for 4h --dry-run
       gpuops pool lend --client ml-08 --memory 40GiB --gpus 2 --for 90m
     """
-    from gpuops import api
     from gpuops.extras.lending.lease_book import LeaseWish
     from gpuops.model.workloads.workload import memory_mib
 
     wish = LeaseWish(client, "", memory_mib(memory), _time("--for", lasts), gpus)
-    _answer_pool_command(common, "pool-lend", lambda site: api.pool_lend(pool, wish, site, apply=not dry_run))
+    _answer_pool_command(common, "pool-lend", lambda site: lend_gpus(pool, wish, site, apply=not dry_run))
 
 
 @pool.command("return")
@@ -132,9 +129,8 @@ def pool_return(common: CommonOptions, client: Client, pool: PoolName = None, dr
       gpuops pool return --client ml-07 --dry-run
       gpuops pool return --client ml-07
     """
-    from gpuops import api
 
-    _answer_pool_command(common, "pool-return", lambda site: api.pool_return(pool, client, site, apply=not dry_run))
+    _answer_pool_command(common, "pool-return", lambda site: return_lease(pool, client, site, apply=not dry_run))
 
 
 @pool.command("reclaim")
@@ -165,7 +161,6 @@ def pool_reclaim(
       gpuops pool reclaim --server ml-03 --grace 30m --dry-run
       gpuops pool reclaim --server ml-03 --again
     """
-    from gpuops import api
     from gpuops.console.running import confirm
     from gpuops.extras.lending.reclaim import Reclaim
     from gpuops.extras.lending.view import pool_answer_text
@@ -182,5 +177,5 @@ def pool_reclaim(
             confirm(pool_answer_text(replace(planned, applied=True)), "clients lose what is above")
 
     _answer_pool_command(
-        common, "pool-reclaim", lambda site: api.pool_reclaim(pool, request, site, consent, apply=not dry_run)
+        common, "pool-reclaim", lambda site: reclaim_gpus(pool, request, site, consent, apply=not dry_run)
     )

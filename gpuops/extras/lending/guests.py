@@ -18,12 +18,12 @@ from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import ScriptRunner, guest_work
 from gpuops.execute.site.ports import Vcenter
 from gpuops.extras.lending import lending
+from gpuops.extras.lending import scripts as guest_scripts
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
 from gpuops.extras.lending.members import lends, vm_with
 from gpuops.extras.lending.remote_gpu import RemoteProgram, ServerHealth
 from gpuops.extras.lending.remote_gpu_file import load_program
-from gpuops.guest_scripts import pool as guest_scripts
 from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

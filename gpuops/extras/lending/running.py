@@ -50,7 +50,7 @@ class NotDecided(Exception):
         self.book, self.rejections = book, rejections
 
 
-def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
+def create_pool(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
     """Make the pool of this file, or change it; without servers it is deleted.
 
     Raises UsageError, StateDamaged, NotConnected.
@@ -72,14 +72,14 @@ def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
         return command.answer(decide)
 
 
-def show(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
+def read_pools(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
     """Return the books of all pools, or of the one with this name. Raises UsageError, StateDamaged."""
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
         names = books.names() if name is None else (pool_meant(name, books.names()),)
         return tuple(known_book(books.read(pool), pool) for pool in names)
 
 
-def lend(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
+def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
     """Lend shares to a client, and set it up. Raises UsageError, StateDamaged, NotConnected."""
     with _command(name, site, apply=apply) as command:
 
@@ -98,7 +98,7 @@ def lend(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolA
         return replace(answer, about=lending.current_lease(answer.after, client, command.began))
 
 
-def give_back(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
+def return_lease(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
     """End the lease of this client, and cut it off. Raises as `lend`."""
     with _command(name, site, apply=apply) as command:
 
@@ -108,7 +108,7 @@ def give_back(name: str | None, client: str, site: Site, *, apply: bool) -> Pool
         return command.answer(decide)
 
 
-def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
+def reclaim_gpus(name: str | None, request: Reclaim, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
     """Take a server back, or do what is due: end leases, ask servers for their health.
 
     `consent` is asked before a client loses something early. Raises as `lend`.

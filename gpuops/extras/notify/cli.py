@@ -21,9 +21,9 @@ def test(common: CommonOptions) -> None:
     Example:
       gpuops notify test --vcenter prod
     """
-    from gpuops.api import notify_test
     from gpuops.console.opening import notice_way_of
     from gpuops.extras.notify.view import NotifyTestDocument, receipts_exit_code, receipts_text
+    from gpuops.extras.notify.watch import send_test as notify_test
 
     receipts = notify_test(notice_way_of(common))
     output.show(receipts_text(receipts), NotifyTestDocument.from_attributes(receivers=receipts))
@@ -42,9 +42,9 @@ def flush(common: CommonOptions) -> None:
     Example:
       gpuops notify flush --vcenter prod
     """
-    from gpuops.api import notify_flush
     from gpuops.console.opening import notice_way_of
     from gpuops.extras.notify.view import NotifyFlushDocument, receipts_exit_code, receipts_text
+    from gpuops.extras.notify.watch import flush as notify_flush
 
     receipts = notify_flush(notice_way_of(common))
     output.show(receipts_text(receipts), NotifyFlushDocument.from_attributes(receivers=receipts))

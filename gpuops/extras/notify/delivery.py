@@ -2,8 +2,8 @@
 
 The plugins of apprise are other people's code: they may wait without end, read a reply of any length or leave a thread
 that Python joins at exit. So they run in a process that `sending.py` starts and ends:
-`python -m gpuops.extras.notify.delivery`, which reads an order from stdin and writes one JSON line for each notice, and for
-each mail address that accepted one.
+`python -m gpuops.extras.notify.delivery`, which reads an order from stdin and writes one JSON line for each notice, and
+for each mail address that accepted one.
 
 Mails have a Message-ID and webhooks an `Idempotency-Key` derived from the notice, so a receiver can detect a duplicate.
 """

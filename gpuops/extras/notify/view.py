@@ -9,8 +9,6 @@ from shlex import quote
 from typing import Annotated, Any, Final, Self
 
 from gpuops.errors import GpuopsError, Locked, NotConnected, PolicyError, TargetError, UsageError, report_exit_code
-from gpuops.extras.diagnosis.answer import Diagnosed
-from gpuops.extras.diagnosis.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.model.time_text import format_zoned_minute, format_zoned_second
 from gpuops.plan.core.plan import Outcome, Report, Verdict
@@ -23,7 +21,6 @@ from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, cut_off
 from gpuops.report.nights.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.plan_text import outcomes_counted
-from gpuops.report.text import count
 
 NAMED_AT_MOST: Final = 20
 _LONGEST: Final = 300
@@ -94,27 +91,6 @@ def notice_of_unit(vcenter: str, unit: str, invocation: str, outcome: str, at: d
     return Notice(
         NoticeKind.DIED, vcenter, (unit, invocation), at, headline, (), f"journalctl -u {unit}; {_status(run)}"
     )
-
-
-def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
-    """Return the notice of components whose probability is at least `least` (0 to 1), or None without any.
-
-    The same components of the same VMs are reported once a day, however often cron runs.
-    """
-    suspects = [
-        (vm, suspect)
-        for vm in diagnosed.vms
-        for suspect in vm.diagnosis.suspects
-        if suspect.component is not Component.NONE and suspect.probability >= least
-    ]
-    if not suspects:
-        return None
-    about = ("diagnose", f"{at:{_DAY}}", *sorted({f"{vm.vm} {suspect.component}" for vm, suspect in suspects}))
-    names = tuple(
-        f"{vm.vm} ({vm.id}): {suspect.probability:.0%} {WORDS[suspect.component]}" for vm, suspect in suspects
-    )
-    headline = f"diagnose: {count(len({vm.vm for vm, _ in suspects}), 'VM')} with a component that is probably at fault"
-    return Notice(NoticeKind.SLOW, vcenter, about, at, headline, names, f"gpuops diagnose --vcenter {quote(vcenter)}")
 
 
 def notice_of_overdue(overdue: Overdue, at: datetime) -> Notice:

@@ -11,13 +11,11 @@ from typing import Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, PolicyError, StateDamaged
 from gpuops.execute.site.notice_way import NoticeWay
-from gpuops.extras.diagnosis.answer import Diagnosed
 from gpuops.extras.notify.outbox import BegunRun, Outbox, new_run_id
 from gpuops.extras.notify.sending import send_once, send_waiting
 from gpuops.extras.notify.view import (
     ToldRun,
     notice_of_death,
-    notice_of_diagnosis,
     notice_of_error,
     notice_of_overdue,
     notice_of_report,
@@ -151,12 +149,6 @@ def tell_failure(way: NoticeWay, command: str, error: GpuopsError) -> None:
     """Send the notice of a run that failed before it connected to a vCenter."""
     watch = RunWatch(way, command)
     watch.end(notice_of_error(error, watch.run, way.clock()))
-
-
-def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
-    """Send the notice of components with at least this probability (0 to 1), unless it was sent today."""
-    watch = RunWatch(way, "diagnose")
-    watch.end(notice_of_diagnosis(diagnosis, watch.run.vcenter, least, way.clock()))
 
 
 def tell_overdue(way: NoticeWay, overdue: Overdue) -> None:

@@ -52,9 +52,9 @@ def look(
       gpuops observe --once --vcenter sim:lab
       gpuops observe status
     """
-    from gpuops.api import observe as look_once
-    from gpuops.api import observe_for_ever
     from gpuops.console.opening import open_site
+    from gpuops.extras.observe.observing import observe as look_once
+    from gpuops.extras.observe.observing import observe_for_ever
     from gpuops.extras.observe.view import ObserveDocument, cycle_text
     from gpuops.model.measurements.measurement import Cycle
 
@@ -86,8 +86,8 @@ def status(common: CommonOptions) -> None:
     Example:
       gpuops observe status
     """
-    from gpuops.api import stored_measurements
     from gpuops.console.opening import measurements_of
+    from gpuops.extras.observe.store_reads import stored_measurements
     from gpuops.extras.observe.view import ObserveStatusDocument, stored_text
 
     stored = stored_measurements(*measurements_of(common))

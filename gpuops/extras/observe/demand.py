@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.extras.observe.forecast import SLOT, WEEKS, UseHistory
+from gpuops.advise.forecast import SLOT, WEEKS, UseHistory
+from gpuops.execute.rotation.night_extension import NightExtension
+from gpuops.execute.site import Site
 from gpuops.extras.observe.packing import WHOLE
 from gpuops.extras.observe.rolling_up import FINE_S
 from gpuops.extras.observe.store_reads import MeasurementReads
@@ -102,3 +104,13 @@ def _counts(slot_counts: NDArray[np.int64], is_observed: NDArray[np.bool_]) -> t
         count if is_count_known else None
         for count, is_count_known in zip(used_desktops.tolist(), is_known.tolist(), strict=True)
     )
+
+
+class MeasuredUse(NightExtension):
+    """What the store of measurements adds to nights: how many desktops were in use until now."""
+
+    def desktop_use(self, site: Site, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
+        return in_use(*site.measurements_store, inventory, policy)
+
+
+MEASURED_USE: Final = MeasuredUse()

@@ -184,3 +184,8 @@ def _minutes(length: timedelta) -> str:
 
 def _hours(length: timedelta) -> str:
     return f"{length / timedelta(hours=1):.1f} h"
+
+
+def replay_views(replay: Replay) -> tuple[Shown, IdleReplayDocument]:
+    """Return a replay as text and as a document."""
+    return replay_text(replay), IdleReplayDocument.made_of(replay)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.advise.left_alone import never_taken
+from gpuops.api.vms import refuse_unknown_pool
 from gpuops.errors import UsageError
+from gpuops.execute.site import Site
 from gpuops.extras.observe import replay as advice
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import Retention, Span
@@ -20,6 +22,20 @@ from gpuops.model.window import Night
 
 FINE_DAYS: Final = Retention().fine_days
 """The limit of a replay. Older time is stored in hours, which do not show the ten minutes after a suspend."""
+
+
+def idle_replay(
+    inventory: Inventory, site: Site, policy: Policy, since: datetime, *, pool: str | None = None
+) -> advice.Replay:
+    """Return what nights of this policy would have suspended since then, by the store of measurements. Changes nothing.
+
+    The desktops of a pool are those that vCenter shows now. Raises UsageError for an unknown pool, for a policy that
+    cannot be replayed, and if nothing was measured; StateDamaged.
+    """
+    refuse_unknown_pool(policy, pool)
+    if policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    return replay(*site.measurements_store, inventory, policy, since, pool)
 
 
 def replay(

@@ -120,3 +120,8 @@ def run_out_document(profiles: Sequence[RunOut], inventory: Inventory) -> Capaci
 
 def _iso(day: date | None) -> str | None:
     return day.isoformat() if day is not None else None
+
+
+def run_out_views(profiles: Sequence[RunOut], inventory: Inventory) -> tuple[Shown, CapacityForecastDocument]:
+    """Return when profiles run out as text and as a document."""
+    return run_out_text(profiles, inventory), run_out_document(profiles, inventory)

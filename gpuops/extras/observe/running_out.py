@@ -8,13 +8,16 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuops.api.vms import capacity
 from gpuops.extras.observe.run_out import RunOut, run_out
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.vcenter.vm import PowerState
 
 if TYPE_CHECKING:
     from gpuops.advise.capacity import Slots
+    from gpuops.execute.site import Site
     from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.plan.capacity.capacity_request import CapacityRequest
 
 
 def running_vgpus(inventory: Inventory) -> Mapping[str, int]:
@@ -61,3 +64,13 @@ def run_outs(
             key=lambda prediction: (prediction.runs_out is None, prediction.runs_out or today, prediction.profile),
         )
     )
+
+
+def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site) -> tuple[RunOut, ...]:
+    """Return when each vGPU profile, or the one of the request, runs out by the history of `observe`.
+
+    Raises UsageError for an unknown profile, StateDamaged.
+    """
+    free = capacity(request, inventory, site)
+    fitting = {name: fit.slots for name, fit in free.now.fits.items()}
+    return run_outs(site.measurements_store, inventory, fitting, free.profile)

@@ -223,7 +223,7 @@ class _Window:
         return {name: CounterSeries(begin, step, tuple(steps)) for name, steps in self._steps.items()}
 
 
-def stored(state_dir: Path, url: str = "") -> Stored:
+def stored_measurements(state_dir: Path, url: str = "") -> Stored:
     """Return the contents of the store by vCenter. Creates nothing. Raises UsageError, StateDamaged."""
     database = found_database(state_dir, url)
     if database is None:

@@ -13,6 +13,7 @@ from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.extras.sizing.measure_cli import refuse_without_measure, size_measure
 from gpuops.extras.sizing.size_request import SizeRequest
+from gpuops.extras.sizing.sizing import size_by_history
 
 if TYPE_CHECKING:
     from gpuops.extras.sizing.size_request import SizingAnswer
@@ -104,7 +105,7 @@ def _answer(
     overlap: str | None,
 ) -> SizingAnswer:
     """Return the answer. Raises UsageError for options that exclude each other, before vCenter is read."""
-    from gpuops.extras.sizing.stated_size import size_stated
+    from gpuops.extras.sizing.sizing import size_stated
 
     of_history = {"--policy": policy, "--pool": pool, "--since": since}
     answer = size_stated(request, workloads, busy, overlap, of_history)
@@ -114,7 +115,6 @@ def _answer(
 def _by_history(
     common: CommonOptions, request: SizeRequest, policy: Path | None, pool: str | None, since: str | None
 ) -> SizingAnswer:
-    from gpuops import api
     from gpuops.config.date_text import parse_since
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
@@ -123,4 +123,4 @@ def _by_history(
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
-        return api.size(request, inventory, site, night, pool=pool, since=begin)
+        return size_by_history(request, inventory, site, night, pool=pool, since=begin)

@@ -46,12 +46,12 @@ def report(
       gpuops report --csv gpu-hours.csv --since 12w --by attribute:owner
     """
     from gpuops import clock
-    from gpuops.api import fleet_report
     from gpuops.config.date_text import parse_since
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, remember
     from gpuops.extras.web.page.fleet_report import fleet_report_document
     from gpuops.extras.web.page.fleet_report_text import fleet_report_text
+    from gpuops.extras.web.reporting import fleet_report
     from gpuops.model.vcenter.owner import OwnerKey
 
     owners = OwnerKey.parse("--by", by)

@@ -7,13 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuops import clock
-from gpuops.api import Site, fleet_report, history
+from gpuops.api import Site, history
 from gpuops.config.date_text import parse_since
 from gpuops.extras.web.http.following import FleetRead
 from gpuops.extras.web.metrics_source import MetricSource
 from gpuops.extras.web.metrics_view import MetricsWriter
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
 from gpuops.extras.web.page.sites_page import site_figures
+from gpuops.extras.web.reporting import fleet_report
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.advice.capacity import capacity_document

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gpuops.cli import completion
-from gpuops.console import output
+from gpuops.console import completion, output
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import reads_sites, spread
+from gpuops.extras.observe.current_use import current_use
 from gpuops.extras.web.top_words import SortKey, TopLevel
 
 if TYPE_CHECKING:
@@ -104,5 +104,5 @@ def _look(
         judged = {gpu_host.vm.ref: gpu_host for gpu_host in verdicts if gpu_host.pool is not None}
     part = fleet(inventory, api.catalog_of(inventory), filters)
     hosts = [gpu_host.ref for gpu_host in part.gpu_hosts]
-    use = api.current_use(site, inventory, hosts, [vm.ref for vm in part.vms] if of_vms else [])
+    use = current_use(site, inventory, hosts, [vm.ref for vm in part.vms] if of_vms else [])
     return Top(part, use, api.rotate_status(site, judging, inventory), api.change_status(site), judged)

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.extras.observe.forecast import SLOT, Basis, Error, Expected, Forecast
+from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.time_text import format_clock, format_iso_utc, format_minute, format_zoned_minute
 from gpuops.model.window import Weekday

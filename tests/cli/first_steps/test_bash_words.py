@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpuops.cli import completion
 from gpuops.cli.app import app
 from gpuops.cli.bash_words import join_pieces, joined_words
+from gpuops.console import completion
 from tests.cli.first_steps.test_completion import INVENTORY
 
 

@@ -18,7 +18,8 @@ from gpuops.errors import VcenterUnreachable
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.extras.observe import observing
 from gpuops.extras.observe.store import Measurements
-from gpuops.extras.observe.store_reads import Step, stored
+from gpuops.extras.observe.store_reads import Step
+from gpuops.extras.observe.store_reads import stored_measurements as stored
 from gpuops.model.measurements.measurement import (
     CPU_MHZ,
     GPU_MEMORY,

@@ -19,8 +19,8 @@ from gpuops.extras.jobs.job_answers import JobDeed
 from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
 from gpuops.extras.jobs.job_turns import JobTurn
+from gpuops.extras.jobs.scripts import LOG_LIMIT
 from gpuops.extras.jobs.store import JobStore
-from gpuops.guest_scripts.job import LOG_LIMIT
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

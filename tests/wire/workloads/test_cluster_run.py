@@ -15,13 +15,13 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import guests, running, standing
+from gpuops.extras.clusters import guests, running, scripts
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.run import alone_with
+from gpuops.extras.clusters.standing import standing
 from gpuops.extras.clusters.use import used_alone
-from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi

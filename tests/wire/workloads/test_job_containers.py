@@ -15,9 +15,9 @@ import pytest
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs import scripts
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
-from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm

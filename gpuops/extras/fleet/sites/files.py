@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from gpuops.console import output
+from gpuops.extensions import load
 from gpuops.report.layout import Shown
 from gpuops.report.sites import SiteAnswer
 
@@ -55,23 +56,23 @@ class SiteFiles:
         return None, answers
 
     def _hours(self) -> str:
-        from gpuops.extras.web.page.focus_csv import FOCUS_COLUMNS
         from gpuops.report.csv_text import csv_text
         from gpuops.report.sites import merged_csv
 
-        return merged_csv(self._texts(_HOURS), _SITE_COLUMN) or csv_text((_SITE_COLUMN, *FOCUS_COLUMNS), ())
+        return merged_csv(self._texts(_HOURS), _SITE_COLUMN) or csv_text(
+            (_SITE_COLUMN, *load("web.page.focus_csv.FOCUS_COLUMNS")), ()
+        )
 
     def _metrics(self, path: Path, answers: list[SiteAnswer]) -> tuple[Shown, list[SiteAnswer]]:
         """Write the metrics; a site whose process was stopped counts as not read."""
         from dataclasses import replace
 
-        from gpuops.extras.web.metrics_view import MetricsWriter, merged_families, written_text
         from gpuops.files.private_file import write_readable
         from gpuops.report.json_text import document_text
 
-        texts = self._texts(_METRICS)
-        every = [texts.get(answer.site) or MetricsWriter(answer.site).text(None).decode() for answer in answers]
-        merged = merged_families(every)
+        texts, writer = self._texts(_METRICS), load("web.metrics_view.MetricsWriter")
+        every = [texts.get(answer.site) or writer(answer.site).text(None).decode() for answer in answers]
+        merged = load("web.metrics_view.merged_families")(every)
         write_readable(path, merged)
         named = [
             replace(answer, json=document_text({**answer.document, "file": str(path)}))
@@ -79,7 +80,8 @@ class SiteFiles:
             else answer
             for answer in answers
         ]
-        return written_text(str(path), merged.encode()), named
+        text: Shown = load("web.metrics_view.written_text")(str(path), merged.encode())
+        return text, named
 
     def _texts(self, name: str) -> dict[str, str]:
         """Return the texts that the sites wrote, by site."""
@@ -104,9 +106,7 @@ _SUFFIXES: Final = {_METRICS: "prom", _HOURS: "csv"}
 
 
 def _page(answers: Sequence[SiteAnswer]) -> str:
-    from gpuops.extras.web.page.sites_page import sites_page
-
-    return sites_page(answers)
+    return cast(str, load("web.page.sites_page.sites_page")(answers))
 
 
 def _write_private(path: Path, text: str) -> None:

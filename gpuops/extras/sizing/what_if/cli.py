@@ -12,6 +12,7 @@ from gpuops.console import output
 from gpuops.console.options import CommonOptions, PolicyFile
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
+from gpuops.extras.sizing.what_if.comparing import compare_fleets
 from gpuops.extras.sizing.what_if.question import ARRIVALS, SEEDS, WhatIf
 from gpuops.model.fleet_change import GpuServing
 from gpuops.plan.core.command_line import Names, Option
@@ -101,7 +102,6 @@ def what_if(
       gpuops what-if --lose-host esx-01.lab --policy templates/policy.yaml --vcenter sim:lab
       gpuops what-if --changes templates/what-if.yaml --arrivals 40 --output json --vcenter sim:lab
     """
-    from gpuops import api
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.config.requests_file import load_requests
@@ -122,7 +122,7 @@ def what_if(
     night = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        answer = api.what_if(question, read_inventory(site, common, saved=saved), site, night, moment)
+        answer = compare_fleets(question, read_inventory(site, common, saved=saved), site, night, moment)
     if save is not None:
         from gpuops.config.snapshot import save as write
 

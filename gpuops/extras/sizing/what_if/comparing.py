@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
 
 
-def what_if(
+def compare_fleets(
     request: WhatIf,
     inventory: Inventory,
     site: Site,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpuops.advise.forecast import Forecast
 from gpuops.errors import report_exit_code
-from gpuops.extras.observe.forecast import Forecast
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.mig import arrangements

@@ -1,12 +1,17 @@
-"""How many VMs may share a GPU, without a history: by stated numbers, or by a file of workloads."""
+"""How many VMs may share a GPU: by stated numbers, by a file of workloads, or by the history of `observe`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
+from gpuops.api.vms import refuse_unknown_pool
 from gpuops.errors import UsageError
-from gpuops.extras.sizing.size_request import SizeRequest, SizingAnswer
+from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.sizing.size_request import SizeRequest, SizingAnswer, size_history, sizing_pool
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 
 
 def size_stated(
@@ -45,3 +50,27 @@ def size_stated(
         return size_numbers(request, share, part, profile)
     assert workloads is not None, "one of the two is stated"
     return size_workloads(request, load_workloads(workloads), profile)
+
+
+def size_by_history(
+    request: SizeRequest,
+    inventory: Inventory,
+    site: Site,
+    policy: Policy | None = None,
+    *,
+    pool: str | None = None,
+    since: datetime | None = None,
+) -> SizingAnswer:
+    """Return how many of these VMs may share a GPU, by the history of `observe` since then. Changes nothing.
+
+    Raises UsageError for VMs that are not named, do not exist or have no history; ProfileUnknown, and Refused for a
+    profile that no host offers; VmNotFound, VmAmbiguous, StateDamaged.
+    """
+    from gpuops.extras.sizing.busy_shares import busy_history
+
+    refuse_unknown_pool(policy, pool)
+    if request.tag is not None or (policy is not None and policy.needs_tags):
+        inventory = site.vcenter.with_tags(inventory)
+    pool_to_size = sizing_pool(request, inventory, catalog_of(inventory), policy, pool)
+    history = busy_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
+    return size_history(request, pool_to_size, history, inventory)
