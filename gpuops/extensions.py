@@ -64,24 +64,37 @@ EXTRAS: Final[Mapping[str, Extra]] = {
 """All extras, in the order in which they may import each other: an extra imports those before it alone."""
 
 
+def is_installed(extra: str) -> bool:
+    """Return whether the folder of this extra is there."""
+    return find_spec(PACKAGE) is not None and find_spec(f"{PACKAGE}.{extra}") is not None
+
+
 def installed_extras() -> Iterator[str]:
     """Yield the names of the extras whose folder is there."""
-    return (name for name in EXTRAS if find_spec(PACKAGE) and find_spec(f"{PACKAGE}.{name}"))
+    return filter(is_installed, EXTRAS)
 
 
 def command_module(command: str) -> str | None:
-    """Return the module of a command that an extra adds; None for a command of the core."""
-    return next(
-        (f"{PACKAGE}.{name}.{extra.commands[command]}" for name, extra in EXTRAS.items() if command in extra.commands),
-        None,
-    )
+    """Return the module of an extra's command; None for a command of the core. Raises UsageError as `load`."""
+    return _module_of({name: extra.commands for name, extra in EXTRAS.items()}, command)
 
 
 def task_module(task: str) -> str | None:
-    """Return the module of an Ansible module's task that an extra adds; None for one of the core."""
-    return next(
-        (f"{PACKAGE}.{name}.{extra.tasks[task]}" for name, extra in EXTRAS.items() if task in extra.tasks), None
-    )
+    """Return the module of an Ansible module's task; None for one of the core. Raises UsageError as `load`."""
+    return _module_of({name: extra.tasks for name, extra in EXTRAS.items()}, task)
+
+
+def _module_of(tables: Mapping[str, Mapping[str, str]], name: str) -> str | None:
+    extra = next((extra for extra, modules in tables.items() if name in modules), None)
+    if extra is None:
+        return None
+    _check_installed(extra)
+    return f"{PACKAGE}.{extra}.{tables[extra][name]}"
+
+
+def _check_installed(extra: str) -> None:
+    if not is_installed(extra):
+        raise UsageError(f"gpuops is installed without {extra}", hint=f"install gpuops with gpuops/extras/{extra}")
 
 
 def import_documents() -> None:
@@ -96,9 +109,7 @@ def load(path: str) -> Any:
 
     Raises UsageError if this installation does not have the extra.
     """
-    extra = path.partition(".")[0]
-    if find_spec(PACKAGE) is None or find_spec(f"{PACKAGE}.{extra}") is None:
-        raise UsageError(f"gpuops is installed without {extra}", hint=f"install gpuops with gpuops/extras/{extra}")
+    _check_installed(path.partition(".")[0])
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"{PACKAGE}.{module}"), name)
 

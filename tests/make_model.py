@@ -22,7 +22,7 @@ from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, to_document
 
 SEED: Final = 1
-PATH: Final = Path(str(files("gpuops.extras.observe"))) / SHIPPED_MODEL
+PATH: Final = Path(str(files("gpuops.extras.diagnosis"))) / SHIPPED_MODEL
 
 
 def make_model(each_fault: int = EACH_FAULT) -> Forest:

@@ -20,7 +20,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
 from gpuops.execute.site.host_shell import HostsHealth
-from gpuops.extensions import load
+from gpuops.extensions import is_installed, load
 from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
@@ -266,12 +266,14 @@ def host_shell(hosts: HostLogin) -> NvidiaSmi:
     return NvidiaSmi(replace(ssh, known_hosts=Path(hosts.known_hosts)) if hosts.known_hosts else ssh)
 
 
-def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource:
-    """Return the source of the use of vGPUs: the hosts if there is an SSH login, else their last measurements."""
+def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource | None:
+    """Return the source of the use of vGPUs: the hosts if there is an SSH login, else the stored measurements."""
     if shell is not None:
         from gpuops.execute.site.vgpu_use import HostsVgpuUse
 
         return HostsVgpuUse(shell, say, site.passed_s)
+    if not is_installed("observe"):
+        return None
     return cast("VgpuUseSource", load("observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say))
 
 

@@ -115,6 +115,7 @@ def test_a_vm_with_a_vgpu_that_is_not_told_of_is_unknown() -> None:
 def test_where_hosts_are_not_entered_the_newest_that_is_stored_counts(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
     stored = vgpu_use(lab.site, None, lab.said.append)
+    assert stored is not None
     assert {use.percent for use in stored.use(desktops, inventory).values()} == {None}, "no store, and none is made"
     lab.site.shell = NvidiaSmi(lab.host.ssh)
     observe(lab.site)
@@ -137,6 +138,7 @@ def test_a_store_that_is_damaged_ends_no_look(lab: Lab, tmp_path: Path) -> None:
     (folder / "measurements.sqlite").chmod(0o600)
     lab.site.measured = MeasurementSettings(store_dir=str(folder))
     source = vgpu_use(lab.site, None, lab.said.append)
+    assert source is not None
     for _ in range(2):
         assert {use.because for use in source.use(desktops, inventory).values()} == {
             "the store of measurements cannot be read"

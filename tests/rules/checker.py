@@ -281,6 +281,8 @@ RULES: Final = (
         (
             "gpuops/files/file.py",
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
+            "gpuops/extras/bundle/bundle_names.py",
+            "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
@@ -310,6 +312,10 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
+            "gpuops/extras/clusters/overrides.py",
+            "gpuops/extras/clusters/run.py",
+            "gpuops/extras/diagnosis/diagnoses.py",
+            "gpuops/extras/jobs/store.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors
@@ -344,6 +350,8 @@ RULES: Final = (
             "gpuops/broker/",
             "gpuops/cli/",
             "gpuops/report/",
+            "gpuops/extras/bundle/contact.py",
+            "gpuops/extras/web/page/html.py",
             "gpuops/sim/",
             "gpuops/vsphere/",
         ),

@@ -106,11 +106,11 @@ def _counts(slot_counts: NDArray[np.int64], is_observed: NDArray[np.bool_]) -> t
     )
 
 
-class MeasuredUse(NightExtension):
+class MeasuredDesktopUse(NightExtension):
     """What the store of measurements adds to nights: how many desktops were in use until now."""
 
     def desktop_use(self, site: Site, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
         return in_use(*site.measurements_store, inventory, policy)
 
 
-MEASURED_USE: Final = MeasuredUse()
+MEASURED_USE: Final = MeasuredDesktopUse()
