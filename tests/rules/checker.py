@@ -186,7 +186,7 @@ def _number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
 
 
-def _loop_that_rests(node: ast.AST) -> bool:
+def is_resting_loop(node: ast.AST) -> bool:
     rests = ("sleep", "pause", "_pause")
     return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
 
@@ -248,11 +248,10 @@ RULES: Final = (
     Rule(
         "loop-that-rests",
         "clock.rounds looks again until the time is up, and once more then",
-        _loop_that_rests,
+        is_resting_loop,
         (
             "gpuops/clock.py",
             "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
-            "gpuops/execute/cluster_run/running.py",  # its limit changes while it waits
             "gpuops/execute/measurements/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
             "gpuops/web/following.py",

@@ -60,12 +60,12 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
     """
     with ExitStack() as stack:
         is_announced = False
-        for is_last in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
+        for left_s in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
             try:
                 journal = stack.enter_context(site.locked_journal(site.vcenter.uuid, alone=False))
                 break
             except LockedBy as lock_error:
-                if not waits or is_last:
+                if not (waits and left_s):
                     raise
                 if not is_announced:
                     site.say(f"{lock_error.message}: waited for")
