@@ -337,7 +337,7 @@ RULES: Final = (
             "gpuops/execute/measurements/diagnoses.py",
             "gpuops/execute/pool/book.py",
             "gpuops/execute/site/kept_measurement.py",
-            "gpuops/execute/change/change_order.py",  # from here on nothing that is stored
+            "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",
             "gpuops/runner/taking_up.py",
             "gpuops/broker/",
