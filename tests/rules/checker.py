@@ -186,7 +186,7 @@ def _number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
 
 
-def _loop_that_rests(node: ast.AST) -> bool:
+def is_resting_loop(node: ast.AST) -> bool:
     rests = ("sleep", "pause", "_pause")
     return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
 
@@ -248,11 +248,10 @@ RULES: Final = (
     Rule(
         "loop-that-rests",
         "clock.rounds looks again until the time is up, and once more then",
-        _loop_that_rests,
+        is_resting_loop,
         (
             "gpuops/clock.py",
             "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
-            "gpuops/extras/clusters/running.py",  # its limit changes while it waits
             "gpuops/extras/observe/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
             "gpuops/extras/web/http/following.py",
@@ -344,7 +343,7 @@ RULES: Final = (
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/lending/book.py",
             "gpuops/execute/site/kept_measurement.py",
-            "gpuops/execute/change/change_order.py",  # from here on nothing that is stored
+            "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",
             "gpuops/extras/fleet/runner/taking_up.py",
             "gpuops/broker/",

@@ -7,10 +7,10 @@ a VM have the same marker, and their overrides belong to their owners.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import load_cluster_order
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.step_json import load_step
 from gpuops.execute.site import Site
@@ -64,7 +64,7 @@ def _last_setters(journal: Journal | None) -> dict[str, str | None]:
     taken_back: dict[str, set[str]] = {}
     for record in journal.records() if journal is not None else ():
         if record.kind is Kind.BEGUN and record.body["kind"] == CLUSTER:
-            clusters[record.run] = json.loads(record.body.get("order") or "{}").get("cluster", "")
+            clusters[record.run] = load_cluster_order(record.body.get("order", "")).cluster
         elif record.kind is Kind.INTENT and stored_name(SetVmDrs) in record.body["step"]:
             step = load_step(record.body["step"])
             if isinstance(step, SetVmDrs):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any, Final
+from typing import Final
 
 from gpuops.clock import rounds
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import ClusterOrder, dump_order, load_cluster_order
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked
@@ -37,8 +37,9 @@ IN_USE: Final = "wait for it to end; one that was killed is over at that moment"
 def begin(journal: Journal, name: str, id: str, stands: Sequence[str]) -> Run:
     """Return the open run of this cluster, or a new one. `stands`: the VMs of the cluster that exist already."""
     earlier_runs = open_runs(journal, name)
-    order = {"cluster": name, "id": id, "stood": list(stands)}
-    return earlier_runs[-1] if earlier_runs else journal.begin(CLUSTER, order=json.dumps(order))
+    if earlier_runs:
+        return earlier_runs[-1]
+    return journal.begin(CLUSTER, order=dump_order(ClusterOrder(name, id, tuple(stands))))
 
 
 def end(site: Site, run: Run) -> None:
@@ -49,7 +50,7 @@ def end(site: Site, run: Run) -> None:
 
 def vms_before_run(run: Run) -> frozenset[str]:
     """Return the VMs of the cluster that existed before the run. They are not removed after a failure."""
-    return frozenset(_order(run).get("stood", ()))
+    return frozenset(load_cluster_order(run.order).earlier_vms)
 
 
 @contextmanager
@@ -60,12 +61,12 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
     """
     with ExitStack() as stack:
         is_announced = False
-        for is_last in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
+        for left_s in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
             try:
                 journal = stack.enter_context(site.locked_journal(site.vcenter.uuid, alone=False))
                 break
             except LockedBy as lock_error:
-                if not waits or is_last:
+                if not (waits and left_s):
                     raise
                 if not is_announced:
                     site.say(f"{lock_error.message}: waited for")
@@ -76,12 +77,7 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
 def open_runs(journal: Journal | None, name: str) -> tuple[Run, ...]:
     """Return the open runs of this cluster, oldest first."""
     runs = journal.open_runs((CLUSTER,)) if journal is not None else ()
-    return tuple(run for run in runs if _order(run).get("cluster") == name)
-
-
-def _order(run: Run) -> dict[str, Any]:
-    order = json.loads(run.order or "{}")
-    return order if isinstance(order, dict) else {}
+    return tuple(run for run in runs if load_cluster_order(run.order).cluster == name)
 
 
 def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:
@@ -92,7 +88,7 @@ def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:
     with site.journal_to_read(inventory.vcenter) as journal:
         runs = open_runs(journal, name)
     of_vms = [member.marker.id for member in marked_vms(inventory, name)]
-    of_runs = [_order(run).get("id", "") for run in runs]
+    of_runs = [load_cluster_order(run.order).id for run in runs]
     return next(filter(None, (*of_vms[:1], *of_runs[-1:])), None) or secrets.token_hex(_ID), bool(runs)
 
 

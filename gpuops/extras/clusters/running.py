@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Final
 
+from gpuops.clock import rounds
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import GuestWork, guest_work
@@ -83,24 +85,23 @@ class _Running:
         If the first node succeeds, wait a short time for the others.
         """
         self._directory = f"{ready.home}/{self._launch.directory}"
-        began_s, limit_s = self._site.passed_s(), self._launch.limit_s
+        passed_s, limit_s = self._site.passed_s, self._launch.limit_s
+        began_s = passed_s()
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
             self._running[node] = guests.start(self._launch, node, ready.known_hosts, self._port)
-        while True:
+        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
             was_read = self._look()
             if self._lease.lost is not None:
                 raise lease_lost_error(self._launch.cluster, self._lease.lost)
-            elapsed_s = self._site.passed_s() - began_s
+            elapsed_s = passed_s() - began_s
             failed = next((node for node, end in sorted(self._ends.items()) if end.exit_code), None)
             if 0 in self._ends and others_until_s is None:
                 others_until_s = elapsed_s + guests.ENDED_S
             is_over = others_until_s is not None and (not self._running or elapsed_s >= others_until_s)
             if was_read and (failed is not None or is_over):
                 return self._end_of(failed or 0, elapsed_s)
-            if limit_s is not None and elapsed_s >= limit_s:
-                return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
-            self._site.pause(POLL_S)
+        return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
 
     def _look(self) -> bool:
         """Record which launchers have ended and pass on new output. Return whether the guests could be read.

@@ -81,11 +81,10 @@ def stop(path: Path, ready_file: ReadyFile) -> None:
         os.kill(ready_file.pid, signal.SIGTERM)
     except ProcessLookupError:
         return
-    until = clock.passed_s() + END_S
-    while _runs(ready_file.pid):
-        if clock.passed_s() > until:
-            raise VcenterUnreachable(f"the simulated vCenter of {path} (process {ready_file.pid}) does not end")
-        clock.pause(0.05)
+    for _ in clock.rounds((0.05,), END_S):
+        if not _runs(ready_file.pid):
+            return
+    raise VcenterUnreachable(f"the simulated vCenter of {path} (process {ready_file.pid}) does not end")
 
 
 def _runs(pid: int) -> bool:

@@ -35,7 +35,7 @@ from tests.bench.verdict import Figure, Result
 from tests.execute.journal.postgres import Server, binaries, running_server
 from tests.fleet.processes import ANY, DisturbedFleet, disturbed_fleet, sites_played
 from tests.fleet.world import Size, policy
-from tests.runner.fleet import wait_until
+from tests.waiting import wait_until
 
 SIZE: Final = Size(hosts=4, desktops=16, ml_vms=4, memory_gib=1, in_flight=4)
 VCENTERS: Final = 4

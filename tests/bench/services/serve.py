@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from threading import Thread
-from time import perf_counter, process_time, sleep
+from time import perf_counter, process_time
 from typing import Final
 
 import httpx
@@ -33,6 +33,7 @@ from gpuops.vsphere.connection import Connection
 from tests.bench.nights.watch import FLEET, target_at
 from tests.bench.simulator.simulators import our_simulator
 from tests.bench.verdict import Figure, Result
+from tests.waiting import wait_until
 from tests.web.conftest import events
 
 WATCHERS: Final = 20
@@ -99,10 +100,7 @@ class Watcher:
 
     def wait_for(self, edition: str) -> None:
         """Returns when it has that edition."""
-        ends_s = perf_counter() + 120.0
-        while self._has != edition:
-            assert perf_counter() < ends_s
-            sleep(0.01)
+        wait_until(lambda: self._has == edition, 120, every_s=0.01)
 
     def _watch(self) -> None:
         with httpx.Client(base_url=self._url, timeout=120.0) as client, client.stream("GET", "/events") as response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+from tests.waiting import wait_until
 from tests.wire.conftest import target_of
 
 
@@ -287,10 +287,8 @@ def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Clust
         keys = without_ssh.guests.root(rank) / "root/.ssh"
         keys.mkdir()
         (keys / "authorized_keys").write_text(f"restrict ssh-ed25519 AAAA gpuops-cluster-run:{NAME}:{'f' * 16}\n")
-    until_s = time.monotonic() + 60
-    while not marked_processes() and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert marked_processes() and without_ssh.guests.left()
+    wait_until(marked_processes)
+    assert without_ssh.guests.left()
     with_torchrun(without_ssh, "true")
     assert launched(without_ssh, "train.py").exit_code == 0
     assert without_ssh.guests.left() == []
