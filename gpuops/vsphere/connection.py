@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import Refused
 from gpuops.vsphere import authorization
-from gpuops.vsphere.guest_login import GuestLogins
+from gpuops.vsphere.guests.guest_login import GuestLogins
 from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
+    from gpuops.vsphere.guests.guest_programs import GuestShell
     from gpuops.vsphere.waiting.changes import ChangeWatch
-    from gpuops.vsphere.writing.guest_programs import GuestShell
     from gpuops.vsphere.writing.hosts import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
@@ -158,7 +158,7 @@ class Connection(Session):
         return lost_replies.has_power_task_near(self, vm, moment)
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        from gpuops.vsphere.writing import guest_programs
+        from gpuops.vsphere.guests import guest_programs
 
         return guest_programs.no_way_in(self, hook)
 
@@ -178,39 +178,39 @@ class Connection(Session):
         new_vms.require_made(self, vm, name, notes)
 
     def guest_id(self, vm: str) -> str:
-        from gpuops.vsphere.reading.guests import guest_systems
+        from gpuops.vsphere.guests import guest_systems
 
         return guest_systems.guest_id(self, vm)
 
     def start_command(
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "gpuops-", refusals: int = 1
     ) -> RunningCommand:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         return guest_commands.start_command(self, vm, name, command, op_id, prefix, refusals)
 
     def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         return guest_commands.wait_for_commands(self, commands, timeout_s)
 
     def command_end(self, command: RunningCommand) -> CommandEnd | None:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         return guest_commands.command_end(self, command)
 
     def end_command(self, command: RunningCommand) -> None:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         guest_commands.end_command(self, command)
 
     def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
-        from gpuops.vsphere.reading.guests import guest_file
+        from gpuops.vsphere.guests import guest_file
 
         return guest_file.guest_file_if_there(self, vm, name, path)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
-        from gpuops.vsphere.reading.guests import guest_networks
+        from gpuops.vsphere.guests import guest_networks
 
         return guest_networks.guest_addresses(self, vm)
 
@@ -230,11 +230,11 @@ class Connection(Session):
         attributes.define_attribute(self, name, op_id)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        from gpuops.vsphere.writing import guest_programs
+        from gpuops.vsphere.guests import guest_programs
 
         return guest_programs.wait(self, tasks, timeout_s)
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        from gpuops.vsphere.writing import guest_programs
+        from gpuops.vsphere.guests import guest_programs
 
         guest_programs.withdraw(self, tasks)

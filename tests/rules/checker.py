@@ -376,7 +376,7 @@ RULES: Final = (
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/transport/automation_login.py",
-            "gpuops/vsphere/guest_login.py",
+            "gpuops/vsphere/guests/guest_login.py",
         ),
     ),
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.desktops.evidence import SessionCount
-from gpuops.vsphere.reading.guests.guest_sessions import GuestProcess, count_sessions
+from gpuops.vsphere.guests.guest_sessions import GuestProcess, count_sessions
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
 LOGIN = "gpuops"

@@ -24,8 +24,9 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VcenterStep,
 )
+from gpuops.vsphere.guests import guest_programs
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.writing import guest_programs, new_vms
+from gpuops.vsphere.writing import new_vms
 from gpuops.vsphere.writing.attributes import set_attribute
 from gpuops.vsphere.writing.specs import config_spec, overriding
 

@@ -26,8 +26,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_file_manager import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guests import guest_file, guest_systems
-from gpuops.vsphere.writing import guest_answers, guest_programs
+from gpuops.vsphere.guests import guest_answers, guest_file, guest_programs, guest_systems
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long

@@ -37,8 +37,8 @@ from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.guests import guest_commands
 from gpuops.vsphere.transport.stub import Stub
-from gpuops.vsphere.writing import guest_commands
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
 from tests.wire.conftest import target_of
 

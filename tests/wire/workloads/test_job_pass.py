@@ -21,7 +21,7 @@ from gpuops.model.workloads.job_record import JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed
 from gpuops.plan.jobs.job_turns import JobTurn
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, needs_podman, podman_guest
 from tests.wire.conftest import target_of
 

@@ -16,7 +16,7 @@ from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, St
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.vsphere.guest_login import NO_LOGIN_HINT, guest_change, guest_read
+from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT, guest_change, guest_read
 from gpuops.vsphere.waiting.states import wait_for_power
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.guest_scripts.commands import SHELL, script_text
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
-from gpuops.vsphere.guest_login import guest_change, guest_read
-from gpuops.vsphere.reading.guests.guest_file import read_guest_file
+from gpuops.vsphere.guests.guest_file import read_guest_file
+from gpuops.vsphere.guests.guest_login import guest_change, guest_read
 
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection

@@ -17,11 +17,11 @@ from gpuops.errors import GpuopsError, NotConnected, Refused
 from gpuops.guest_scripts import guest_check
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.vsphere.guest_login import NO_LOGIN_HINT
-from gpuops.vsphere.reading.guests.guest_file import HostUnreached, read_guest_file
-from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
-from gpuops.vsphere.writing import guest_programs
-from gpuops.vsphere.writing.guest_programs import NO_LOGIN, POLL_S
+from gpuops.vsphere.guests import guest_programs
+from gpuops.vsphere.guests.guest_file import HostUnreached, read_guest_file
+from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
+from gpuops.vsphere.guests.guest_programs import NO_LOGIN, POLL_S
+from gpuops.vsphere.guests.guest_systems import vcenter_time
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskRef

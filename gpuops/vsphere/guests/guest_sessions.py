@@ -20,7 +20,7 @@ from gpuops.errors import GpuopsError
 from gpuops.model.desktops.evidence import SESSIONS_FRESH_S, SessionCount
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.vsphere.guest_login import guest_read
+from gpuops.vsphere.guests.guest_login import guest_read
 
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection

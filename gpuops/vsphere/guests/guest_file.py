@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gpuops import clock
 from gpuops.errors import GpuopsError, Refused
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.vsphere.guest_login import guest_read
+from gpuops.vsphere.guests.guest_login import guest_read
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import exchange
 
