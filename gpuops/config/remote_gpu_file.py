@@ -11,8 +11,8 @@ from typing import Final
 
 from gpuops.config.decoding import read_as
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.file import templates
 from gpuops.files.private_file import replaceable
-from gpuops.files.templates import templates
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.remote_gpu import PROGRAM_NAME, RemoteProgram
 

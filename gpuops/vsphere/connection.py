@@ -1,7 +1,7 @@
 """A logged-in vCenter: the session with everything that gpuops reads, changes and waits for. `api.connect` makes it.
 
-It implements the `Vcenter` port of `execute`. Each method of the port calls a function of another module, whose first
-argument is the session or this connection.
+It implements the `Vcenter` port of `execute`, whose docstrings say what each method does. Each method calls a function
+of another module with this session.
 """
 
 from __future__ import annotations
@@ -9,58 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import Refused
+from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.vsphere import authorization
-from gpuops.vsphere.guests.guest_login import GuestLogins
+from gpuops.vsphere.active_session import ActiveSession
 from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
-from gpuops.vsphere.session import Session
-from gpuops.vsphere.waiting import states
-from gpuops.vsphere.waiting.states import StateWatch
-from gpuops.vsphere.waiting.tasks import TaskWatch
+from gpuops.vsphere.waiting.states import ADDRESS, POWER, RUNNING, TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
-    from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.target import Secret, Target
+    from gpuops.model.vcenter.target import Secret
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
-    from gpuops.vsphere.guests.guest_programs import GuestShell
-    from gpuops.vsphere.waiting.changes import ChangeWatch
     from gpuops.vsphere.writing.hosts import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
-"""What the simulated vCenter has in AboutInfo.fullName."""
+"""The simulated vCenter has this text in AboutInfo.fullName."""
 
 
-class Connection(Session):
+class Connection(ActiveSession):
     """A session that reads inventories and sends steps; leaving its `with` block logs out."""
-
-    def __init__(self, target: Target, guest_shell: GuestShell | None = None) -> None:
-        """`guest_shell` runs the programs that are to be run in guests over SSH; None = they cannot be run.
-
-        Raises NotConnected and its subclasses.
-        """
-        super().__init__(target)
-        self.guest_shell = guest_shell
-        self.tasks = TaskWatch(self)
-        self.states = StateWatch(self)
-        self.guest_logins = GuestLogins()
-        self._changes: ChangeWatch | None = None
-        self.attribute_keys: dict[str, int] = {}
-        """Keys of the custom attributes by name, as far as they have been read."""
-
-    def close(self) -> None:
-        """Log out."""
-        self.tasks.close()
-        self.states.close()
-        if self._changes is not None:
-            self._changes.close()
-        super().close()
 
     @property
     def uuid(self) -> str:
@@ -69,7 +42,6 @@ class Connection(Session):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether it is the simulator of gpuops, which has this text in its AboutInfo."""
         return SIMULATED in (self.about.get("fullName") or "")
 
     @property
@@ -94,19 +66,7 @@ class Connection(Session):
     with_config_targets = config_targets.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
-
-    def samples(
-        self,
-        kind: str,
-        refs: Sequence[str],
-        names: Sequence[str],
-        interval_s: int,
-        span: tuple[datetime, datetime],
-        pace: Callable[[], None],
-    ) -> Iterator[Sequence[Samples]]:
-        from gpuops.vsphere.reading import samples  # with numpy, which no other read needs
-
-        return samples.samples(self, kind, refs, names, interval_s, span, pace)
+    samples = counters.samples
 
     lacking = authorization.lacking
     lacking_on_objects = authorization.lacking_on_objects
@@ -115,17 +75,32 @@ class Connection(Session):
     roles = authorization.roles
     write_role = authorization.write_role
 
-    wait_for_power = states.wait_for_power
-    wait_for_guest = states.wait_for_guest
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        """Return the VMs that have this power state within the time; return early if all have it.
+
+        A VM that does not exist any more is not waited for.
+        """
+        return self.states.wait(POWER, dict.fromkeys(vms, power.value), timeout_s)[0]
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        """Return the guest as soon as VMware Tools run in it (`address`: as soon as it has one), or after the time.
+
+        Raises VmNotFound for a VM that does not exist any more.
+        """
+        guest_vm = self.vm(vm)
+        if address:
+            self.states.wait(ADDRESS, {vm: True}, timeout_s)
+        else:
+            self.states.wait(TOOLS, {vm: RUNNING}, timeout_s)
+        guest_info = self.read(lambda: guest_vm.guest, subject=vm)
+        if guest_info is None or guest_info.toolsRunningStatus is None:
+            return Guest(None, None)
+        return Guest(guest_info.toolsRunningStatus == RUNNING, guest_info.ipAddress or None)
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        from gpuops.vsphere.waiting.changes import ChangeWatch
+        return self.change_watch.wait(timeout_s)
 
-        if self._changes is None:
-            self._changes = ChangeWatch(self)
-        return self._changes.wait(timeout_s)
-
-    # most commands only read: they do not import the modules that change a vCenter
+    # Most commands only read. They do not import the modules that change a vCenter or work in guests.
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         from gpuops.plan.core.steps import GateStep, RemovalStep
@@ -178,9 +153,9 @@ class Connection(Session):
         new_vms.require_made(self, vm, name, notes)
 
     def guest_id(self, vm: str) -> str:
-        from gpuops.vsphere.guests import guest_systems
+        from gpuops.vsphere.guests import guest_facts
 
-        return guest_systems.guest_id(self, vm)
+        return guest_facts.guest_id(self, vm)
 
     def start_command(
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "gpuops-", refusals: int = 1
@@ -210,9 +185,9 @@ class Connection(Session):
         return guest_file.guest_file_if_there(self, vm, name, path)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
-        from gpuops.vsphere.guests import guest_networks
+        from gpuops.vsphere.guests import guest_facts
 
-        return guest_networks.guest_addresses(self, vm)
+        return guest_facts.guest_addresses(self, vm)
 
     def defined_attributes(self) -> frozenset[str]:
         from gpuops.vsphere.writing import attributes

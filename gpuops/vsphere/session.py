@@ -3,7 +3,8 @@
 Login and bulk reads use `transport.wire`. pyVmomi, which sends every change, is imported when it is first needed and
 uses the same login through `transport.stub`. Its own session stub is not used: it sends a call again when the reply is
 lost, and would power on a VM twice. If the session has ended, a read logs in again and is repeated; a change is not.
-"""
+
+Records whether one session changed something, so that an error that ends a command can say so."""
 
 from __future__ import annotations
 
@@ -18,15 +19,58 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.vcenter.login import WrongPassword
 from gpuops.model.vcenter.target import Target
+from gpuops.model.vcenter.task import LEASE_OPERATION
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
-from gpuops.vsphere.change_record import ChangeRecord
 from gpuops.vsphere.faults import fault_error, translate
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.api_version import negotiate
-from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.messages import REFERENCE, escape_text
 from gpuops.vsphere.transport.vi_json import JsonLogin, offers_vi_json
-from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, negotiate
 from gpuops.vsphere.transport.xml_values import child, children, texts
+
+CANCEL_OPERATION: Final = "gpuops-cancel-"
+"""Prefix of the operation ids that cancel a queued task."""
+
+_NOT_COUNTED: Final = (LEASE_OPERATION, CANCEL_OPERATION)
+
+
+class ChangeRecord:
+    """The changes of a session. The lease of a run, and the cancellation of a queued task, are not counted."""
+
+    def __init__(self) -> None:
+        self._done = False
+        self._unknown = False
+        self._under_way: set[str] = set()
+        """Tasks whose end is not known."""
+
+    @property
+    def applied(self) -> bool | None:
+        """Whether something was changed; None = not known: a reply was lost, or a task is still under way."""
+        if self._done:
+            return True
+        return None if self._unknown or self._under_way else False
+
+    def note_accepted(self, answer: Any, op_id: str) -> None:
+        """Record that vCenter accepted a call. If it returned a task, the end of the task decides."""
+        if op_id.startswith(_NOT_COUNTED):
+            return
+        task = getattr(answer, "_moId", None)
+        if task is None:
+            self._done = True
+        else:
+            self._under_way.add(str(task))
+
+    def note_lost(self, op_id: str) -> None:
+        """Record that the reply of a call was lost."""
+        self._unknown = self._unknown or not op_id.startswith(_NOT_COUNTED)
+
+    def note_ended(self, task: str, error: GpuopsError | None) -> None:
+        """Record the end of a task. After OutcomeUnknown it stays unknown whether something was changed."""
+        if task not in self._under_way or isinstance(error, OutcomeUnknown):
+            return
+        self._under_way.discard(task)
+        self._done = self._done or error is None
+
 
 Answer = TypeVar("Answer")
 
@@ -59,6 +103,8 @@ class Session:
         self.changes = ChangeRecord()
         self.only_reads = False
         """Whether every change is refused before it is sent."""
+        self.attribute_keys: dict[str, int] = {}
+        """Keys of the custom attributes by name, as far as they have been read."""
         self.counter_keys: dict[str, int] | None = None
         """Keys of the performance counters by name; None = they have not been read."""
         try:
@@ -158,23 +204,6 @@ class Session:
     @cached_property
     def content(self) -> Any:
         return self.read(self.instance.RetrieveContent)
-
-    @cached_property
-    def guest_processes(self) -> Any:
-        """The GuestProcessManager. Raises ProtocolError where vCenter offers no guest operations."""
-        return self._guest_manager("processManager")
-
-    @cached_property
-    def guest_files(self) -> Any:
-        """The GuestFileManager. Raises ProtocolError where vCenter offers no guest operations."""
-        return self._guest_manager("fileManager")
-
-    def _guest_manager(self, name: str) -> Any:
-        operations = self.content.guestOperationsManager
-        manager = self.read(lambda: getattr(operations, name)) if operations is not None else None
-        if manager is None:
-            raise ProtocolError("this vCenter offers no guest operations")
-        return manager
 
     def managed_object(self, kind: str, ref: str) -> Any:
         """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""

@@ -20,10 +20,9 @@ from gpuops.errors import GpuopsError
 from gpuops.model.desktops.evidence import SESSIONS_FRESH_S, SessionCount
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.vsphere.guests.guest_login import guest_read
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.active_session import ActiveSession
 
 WINDOWS_SHELL: Final = "explorer.exe"
 LINUX_MANAGER: Final = "systemd"
@@ -49,9 +48,9 @@ class GuestSessions:
     After a refused login no guest is asked any more: further refusals could lock the account.
     """
 
-    def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
         """`say` gets a line for each different reason why guests do not answer."""
-        self._connection = connection
+        self._session = session
         self._say = say
         self._said: set[str] = set()
         self._refused = False
@@ -75,11 +74,11 @@ class GuestSessions:
     def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:
         from pyVmomi import vim
 
-        connection = self._connection
+        session = self._session
         try:
-            call = connection.guest_processes.ListProcessesInGuest
-            process_infos = guest_read(connection, call, vm.ref, vm.name, [])
-            with connection.decoding("ListProcessesInGuest"):
+            call = session.guests.processes.ListProcessesInGuest
+            process_infos = session.guests.read(call, vm.ref, vm.name, [])
+            with session.decoding("ListProcessesInGuest"):
                 processes = list(_decode_processes(process_infos or ()))
         except GpuopsError as error:
             self._refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
@@ -87,8 +86,8 @@ class GuestSessions:
                 self._said.add(error.message)
                 self._say(f"sessions in guests: {error.message} (gpuops help idle)")
             return _unknown_count(asked_at, error.message)
-        assert connection.target.guest is not None, "guest_read needs it"
-        return count_sessions(processes, connection.target.guest.username, asked_at)
+        assert session.target.guest is not None, "guests.read needs it"
+        return count_sessions(processes, session.target.guest.username, asked_at)
 
 
 def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: datetime) -> SessionCount:

@@ -21,9 +21,8 @@ from gpuops.vsphere.reading.bulk import property_paths as paths
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.bulk.values import flag, items, leaf_text, leaves, number, text, whole
-from gpuops.vsphere.reading.decoding.decode_cluster import decode_cluster
 from gpuops.vsphere.reading.decoding.decode_device import ADAPTERS, DISK_PATHS, NETWORK, read_device_uses
-from gpuops.vsphere.reading.decoding.decode_host import ThinHost, host_with_gpus, pci_devices, thin_host
+from gpuops.vsphere.reading.decoding.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.reservations import reservations
 from gpuops.vsphere.session import Session

@@ -25,8 +25,8 @@ from gpuops.model.vcenter.host_settings import (
     SoftwarePackage,
 )
 from gpuops.plan.core.versions import GROUP, version_numbers
+from gpuops.vsphere.device_modes import sets_modes
 from gpuops.vsphere.reading.config_targets import AT_A_TIME, device_groups
-from gpuops.vsphere.reading.device_modes import sets_modes
 from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:

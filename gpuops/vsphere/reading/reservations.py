@@ -22,8 +22,8 @@ from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Re
 from gpuops.vsphere.reading.bulk.reader import Reader
 from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.messages import escape_text
 from gpuops.vsphere.transport.network import decoding
-from gpuops.vsphere.transport.request_text import escape_text
 
 MOST_PLACES: Final = 64
 """The limit of clusters, and hosts outside of clusters, to ask; the capacity of further ones is unknown."""

@@ -2,7 +2,8 @@
 
 Every connection gets an SSLContext of its own. A pinned certificate is compared in addition to verification, at the end
 of the handshake, so that every user of the context (http.client, urllib3) is subject to it.
-"""
+
+Reads the certificate that a server presents, before anything is trusted or sent to it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from xml.parsers.expat import ExpatError
@@ -283,3 +285,57 @@ def _trust_error(target: Target, error: ssl.SSLCertVerificationError) -> NotTrus
             hint="give its CA with --ca-file FILE (vCenter offers it at /certs/download.zip)",
         )
     return NotTrusted(f"the certificate of {target.address} is not trusted: {error.verify_message}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCertificate:
+    """A certificate that a server presented."""
+
+    pem: str
+    sha256: str
+    """64 hexadecimal digits in lower case."""
+    authority: str
+    """Its issuer: `commonName=CA, organizationName=vc.example.com`."""
+    trusted: bool
+    """Whether an authority that this machine trusts has issued it."""
+
+
+def presented_certificate(target: Target) -> ServerCertificate:
+    """Return the certificate of the server. Nothing but the handshake is sent to it.
+
+    Raises NotTrusted for one that has expired or that is made out to another name, and VcenterUnreachable and
+    ProtocolError.
+    """
+    try:
+        try:
+            encoded, fields = _handshake(target, tls_context(target))
+            trusted = True
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code not in UNKNOWN_ISSUER:
+                raise
+            trusted = False
+            encoded, _ = _handshake(target, tls_context(replace(target, verify=False)))
+            # Trust only this certificate: Python returns fields, and checks name and dates, only of a verified one.
+            self_trusting_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self_trusting_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            self_trusting_context.load_verify_locations(cadata=encoded)
+            _, fields = _handshake(target, self_trusting_context)
+    except LOST_ERRORS as error:
+        raise connection_error(target, error) from error
+    authority = ", ".join(
+        f"{field_name}={field_value}" for part in reversed(fields.get("issuer", ())) for field_name, field_value in part
+    )
+    pem = ssl.DER_cert_to_PEM_cert(encoded)
+    return ServerCertificate(pem, hashlib.sha256(encoded).hexdigest(), authority, trusted)
+
+
+def _handshake(target: Target, context: ssl.SSLContext | None) -> tuple[bytes, dict[str, Any]]:
+    """Return the encoded certificate, and its fields if the context verified it. Raises OSError."""
+    connection = open_connection(target, context)
+    try:
+        connection.connect()
+        assert isinstance(connection.sock, ssl.SSLSocket), "a target with TLS"
+        fields = connection.sock.getpeercert() or {}
+        return connection.sock.getpeercert(binary_form=True) or b"", fields
+    finally:
+        connection.close()

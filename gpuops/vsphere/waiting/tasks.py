@@ -12,8 +12,8 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
 from gpuops.model.vcenter.entity_name import decode_name
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
-from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.session import CANCEL_OPERATION
 from gpuops.vsphere.waiting.updates import PropertyUpdate, Updates
 
 if TYPE_CHECKING:

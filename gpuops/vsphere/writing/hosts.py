@@ -26,13 +26,13 @@ from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.collect import with_all_devices
 from gpuops.vsphere.reading.host_settings import MODULE, settings_of
 from gpuops.vsphere.transport.xml_values import pci_address
-from gpuops.vsphere.waiting.states import wait_for_boot
+from gpuops.vsphere.waiting.states import BOOTED
 
 if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts
     from gpuops.model.vcenter.host_settings import GraphicsSettings
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.active_session import ActiveSession
 
 DESCRIPTIONS: Final[Mapping[type, str]] = {
     EnterMaintenance: "HostSystem.enterMaintenanceMode",
@@ -48,10 +48,10 @@ SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | Confi
 
 
 class HostConnection:
-    """Implements `Hosts` over one connection."""
+    """Implements `Hosts` over one session."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, session: ActiveSession) -> None:
+        self._session = session
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """Return the snapshot with the settings of these hosts, and the reasons for what cannot be read.
@@ -61,7 +61,7 @@ class HostConnection:
         requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
         if not requested_hosts:
             return inventory
-        settings_by_host = zip(requested_hosts, settings_of(self._connection, requested_hosts), strict=True)
+        settings_by_host = zip(requested_hosts, settings_of(self._session, requested_hosts), strict=True)
         return inventory.completed(hosts=[replace(host, settings=settings) for host, settings in settings_by_host])
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
@@ -69,24 +69,24 @@ class HostConnection:
 
         Raises NotConnected and its subclasses.
         """
-        from gpuops.vsphere.reading.device_modes import with_devices
+        from gpuops.vsphere.device_modes import with_devices
 
-        return with_devices(self._connection, inventory, hosts)
+        return with_devices(self._session, inventory, hosts)
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """Return the snapshot with all passthrough-capable devices of these hosts.
 
         Raises NotConnected and its subclasses.
         """
-        return with_all_devices(self._connection, inventory, hosts)
+        return with_all_devices(self._session, inventory, hosts)
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """Return the needed privileges that this login does not have, by host."""
-        return lacking_on_hosts(self._connection, needed)
+        return lacking_on_hosts(self._session, needed)
 
     def read_held_privileges(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
         """Return the privileges, of those given, that this login has, by host that vCenter answers for."""
-        return held_on_hosts(self._connection, hosts, asked)
+        return held_on_hosts(self._session, hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
         """Send one step once, and return its impacts before it is in effect; None = not reported.
@@ -99,9 +99,9 @@ class HostConnection:
         return None
 
     def _configure_modes(self, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.vsphere.writing.device_modes import add_changed_devices, configure_modes
+        from gpuops.vsphere.device_modes import add_changed_devices, configure_modes
 
-        impacts = configure_modes(self._connection, step, inventory, op_id)
+        impacts = configure_modes(self._session, step, inventory, op_id)
         if step.labels:
             try:
                 self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
@@ -112,7 +112,7 @@ class HostConnection:
 
     def _configure(self, step: SoapSetting, inventory: Inventory, op_id: str) -> None:
         name = inventory.hosts[step.host].name
-        managers = self._connection.read(lambda: self._connection.host(step.host).configManager, subject=name)
+        managers = self._session.read(lambda: self._session.host(step.host).configManager, subject=name)
         match step:
             case ConfigureModule(after=options):
                 system = self._manager(managers, "kernelModuleSystem", name)
@@ -120,8 +120,8 @@ class HostConnection:
             case ConfigureGraphics(after=graphics):
                 manager = self._manager(managers, "graphicsManager", name)
                 # change the present configuration in place, so that unknown fields are sent back unchanged
-                config = self._connection.read(lambda: manager.graphicsConfig, subject=name)
-                with self._connection.decoding("graphicsConfig"):
+                config = self._session.read(lambda: manager.graphicsConfig, subject=name)
+                with self._session.decoding("graphicsConfig"):
                     graphics_config = _graphics_config(config, graphics)
                 self._change(manager.UpdateGraphicsConfig, name, op_id, graphics_config)
             case ConfigurePassthrough():
@@ -144,20 +144,18 @@ class HostConnection:
         from pyVmomi import vim
 
         name = inventory.hosts[step.host].name
-        target = self._connection.host(step.host)
+        target = self._session.host(step.host)
         match step:
             case EnterMaintenance(vsan_mode=mode, limit_s=limit_s):
                 spec = vim.host.MaintenanceSpec(vsanMode=vim.vsan.host.DecommissionMode(objectAction=mode.value))
                 # VMs that are off stay on it: it comes back
-                task = self._connection.change(
+                task = self._session.change(
                     target.EnterMaintenanceMode_Task, limit_s, False, spec, subject=name, op_id=op_id
                 )
             case LeaveMaintenance():
-                task = self._connection.change(
-                    target.ExitMaintenanceMode_Task, LEAVE_LIMIT_S, subject=name, op_id=op_id
-                )
+                task = self._session.change(target.ExitMaintenanceMode_Task, LEAVE_LIMIT_S, subject=name, op_id=op_id)
             case RebootHost():
-                task = self._connection.change(target.RebootHost_Task, False, subject=name, op_id=op_id)
+                task = self._session.change(target.RebootHost_Task, False, subject=name, op_id=op_id)
             case _:
                 assert_never(step)
         if not isinstance(task, vim.Task):
@@ -169,10 +167,10 @@ class HostConnection:
 
         None = there is no such task, or the host does not exist any more.
         """
-        target = self._connection.host(step.host)
+        target = self._session.host(step.host)
         try:
-            recent = self._connection.read(lambda: target.recentTask, subject=step.host) or ()
-            tasks = [(task, self._connection.read(lambda task=task: task.info, subject=step.host)) for task in recent]
+            recent = self._session.read(lambda: target.recentTask, subject=step.host) or ()
+            tasks = [(task, self._session.read(lambda task=task: task.info, subject=step.host)) for task in recent]
         except GpuopsError as error:
             if is_gone(error):
                 return None
@@ -187,11 +185,16 @@ class HostConnection:
         return None
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-        """Return the hosts that are connected within the time and have a new boot time."""
-        return wait_for_boot(self._connection, since, timeout_s)
+        """Return the hosts that are connected within the time and have a new boot time, and those removed from vCenter.
+
+        RebootHost_Task ends when the reboot has begun; only the boot time of the host shows its end (vSphere API
+        reference, HostSystem).
+        """
+        back, removed = self._session.states.wait(BOOTED, since, timeout_s)
+        return back | removed
 
     def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
-        self._connection.change(call, *arguments, subject=name, op_id=op_id)
+        self._session.change(call, *arguments, subject=name, op_id=op_id)
 
 
 def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:

@@ -19,13 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
-from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject, ReadStart, Traversal
 from gpuops.vsphere.reading.bulk.values import BOXED, text
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.messages import MOST_MARKS, REFERENCE
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.transport.reply import MOST_MARKS
-from gpuops.vsphere.transport.request_text import REFERENCE
 from gpuops.vsphere.transport.vi_json import JsonLogin, decode_reply
 from gpuops.vsphere.transport.wire import SessionEnded, Wire
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
-from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject, ReadStart, Traversal
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.reply import check_reply
-from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.messages import REFERENCE, check_reply, escape_text
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, parse_reply
 from gpuops.vsphere.transport.xml_values import child, children, kind, text
 

@@ -2,7 +2,8 @@
 
 Source: vSphere API reference, GuestInfo.guestFamily (reported by VMware Tools) and VirtualMachineConfigInfo.guestId
 (configured for the VM), whose names begin with `win` for Windows.
-"""
+
+Reads the addresses of a guest that VMware Tools report, by network (vSphere API reference, GuestNicInfo)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.guests.guest import GuestSystem
+from gpuops.model.vcenter.entity_name import decode_name
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -61,3 +63,19 @@ def vcenter_time(session: Session) -> datetime:
     with session.decoding("CurrentTime"):
         now: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
     return now
+
+
+def guest_addresses(session: Session, vm: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the unchecked addresses that the guest reports, by network name; none while VMware Tools do not run.
+
+    Raises VmNotFound for a VM that does not exist any more.
+    """
+    target = session.vm(vm)
+    guest = session.read(lambda: target.guest, subject=vm)
+    addresses: dict[str, tuple[str, ...]] = {}
+    with session.decoding("guest.net"):
+        for nic in (guest.net or ()) if guest is not None else ():
+            if nic.network:
+                network = decode_name(nic.network)
+                addresses[network] = (*addresses.get(network, ()), *map(str, nic.ipAddress or ()))
+    return addresses
