@@ -352,11 +352,7 @@ class Horizon:
         reply = self._wire.send(
             "POST",
             "/login",
-            content={
-                "domain": self._target.domain,
-                "username": server.username,
-                "password": server.password.reveal(),
-            },
+            content={"domain": self._target.domain, "username": server.username, "password": server.password.reveal()},
         )
         if reply.status in (400, 401, 403):
             raise LoginRefused(

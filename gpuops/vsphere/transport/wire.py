@@ -51,11 +51,7 @@ class Wire:
     """One connection to a target. `cookie` is sent, and replaced by the one a reply sets."""
 
     def __init__(
-        self,
-        target: Target,
-        api_version: str,
-        cookie: str = "",
-        connection: http.client.HTTPConnection | None = None,
+        self, target: Target, api_version: str, cookie: str = "", connection: http.client.HTTPConnection | None = None
     ) -> None:
         self.target = target
         self.cookie = cookie

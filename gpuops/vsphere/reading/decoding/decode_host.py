@@ -365,10 +365,7 @@ def _megahertz(hertz: int | None) -> int | None:
     return None if hertz is None else hertz // 1_000_000
 
 
-_BETWEEN_VMS: Final = {
-    "ClusterAffinityRuleSpec": RuleKind.TOGETHER,
-    "ClusterAntiAffinityRuleSpec": RuleKind.APART,
-}
+_BETWEEN_VMS: Final = {"ClusterAffinityRuleSpec": RuleKind.TOGETHER, "ClusterAntiAffinityRuleSpec": RuleKind.APART}
 _VMS_AND_HOSTS: Final = "ClusterVmHostRuleInfo"
 
 

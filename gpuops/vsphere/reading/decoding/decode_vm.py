@@ -62,10 +62,7 @@ _VGPU: Final = _BACKING.format("Vmiop")
 _STATIC: Final = _BACKING.format("Device")
 _DYNAMIC: Final = _BACKING.format("Dynamic")
 _DVX: Final = _BACKING.format("Dvx")
-_NICS: Final[Mapping[str, NicKind]] = {
-    "VirtualVmxnet3Vrdma": "vmxnet3vrdma",
-    "VirtualSriovEthernetCard": "sriov",
-}
+_NICS: Final[Mapping[str, NicKind]] = {"VirtualVmxnet3Vrdma": "vmxnet3vrdma", "VirtualSriovEthernetCard": "sriov"}
 """The types of VirtualEthernetCard (vSphere API) that are read. Each desktop of a fleet has a card of another type,
 which nothing needs."""
 _PASSTHROUGH_DEVICES: Final = frozenset({"VirtualPCIPassthrough", "VirtualSriovEthernetCard"})
