@@ -1,23 +1,22 @@
-"""A login to a Horizon Connection Server (2412 and later) by its REST API: pools, machines, sessions, the gate.
+"""A login to a Horizon Connection Server (2412 and later) by its REST API: pools, machines, sessions, maintenance mode.
 
 Paths by the operation indexes of the Horizon Server API (developer.broadcom.com/xapis/vmware-horizon-server-api: 8.0.0,
 2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions, List
 Machines and Get Machine of version 1, List Desktop Pools of version 5, Get Environment and List Virtual Centers of
-version 2. Later servers keep
-earlier versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
+version 2. Later servers keep earlier versions of a path in addition to their own. Enter Maintenance and Exit
+Maintenance take a list of machine ids.
 
 A list is read page by page (`page` from 1, `size`). From memory of the pagination guide: the header HAS_MORE_RECORDS
-says whether there is another page. Where it is missing, a full page means that there is one.
+shows whether there is another page. If it is missing, a full page means that there is one.
 
 A read is repeated if its connection broke. A change is repeated only after the reply that it was not authorised, since
 it was not made then. Access tokens are valid for minutes: an expired one is refreshed; if the refresh token has expired
 too, gpuops logs in again. Tokens and the password are in no message and no repr.
 
-Sends one request to a Horizon Connection Server and receives its reply, within limits of bytes and of seconds.
-
-TLS is that of vCenter: verified by the CA file or the system's authorities, and held to a pinned certificate besides.
-There is no way to switch it off. No redirect is followed, no proxy of the environment is used, and no reply may be
-compressed. httpx is imported when the first client is made."""
+TLS is that of vCenter: verified by the CA file or the system's authorities, and compared with a pinned certificate in
+addition. It cannot be switched off. No redirect is followed, no proxy of the environment is used, no reply may be
+compressed, and each has limits of bytes and of seconds. httpx is imported when the first client is made.
+"""
 
 from __future__ import annotations
 

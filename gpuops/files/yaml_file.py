@@ -1,10 +1,9 @@
-"""YAML files that people write, read into plain values: small, without tags, duplicate keys or surprises.
+"""Reads YAML files that people write into plain values: small, without tags, duplicate keys or surprises.
 
 Why not `yaml.safe_load`: it keeps the last of two equal keys, expands aliases without end, and reads YAML 1.1, where
 `22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text. A tag
 (`!!bool x`) is refused: PyYAML may make something other than a plain value of it, or raise a foreign exception.
-
-What is wrong with a file that msgspec alone decodes, in our words."""
+"""
 
 from __future__ import annotations
 

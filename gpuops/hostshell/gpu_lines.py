@@ -1,7 +1,7 @@
-"""Splits what nvidia-smi prints into the rows of single GPUs and the sentences about the health of single GPUs.
+"""Reads rows, health and load of single GPUs from what nvidia-smi prints.
 
-Each GPU is judged by itself: a line that cannot be read, or an exit status that speaks of another GPU, takes nothing
-away from the GPUs whose lines can be read.
+Each GPU is judged by itself: if a line cannot be read, or the exit status is about another GPU, the GPUs whose lines
+can be read are still used.
 
 Sources: NVIDIA nvidia-smi manual, RETURN VALUE (14: an infoROM is corrupted, and the answer is complete; 15: a GPU has
 fallen off the bus or is otherwise inaccessible, while the others answer); the sentences and the words in brackets as
@@ -9,18 +9,15 @@ published outputs have them (`Unable to determine the device handle for GPU1: 00
 system to recover this GPU`, `WARNING: infoROM is corrupted at gpu 0000:AF:00.0`, `[GPU requires reset]`,
 `[Unknown Error]`). (assumption: smi-lost-gpu, assumption: smi-corrupt-inforom)
 
-Reads what `nvidia-smi -q -x` of a host reports about the health of its GPUs.
+`nvidia-smi -q -x` has the elements of NVIDIA's nvsmi_device DTD: pci/pci_bus_id, gpu_recovery_action (R565 and later;
+None on an H100 with R580.159.04), gpu_reset_status/reset_required (before it; `Yes` or `No`),
+remapped_rows/remapped_row_pending (Ampere and later).
 
-Elements are those of NVIDIA's nvsmi_device DTD: pci/pci_bus_id, gpu_recovery_action (R565 and later; None on an H100
-with R580.159.04), gpu_reset_status/reset_required (before it; `Yes` or `No`), remapped_rows/remapped_row_pending
-(Ampere and later).
-
-Reads how the GPUs of a host are, from the CSV that its nvidia-smi writes.
-
-Sources: NVIDIA nvidia-smi manual (`--query-gpu`, CSV without units; what a GPU has not is `[N/A]` or
-`[Not Supported]`; `enforced.power.limit` is the limit in force, in watts with two decimals); NVML API reference,
-nvmlClocksEventReasons (a mask of reasons: 0x4 SW power cap, 0x20 SW thermal, 0x40 HW thermal, 0x80 HW power brake),
-which were called throttle reasons before R535."""
+`--query-gpu` prints CSV without units, `[N/A]` or `[Not Supported]` for what a GPU does not have, and in
+`enforced.power.limit` the limit in force, in watts with two decimals. Its mask of clock event reasons (0x4 SW power
+cap, 0x20 SW thermal, 0x40 HW thermal, 0x80 HW power brake) was called throttle reasons before R535 (NVML API reference,
+nvmlClocksEventReasons).
+"""
 
 from __future__ import annotations
 

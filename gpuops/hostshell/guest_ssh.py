@@ -1,9 +1,9 @@
-"""Runs programs in guests over SSH: checkpoint hooks of ML VMs whose policy names SSH in place of VMware Tools.
+"""Runs programs in guests over SSH: checkpoint hooks of ML VMs, and the check of guests.
 
-Each program has its own connection and thread, which end when its time is up: a guest that does not answer delays no
-other guest and no desktop. The output of a program is not read; only its exit code counts.
-
-Runs the check of guests over SSH, in many guests at once."""
+A policy names SSH in place of VMware Tools. Each checkpoint hook has its own connection and thread, which end when its
+time is up: a guest that does not answer delays no other guest and no desktop. Only the exit code of a hook counts; its
+output is not read. The check reads the output, of many guests at once.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Final
 from gpuops import clock
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
-from gpuops.guest_scripts.guest_check import over_ssh
-from gpuops.hostshell.ssh import Ssh
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
@@ -95,7 +93,6 @@ class GuestSsh:
                 self._changed.notify_all()
 
     def _execute(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
-        from gpuops.hostshell.ssh import Ssh
 
         door, began_s = hook.ssh, clock.passed_s()
         assert door is not None
@@ -150,6 +147,9 @@ class SshAnswers:
             return {vm.ref: reply for (vm, _), reply in zip(guests, replies, strict=True)}
 
     def _reply(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str]) -> GuestReply:
+        from gpuops.guest_scripts.guest_check import over_ssh
+        from gpuops.hostshell.ssh import Ssh
+
         door = self.door.of(vm.name)
         ssh = Ssh(door.user, self.known_hosts.expanduser(), self.key, door.port, self.address_of, *VARIABLES)
         before = self._now()

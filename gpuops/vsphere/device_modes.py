@@ -1,13 +1,12 @@
-"""Reads the DirectPath devices of hosts from a vCenter 9.1: modes, drivers, memory and reservations.
+"""Reads the DirectPath devices of hosts from a vCenter 9.1, with their modes and reservations, and sets the modes.
 
 This takes one login, and one list for each host, so it is read on request only. The list has at most 256 devices
-(vSphere Automation API 9.1, DirectPathDevices.IterationSpec). The bindings of vmware-vcenter 9.1 return no marker for a
-second page, so of a host with more devices only 256 are read.
+(DirectPathDevices.IterationSpec). The bindings of vmware-vcenter 9.1 return no marker for a second page, so of a host
+with more devices only 256 are read. The call that sets a mode returns a task, whose result is the impacts, such as a
+reboot; no call returns them without making the change.
 
-Sets modes of devices with the configure call of vSphere 9.1. It returns a task, whose result is the impacts.
-
-Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices. There is no call that returns the impacts
-of a change without making it."""
+Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices.
+"""
 
 from __future__ import annotations
 
@@ -74,18 +73,19 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
         with automation_login(session.target, MODES) as configuration:
             for host in requested_hosts[:MOST_HOSTS]:
                 devices_by_host[host.ref] = _read_devices(configuration, host.ref)
-    except (LoginRefused, ProtocolError) as error:
-        devices_by_host = {host.ref: error.message for host in requested_hosts}
-    except NotConnected:
-        raise
     except GpuopsError as error:
+        if isinstance(error, NotConnected) and not isinstance(error, LoginRefused | ProtocolError):
+            raise
         devices_by_host = {host.ref: error.message for host in requested_hosts}
-    return inventory.completed(
-        hosts=[
-            replace(host, settings=_settings_with_devices(host.settings, devices_by_host[host.ref]))
-            for host in requested_hosts
-        ]
-    )
+    updated_hosts = []
+    for host in requested_hosts:
+        settings, devices = host.settings or HostSettings(), devices_by_host[host.ref]
+        if isinstance(devices, str):
+            settings = replace(settings, unread=(*settings.unread, devices))
+        else:
+            settings = replace(settings, devices=devices)
+        updated_hosts.append(replace(host, settings=settings))
+    return inventory.completed(hosts=updated_hosts)
 
 
 def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
@@ -107,13 +107,6 @@ def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str
         raise
     except (NotFound, Error) as error:
         return f"its DirectPath devices cannot be read: {error_text(error) or type(error).__name__}"
-
-
-def _settings_with_devices(settings: HostSettings | None, devices: tuple[HostDevice, ...] | str) -> HostSettings:
-    host_settings = settings or HostSettings()
-    if isinstance(devices, str):
-        return replace(host_settings, unread=(*host_settings.unread, devices))
-    return replace(host_settings, devices=devices)
 
 
 def _device(id_: Any, device_info: Any) -> HostDevice:
@@ -164,13 +157,8 @@ def _mode(word: Any) -> str:
 
 def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
     """Return the modes in the order of `DeviceMode`, then unknown ones."""
-    known_modes = list(DeviceMode)
-    return tuple(
-        sorted(
-            modes,
-            key=lambda mode: (known_modes.index(DeviceMode(mode)) if mode in known_modes else len(known_modes), mode),
-        )
-    )
+    positions = {mode.value: position for position, mode in enumerate(DeviceMode)}
+    return tuple(sorted(modes, key=lambda mode: (positions.get(mode, len(positions)), mode)))
 
 
 def _vm_class(reservation: Any) -> VmClassReservation:
@@ -199,9 +187,7 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
     states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
-    pending_changes = [
-        mode_change for mode_change in step.devices if states.get(mode_change.address) != mode_change.after
-    ]
+    pending_changes = [change for change in step.devices if states.get(change.address) != change.after]
     impacts_by_device: dict[PciAddress, Impacts | None] = {}
     try:
         with automation_login(session.target, MODES) as configuration:
@@ -218,7 +204,7 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     except GpuopsError as error:
         add_changed_devices(error, impacts_by_device)
         raise
-    known_impacts = [mode_change for mode_change in impacts_by_device.values() if mode_change is not None]
+    known_impacts = [impacts for impacts in impacts_by_device.values() if impacts is not None]
     return frozenset(chain.from_iterable(known_impacts)) if len(known_impacts) == len(step.devices) else None
 
 

@@ -3,13 +3,12 @@
 Login and bulk reads use `transport.wire`. pyVmomi, which sends every change, is imported when it is first needed and
 uses the same login through `transport.stub`. Its own session stub is not used: it sends a call again when the reply is
 lost, and would power on a VM twice. If the session has ended, a read logs in again and is repeated; a change is not.
-
-Records whether one session changed something, so that an error that ends a command can say so."""
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from types import TracebackType
@@ -19,7 +18,7 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.vcenter.login import WrongPassword
 from gpuops.model.vcenter.target import Target
-from gpuops.model.vcenter.task import LEASE_OPERATION
+from gpuops.model.vcenter.task import LEASE_OPERATION, TaskRef
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.faults import fault_error, translate
 from gpuops.vsphere.transport import network
@@ -35,7 +34,10 @@ _NOT_COUNTED: Final = (LEASE_OPERATION, CANCEL_OPERATION)
 
 
 class ChangeRecord:
-    """The changes of a session. The lease of a run, and the cancellation of a queued task, are not counted."""
+    """Whether a session changed something, so that an error that ends a command can say so.
+
+    The lease of a run, and the cancellation of a queued task, are not counted.
+    """
 
     def __init__(self) -> None:
         self._done = False
@@ -70,6 +72,13 @@ class ChangeRecord:
             return
         self._under_way.discard(task)
         self._done = self._done or error is None
+
+
+class OptionalRead(AbstractContextManager[None, bool]):
+    """Suppresses the error of a read whose result is unknown if vCenter refuses it. NotConnected is raised."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, GpuopsError) and not isinstance(error, NotConnected)
 
 
 Answer = TypeVar("Answer")
@@ -243,6 +252,29 @@ class Session:
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
         return objects
 
+    def read_properties(
+        self, objects: Sequence[Any], paths: Sequence[str], *, subject: str = "", skip_removed: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Return the properties of managed objects of one type, by id and path, in one read.
+
+        With `skip_removed`, objects that do not exist any more are left out; otherwise the read fails.
+        """
+        from pyVmomi import vmodl
+
+        if not objects:
+            return {}
+        query = vmodl.query.PropertyCollector
+        spec = query.FilterSpec(
+            objectSet=[query.ObjectSpec(obj=managed_object) for managed_object in objects],
+            propSet=[query.PropertySpec(type=type(objects[0]), pathSet=list(paths), all=False)],
+            reportMissingObjectsInResults=skip_removed,
+        )
+        contents = self.retrieve(spec, len(objects), subject=subject)
+        with self.decoding("RetrievePropertiesEx"):
+            return {
+                str(content.obj._moId): {prop.name: prop.val for prop in content.propSet or ()} for content in contents
+            }
+
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
         """Return the answer of a call that changes nothing. It is repeated once if the session or connection broke off.
 
@@ -298,6 +330,15 @@ class Session:
             ) from error
         finally:
             headers.pop("operationID", None)
+
+    def start_task(self, call: Callable[..., Any], *arguments: Any, subject: str, op_id: str) -> TaskRef:
+        """Return the task that a call starts. Raises as `change`, and OutcomeUnknown for an answer without a task."""
+        from pyVmomi import vim
+
+        task = self.change(call, *arguments, subject=subject, op_id=op_id)
+        if not isinstance(task, vim.Task):
+            raise OutcomeUnknown(f"{subject}: vCenter answered without a task; whether it happened is not known yet")
+        return TaskRef(str(task._moId))
 
     def refuse_change(self, subject: str) -> None:
         """Raise Refused if this session only reads, or the API is too old for changes by gpuops."""

@@ -1,9 +1,8 @@
-"""Reads which system runs in guests, and vCenter's time.
+"""Reads which system runs in guests, the addresses of a guest, and vCenter's time.
 
-Source: vSphere API reference, GuestInfo.guestFamily (reported by VMware Tools) and VirtualMachineConfigInfo.guestId
-(configured for the VM), whose names begin with `win` for Windows.
-
-Reads the addresses of a guest that VMware Tools report, by network (vSphere API reference, GuestNicInfo)."""
+Source: vSphere API reference, GuestInfo.guestFamily and GuestNicInfo (reported by VMware Tools), and
+VirtualMachineConfigInfo.guestId (configured for the VM), whose names begin with `win` for Windows.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +22,7 @@ _PATHS: Final = ["guest.guestFamily", "config.guestId"]
 
 def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSystem]:
     """Return the system by VM (ref), without unknown and other systems. Raises NotConnected and its subclasses."""
-    if not vms:
-        return {}
-    from pyVmomi import vim, vmodl
-
-    collector = vmodl.query.PropertyCollector
-    spec = collector.FilterSpec(
-        objectSet=[collector.ObjectSpec(obj=session.vm(ref)) for ref in vms],
-        propSet=[collector.PropertySpec(type=vim.VirtualMachine, pathSet=_PATHS)],
-    )
-    objects = session.retrieve(spec, len(vms), subject="guests")
-    with session.decoding("RetrievePropertiesEx"):
-        properties_by_vm = {vm.obj._moId: {prop.name: prop.val for prop in vm.propSet or ()} for vm in objects}
+    properties_by_vm = session.read_properties([session.vm(ref) for ref in vms], _PATHS, subject="guests")
     systems = {ref: _system(properties) for ref, properties in properties_by_vm.items()}
     return {ref: system for ref, system in systems.items() if system is not None}
 

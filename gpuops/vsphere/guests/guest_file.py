@@ -92,20 +92,13 @@ def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
 
 def _pin(session: ActiveSession, vm: Any) -> str:
     """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
-    from pyVmomi import vim, vmodl
-
     host = session.read(lambda: vm.runtime.host)
-    collector = vmodl.query.PropertyCollector
-    spec = collector.FilterSpec(
-        objectSet=[collector.ObjectSpec(obj=host)],
-        propSet=[collector.PropertySpec(type=vim.HostSystem, pathSet=["config.certificate"])],
-    )
-    with session.decoding("RetrievePropertiesEx"):
-        certificates = [prop.val for content in session.retrieve(spec, 1) for prop in content.propSet or ()]
-    if not certificates or not certificates[0]:
+    read = session.read_properties([host], ["config.certificate"])
+    certificate = next(iter(read.values()), {}).get("config.certificate")
+    if not certificate:
         hint = "give this login System.Read on the hosts"
         raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
-    return _sha256(certificates[0])
+    return _sha256(certificate)
 
 
 def _sha256(certificate: Any) -> str:

@@ -9,7 +9,7 @@ vCenters, so names are resolved once in a session. Bulk replies are CSV, parsed 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +18,10 @@ from gpuops.model.measurements.measurement import CounterWindow, Samples
 from gpuops.model.time_text import format_stamp
 from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
+from gpuops.vsphere.reading.bulk.values import number
 from gpuops.vsphere.transport.messages import escape_text
 from gpuops.vsphere.transport.wire import WireFault
-from gpuops.vsphere.transport.xml_values import child, children, moment, number, text
+from gpuops.vsphere.transport.xml_values import child, children, moment, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,54 +156,45 @@ def samples(
     names_by_key = {keys[name]: name for name in names if name in keys}
     if not names_by_key:
         return
+    metrics = "".join(
+        f"<metricId><counterId>{key}</counterId><instance>{instance}</instance></metricId>"
+        for key, name in names_by_key.items()
+        for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
+    )
+    begin, end = (format_stamp(limit) for limit in span)
+    arguments = (
+        f"<startTime>{begin}</startTime><endTime>{end}</endTime>{metrics}"
+        f"<intervalId>{interval_s}</intervalId><format>csv</format>"
+    )
     refs_per_call = ENTITIES_PER_CALL
     if interval_s != SAMPLE_S:
         refs_per_call = max(1, min(refs_per_call, COUNTERS_PER_CALL // len(names_by_key)))
     with reading(session) as reader:
+        query = _SamplesQuery(session, reader, kind, names_by_key, arguments, pace)
         for start in range(0, len(refs), refs_per_call):
-            query = _SamplesQuery(session, reader, kind, names_by_key, interval_s, span, pace)
             yield query.read(refs[start : start + refs_per_call])
 
 
+@dataclass(frozen=True, slots=True)
 class _SamplesQuery:
-    """One call, halved where vCenter refuses it, down to the entity that it refuses."""
+    """QueryPerf for these counters. `arguments` is the XML of a querySpec behind its entity."""
 
-    def __init__(
-        self,
-        session: Session,
-        reader: Reader,
-        kind: str,
-        names_by_key: dict[int, str],
-        interval_s: int,
-        span: tuple[datetime, datetime],
-        pace: Callable[[], None],
-    ) -> None:
-        self._reader = reader
-        self._manager = session.service["perfManager"]
-        self._session = session
-        self._kind = kind
-        self._names_by_key = names_by_key
-        self._pace = pace
-        metrics = "".join(
-            f"<metricId><counterId>{key}</counterId><instance>{escape_text(instance)}</instance></metricId>"
-            for key, name in names_by_key.items()
-            for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
-        )
-        begin, end = (format_stamp(limit) for limit in span)
-        self._arguments = (
-            f"<startTime>{begin}</startTime><endTime>{end}</endTime>{metrics}"
-            f"<intervalId>{interval_s}</intervalId><format>csv</format>"
-        )
+    session: Session
+    reader: Reader
+    kind: str
+    names_by_key: Mapping[int, str]
+    arguments: str
+    pace: Callable[[], None]
 
     def read(self, refs: Sequence[str]) -> list[Samples]:
-        """Return the samples of these entities."""
+        """Return the samples of these entities. A call that vCenter refuses is halved, down to the refused entity."""
         specs = "".join(
-            f'<querySpec><entity type="{self._kind}">{escape_text(ref)}</entity>{self._arguments}</querySpec>'
+            f'<querySpec><entity type="{self.kind}">{escape_text(ref)}</entity>{self.arguments}</querySpec>'
             for ref in refs
         )
-        self._pace()
+        self.pace()
         try:
-            reply = self._reader.call("QueryPerf", self._manager, specs)
+            reply = self.reader.call("QueryPerf", self.session.service["perfManager"], specs)
         except GpuopsError as error:
             if not isinstance(error.__cause__, WireFault):  # no fault: a lost connection, or an unreadable reply
                 raise
@@ -210,11 +202,10 @@ class _SamplesQuery:
                 return []
             half = len(refs) // 2
             return self.read(refs[:half]) + self.read(refs[half:])
-        requested_refs = frozenset(refs)
-        with self._session.decoding("QueryPerf"):
+        with self.session.decoding("QueryPerf"):
             ends: dict[str, NDArray[np.int64]] = {}
-            decoded_samples = [self._decode_metric(metric, ends) for metric in children(reply, "returnval")]
-        return [decoded for decoded in decoded_samples if decoded.entity in requested_refs]
+            decoded = [self._decode_metric(metric, ends) for metric in children(reply, "returnval")]
+        return [entity_samples for entity_samples in decoded if entity_samples.entity in frozenset(refs)]
 
     def _decode_metric(self, metric: Any, ends: dict[str, NDArray[np.int64]]) -> Samples:
         """Return the samples of one entity. Most entities of a reply have the same times: each text is parsed once."""
@@ -226,14 +217,13 @@ class _SamplesQuery:
         series: dict[str, NDArray[np.int64]] = {}
         for counter_series in children(metric, "value"):
             counter_id = child(counter_series, "id")
-            name, instance = self._names_by_key.get(number(counter_id, "counterId") or 0), text(counter_id, "instance")
+            name, instance = self.names_by_key.get(number(counter_id, "counterId") or 0), text(counter_id, "instance")
             if name is None:
                 continue
-            readings = np.array(
-                [int(reading) for reading in (text(counter_series, "value") or "").split(",")], dtype=np.int64
-            )
+            written = (text(counter_series, "value") or "").split(",")
+            readings = np.array([int(reading) for reading in written], dtype=np.int64)
             if len(readings) != len(ends[sample_info]):
-                raise ValueError("so many values are not of so many samples")
+                raise ValueError(f"{len(readings)} values for {len(ends[sample_info])} samples")
             series[f"{name}@{instance}" if instance else name] = readings
         return Samples(text(metric, "entity") or "", ends[sample_info], series)
 
@@ -242,9 +232,7 @@ def _parse_ends(sample_info: str) -> NDArray[np.int64]:
     """Return the ends of the samples in seconds, from an interval and an end of each: `20,<time>,20,<time>`."""
     import numpy as np
 
-    sample_ends = [moment(sample_end) for sample_end in sample_info.split(",")[1::2]]
-    if None in sample_ends:
+    ends = [moment(end) for end in sample_info.split(",")[1::2]]
+    if None in ends:
         raise ValueError("a sample without a time")
-    return np.array(
-        [int(sample_end.timestamp()) for sample_end in sample_ends if sample_end is not None], dtype=np.int64
-    )
+    return np.array([int(end.timestamp()) for end in ends if end is not None], dtype=np.int64)

@@ -1,12 +1,11 @@
-"""Writes text and object ids into requests, so that vCenter reads exactly the same text.
+"""Writes text and object ids into requests, and checks replies before any parser reads them.
 
 XML 1.0 cannot contain most control characters, and a parser reads a bare carriage return as a line feed (sections 2.2
 and 2.11). Escaping "&", "<" and ">" is not enough: pyVmomi and the standard library do not escape the rest.
 
-Checks replies before any parser reads them, and parses them with lxml.
-
-SOAP forbids document types, and so all entities (SOAP 1.1, section 3). The checks are on bytes, so the parser gets a
-fixed encoding: in another one, "<!DOCTYPE" could have other bytes."""
+SOAP forbids document types, and so all entities (SOAP 1.1, section 3). Replies are checked as bytes, so the parser gets
+a fixed encoding: in another one, "<!DOCTYPE" could have other bytes.
+"""
 
 from __future__ import annotations
 

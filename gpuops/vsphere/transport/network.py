@@ -1,9 +1,8 @@
-"""Opens connections to a vCenter with verified TLS, and translates connection errors into errors of gpuops.
+"""Opens connections to a vCenter with verified TLS, reads a server's certificate, and translates connection errors.
 
 Every connection gets an SSLContext of its own. A pinned certificate is compared in addition to verification, at the end
 of the handshake, so that every user of the context (http.client, urllib3) is subject to it.
-
-Reads the certificate that a server presents, before anything is trusted or sent to it."""
+"""
 
 from __future__ import annotations
 

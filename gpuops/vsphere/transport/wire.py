@@ -1,10 +1,9 @@
-"""Sends single SOAP calls without pyVmomi over one connection, for `session` and `reader`; answers are lxml elements.
-Replies may be compressed, because inventories are read over slow lines too.
+"""Chooses the API version of a session, and sends single SOAP calls without pyVmomi; answers are lxml elements.
 
 Logins and reads need no typed values. Importing pyVmomi, which has them, takes 100 ms: longer than reading a small
-inventory. So reads use this module, and pyVmomi is imported for changes.
-
-Chooses the API version of a session: the newest that both this vCenter and pyVmomi know."""
+inventory. So `session` and `reader` use this module, and pyVmomi is imported for changes. Replies may be compressed,
+because inventories are read over slow lines too.
+"""
 
 from __future__ import annotations
 

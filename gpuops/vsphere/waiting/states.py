@@ -1,9 +1,4 @@
-"""Waits for states that are not the end of a task: a power state, running VMware Tools, a host after its reboot.
-
-Waits for a change of a VM or host that affects GPUs: power state, host, connection or maintenance mode.
-
-One filter watches a ContainerView of all VMs and hosts, so new VMs are included. Without changes a wait takes one
-request per slice."""
+"""Waits for states that are not the end of a task, and for any change of a VM or host that affects GPUs."""
 
 from __future__ import annotations
 

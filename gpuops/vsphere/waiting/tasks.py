@@ -185,21 +185,7 @@ def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
 
     gpuops never answers one: a wrong answer loses data.
     """
-    from pyVmomi import vim, vmodl
-
-    if not vms:
-        return {}
-    query = vmodl.query.PropertyCollector
-    spec = query.FilterSpec(
-        objectSet=[query.ObjectSpec(obj=session.vm(ref)) for ref in vms],
-        propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.question"], all=False)],
-        reportMissingObjectsInResults=True,
-    )
-    contents = session.retrieve(spec, len(vms))
+    read = session.read_properties([session.vm(ref) for ref in vms], ["runtime.question"], skip_removed=True)
+    asked = {ref: question for ref, properties in read.items() if (question := properties.get("runtime.question"))}
     with session.decoding("a read of questions"):
-        return {
-            str(content.obj._moId): str(prop.val.text)
-            for content in contents
-            for prop in content.propSet
-            if prop.val is not None
-        }
+        return {ref: str(question.text) for ref, question in asked.items()}

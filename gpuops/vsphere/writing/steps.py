@@ -1,16 +1,15 @@
-"""Sends one step of a plan on a VM as one call to vCenter, exactly once; `session` offers it to the executor.
-
-Makes the vmomi specs of planned changes for `steps`, which sends them.
+"""Sends one step of a plan on a VM as one call to vCenter, exactly once, and makes the vmomi spec of the change.
 
 pyVmomi silently leaves out fields that are newer than the negotiated API version. A change that needs such a field is
-refused, and the error names the option, because vCenter would apply only a part of it."""
+refused, and the error names the option, because vCenter would apply only a part of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.errors import Refused
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.plan.core.privileges import changes_pool
@@ -201,26 +200,26 @@ def submit(session: ActiveSession, step: VcenterStep, inventory: Inventory, op_i
     target = session.vm(step.vm)
     match step:
         case ReconfigureVm():
-            return _task(session, target.ReconfigVM_Task, _spec(session, step, vm), vm=vm, op_id=op_id)
+            return session.start_task(target.ReconfigVM_Task, _spec(session, step, vm), subject=vm.name, op_id=op_id)
         case RelocateVm():
             spec = _relocation(session, step, inventory)
-            return _task(session, target.RelocateVM_Task, spec, None, vm=vm, op_id=op_id)
+            return session.start_task(target.RelocateVM_Task, spec, None, subject=vm.name, op_id=op_id)
         case PowerOnVm() | ResumeVm():
             return _start(session, step, vm, target, op_id)
         case SuspendVm():
-            return _task(session, target.SuspendVM_Task, vm=vm, op_id=op_id)
+            return session.start_task(target.SuspendVM_Task, subject=vm.name, op_id=op_id)
         case PowerOffVm():
             # vCenter would do it, and discard the memory of the guest
             _require(vm, vm.power is not None, "not known to run: powering it off might discard its state")
             _require(vm, vm.power is not PowerState.SUSPENDED, "suspended: powering it off would discard its state")
-            return _task(session, target.PowerOffVM_Task, vm=vm, op_id=op_id)
+            return session.start_task(target.PowerOffVM_Task, subject=vm.name, op_id=op_id)
         case ShutDownGuest():
             session.change(target.ShutdownGuest, subject=vm.name, op_id=op_id)
             return None
         case RunInGuest():
             return guest_programs.start_program(session, step, vm.name, op_id)
         case SetVmDrs():
-            return _task(session, *overriding(session, step, inventory), vm=vm, op_id=op_id)
+            return session.start_task(*overriding(session, step, inventory), subject=vm.name, op_id=op_id)
         case SetAttribute():
             set_attribute(session, step.vm, step.name, step.value, subject=vm.name, op_id=op_id)
             return None
@@ -237,25 +236,16 @@ def submit_removal(session: Session, step: RemovalStep, inventory: Inventory, op
     vm, target = inventory.vm(step.vm), session.vm(step.vm)
     power = new_vms.power_of_made(session, step.vm, step.name, step.notes)
     if isinstance(step, PowerOffForRemoval):
-        return _task(session, target.PowerOffVM_Task, vm=vm, op_id=op_id)
+        return session.start_task(target.PowerOffVM_Task, subject=vm.name, op_id=op_id)
     if power is not PowerState.OFF:
         raise Refused(f"{step.name} {NOT_OFF}")
-    return _task(session, target.Destroy_Task, vm=vm, op_id=op_id)
+    return session.start_task(target.Destroy_Task, subject=vm.name, op_id=op_id)
 
 
 def _start(session: Session, step: PowerOnVm | ResumeVm, vm: Vm, target: Any, op_id: str) -> TaskRef:
     if isinstance(step, ResumeVm) or step.resumes:
         _require(vm, vm.power is PowerState.SUSPENDED, "not suspended: resuming it would boot it")
-    return _task(session, target.PowerOnVM_Task, session.host(step.host), vm=vm, op_id=op_id)
-
-
-def _task(session: Session, call: Callable[..., Any], *arguments: Any, vm: Vm, op_id: str) -> TaskRef:
-    from pyVmomi import vim
-
-    task = session.change(call, *arguments, subject=vm.name, op_id=op_id)
-    if not isinstance(task, vim.Task):
-        raise OutcomeUnknown(f"{vm.name}: vCenter answered without a task; whether it happened is not known yet")
-    return TaskRef(str(task._moId))
+    return session.start_task(target.PowerOnVM_Task, session.host(step.host), subject=vm.name, op_id=op_id)
 
 
 def _spec(session: Session, step: ReconfigureVm, vm: Vm) -> Any:
@@ -269,18 +259,13 @@ def _spec(session: Session, step: ReconfigureVm, vm: Vm) -> Any:
 
 
 def _devices(session: Session, ref: str, subject: str) -> Any:
-    from pyVmomi import vim, vmodl
+    """Return the present vim devices of the VM."""
+    from pyVmomi import vim
 
-    query = vmodl.query.PropertyCollector
-    spec = query.FilterSpec(
-        objectSet=[query.ObjectSpec(obj=session.vm(ref))],
-        propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["config.hardware.device"], all=False)],
-    )
-    collector = session.content.propertyCollector
-    page = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(maxObjects=1), subject=subject)
+    read = session.read_properties([session.vm(ref)], ["config.hardware.device"], subject=subject)
+    devices = next(iter(read.values()), {}).get("config.hardware.device", ())
     with session.decoding("a read of devices"):
-        devices = next((prop.val for content in (page.objects if page else ()) for prop in content.propSet), ())
-        if not all(isinstance(content, vim.vm.device.VirtualDevice) for content in devices):
+        if not all(isinstance(device, vim.vm.device.VirtualDevice) for device in devices):
             raise UnreadableReply("something else where devices belong")
     return devices
 

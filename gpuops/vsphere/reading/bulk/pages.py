@@ -1,10 +1,7 @@
-"""The port of `reader` for bulk reads: pages of RetrievePropertiesEx, and the container views for them.
+"""What `reader` needs of a wire for bulk reads: pages of RetrievePropertiesEx, and the container views for them.
 
-`soap_pages` and `json_pages` implement it.
-
-The start objects and traversals of a bulk read: PropertyFilterSpec.objectSet as values.
-
-`soap_pages` and `json_pages` encode them."""
+`soap_pages` and `json_pages` implement `Pages`, and encode the start objects and traversals of a read.
+"""
 
 from __future__ import annotations
 

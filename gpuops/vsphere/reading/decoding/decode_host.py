@@ -1,6 +1,4 @@
-"""Decodes hosts of a bulk read: graphics, passthrough, NUMA, PCI devices.
-
-Decodes clusters of a bulk read: DRS settings and rules, and the capacity that HA reserves."""
+"""Decodes hosts and clusters of a bulk read: graphics, passthrough, NUMA, PCI devices; DRS and what HA reserves."""
 
 from __future__ import annotations
 
