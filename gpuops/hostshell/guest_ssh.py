@@ -94,6 +94,8 @@ class GuestSsh:
 
     def _execute(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
 
+        from gpuops.hostshell.ssh import Ssh
+
         door, began_s = hook.ssh, clock.passed_s()
         assert door is not None
         ssh = Ssh(door.user, self._known_hosts, self._key, door.port, self._address_of, *VARIABLES)

@@ -72,7 +72,7 @@ def wait_for_commands(
             break
     for command in running:
         end_command(session, command)
-        yield CommandEnd(command.name, error=f"it still ran after {timeout_s:.0f} s, and was ended")
+        yield CommandEnd(command.name, error=f"it still ran after {timeout_s:.0f} s, and was terminated")
 
 
 def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd | None:
@@ -88,11 +88,11 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
     except NotConnected:
         raise
     except (GpuopsError, UnicodeDecodeError) as error:
-        why = error.message if isinstance(error, GpuopsError) else "what it told of its end cannot be read"
+        why = error.message if isinstance(error, GpuopsError) else "its exit code cannot be read"
         return CommandEnd(name, error=why)
     _remove(session, command)
     if match is None:
-        return CommandEnd(name, error="its shell has told nothing that can be read: it needs date +%s%N")
+        return CommandEnd(name, error="its shell wrote no exit code and times: it needs date +%s%N")
     took_s = (int(match[3]) - int(match[2])) / 1e9
     code = int(match[1])
     wrong = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
@@ -100,26 +100,15 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
 
 
 def end_command(session: ActiveSession, command: RunningCommand) -> None:
-    """Terminate the process of the command. Processes that it started go on."""
+    """Terminate the process of the command. Processes that it started continue."""
+    call, op_id = session.guests.processes.TerminateProcessInGuest, f"{_PREFIX}end-{command.pid}"
     # its VM is removed next, or all of its processes are ended by another command
     with suppress(GpuopsError):
-        session.guests.change(
-            session.guests.processes.TerminateProcessInGuest,
-            command.vm,
-            command.name,
-            command.pid,
-            op_id=f"{_PREFIX}end-{command.pid}",
-        )
+        session.guests.change(call, command.vm, command.name, command.pid, op_id=op_id)
 
 
 def _remove(session: ActiveSession, command: RunningCommand) -> None:
+    call, op_id = session.guests.files.DeleteDirectoryInGuest, f"{_PREFIX}clear-{command.pid}"
     # its VM is removed next, and its disk with it
     with suppress(GpuopsError):
-        session.guests.change(
-            session.guests.files.DeleteDirectoryInGuest,
-            command.vm,
-            command.name,
-            command.directory,
-            True,
-            op_id=f"{_PREFIX}clear-{command.pid}",
-        )
+        session.guests.change(call, command.vm, command.name, command.directory, True, op_id=op_id)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 _FAMILIES: Final = {"linuxGuest": GuestSystem.LINUX, "windowsGuest": GuestSystem.WINDOWS}
+_LINUX_IDS: Final = (
+    "ubuntu", "debian", "rhel", "centos", "rockylinux", "almalinux", "sles", "oracleLinux", "vmwarePhoton",
+)  # fmt: skip
+"""Beginnings of guest ids of Linux that do not contain `Linux`."""
 _PATHS: Final = ["guest.guestFamily", "config.guestId"]
 
 
@@ -38,12 +42,9 @@ def _system(properties: Mapping[str, Any]) -> GuestSystem | None:
     family, made_for = properties.get("guest.guestFamily"), str(properties.get("config.guestId") or "")
     if family in _FAMILIES:
         return _FAMILIES[family]
-    return GuestSystem.WINDOWS if made_for.startswith("win") else GuestSystem.LINUX if _is_linux(made_for) else None
-
-
-def _is_linux(made_for: str) -> bool:
-    names = ("ubuntu", "debian", "rhel", "centos", "rockylinux", "almalinux", "sles", "oracleLinux", "vmwarePhoton")
-    return "Linux" in made_for or made_for.startswith(names)
+    if made_for.startswith("win"):
+        return GuestSystem.WINDOWS
+    return GuestSystem.LINUX if "Linux" in made_for or made_for.startswith(_LINUX_IDS) else None
 
 
 def vcenter_time(session: Session) -> datetime:

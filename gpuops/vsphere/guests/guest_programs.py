@@ -99,11 +99,8 @@ def _let_pass(
 def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
     """Return how the program ended; None = it runs."""
     if kind == "ssh":
-        return (
-            session.guest_shell.end(task)
-            if session.guest_shell is not None
-            else TaskEnd(task, OutcomeUnknown(NO_SHELL))
-        )
+        shell = session.guest_shell
+        return shell.end(task) if shell is not None else TaskEnd(task, OutcomeUnknown(NO_SHELL))
     pid = int(number)
     try:
         processes = session.guests.read(session.guests.processes.ListProcessesInGuest, vm, vm, [pid])
@@ -113,9 +110,8 @@ def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str)
         return TaskEnd(task, error)
     process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
-        return TaskEnd(
-            task, OutcomeUnknown(f"{vm}: its program is gone from the guest, and its exit code is not known")
-        )
+        gone = OutcomeUnknown(f"{vm}: its program is gone from the guest, and its exit code is not known")
+        return TaskEnd(task, gone)
     if process.endTime is None:
         return None
     began = process.startTime

@@ -68,7 +68,7 @@ class GuestSessions:
         if self._refused:
             return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
         if vm.tools_running is not True:
-            return "VMware Tools do not run in its guest, or do not tell"
+            return "VMware Tools do not run in its guest, or it is not known whether they do"
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
     def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:
@@ -94,7 +94,7 @@ def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: date
     """Return the number of sessions with these processes, and their ages. `login` is the user that listed them."""
     shells = [process for process in processes if _is_shell(process)]
     if not any(process.owner and _account(process.owner) != _account(login) for process in processes):
-        return _unknown_count(asked_at, "its login is shown its own processes alone")
+        return _unknown_count(asked_at, "its login sees only its own processes")
     since: dict[str, list[datetime]] = {}
     for number, shell in enumerate(shells):
         owner = shell.owner.casefold() or f"?{number}"
@@ -121,14 +121,9 @@ def _decode_processes(process_infos: Sequence[Any]) -> Iterator[GuestProcess]:
     """Yield the running processes. Raises ValueError for a list that is too long."""
     if len(process_infos) > MOST:
         raise ValueError(f"a guest with {len(process_infos)} processes")
-    for process_info in process_infos:
-        if process_info.endTime is None:
-            yield GuestProcess(
-                str(process_info.name or ""),
-                str(process_info.owner or ""),
-                str(process_info.cmdLine or ""),
-                process_info.startTime,
-            )
+    for running in (process_info for process_info in process_infos if process_info.endTime is None):
+        name, owner, command = (str(field or "") for field in (running.name, running.owner, running.cmdLine))
+        yield GuestProcess(name, owner, command, running.startTime)
 
 
 def _unknown_count(asked_at: datetime, reason: str) -> SessionCount:

@@ -127,10 +127,8 @@ class TaskWatch:
 
     def _end(self, ref: str, error: GpuopsError | None) -> None:
         task_info = self._running.pop(ref)
-        began, ended = (
-            task_info.get("info.startTime") or task_info.get("info.queueTime"),
-            task_info.get("info.completeTime"),
-        )
+        began = task_info.get("info.startTime") or task_info.get("info.queueTime")
+        ended = task_info.get("info.completeTime")
         duration_s = (ended - began).total_seconds() if began and ended else None
         self._session.changes.note_ended(ref, error)
         self._ends[ref] = TaskEnd(TaskRef(ref), error, duration_s)
@@ -157,23 +155,16 @@ class TaskWatch:
             self._take(PropertyUpdate(ref, {}, is_gone=True))
 
     def _end_tasks_with_question(self, pending: Iterable[str]) -> None:
-        waiting = {ref: self._running[ref] for ref in pending if ref in self._running}
-        question_by_vm = questions(self._session, _vms(task_info.get("info.entity") for task_info in waiting.values()))
-        for ref, task_info in waiting.items():
-            entity = task_info.get("info.entity")
-            question = question_by_vm.get(getattr(entity, "_moId", ""))
-            if question is not None:
-                error = OutcomeUnknown(
-                    f"{_subject(task_info, ref)}: it asks a question: {question}",
-                    hint="answer it in the vSphere Client",
-                )
-                self._end(ref, error)
+        from pyVmomi import vim
 
-
-def _vms(entities: Iterable[Any]) -> Collection[str]:
-    from pyVmomi import vim
-
-    return {entity._moId for entity in entities if isinstance(entity, vim.VirtualMachine)}
+        running = {ref: self._running[ref] for ref in pending if ref in self._running}
+        entities = {ref: task_info.get("info.entity") for ref, task_info in running.items()}
+        vms = {ref: vm._moId for ref, vm in entities.items() if isinstance(vm, vim.VirtualMachine)}
+        question_by_vm = questions(self._session, frozenset(vms.values()))
+        for ref, vm in vms.items():
+            if (question := question_by_vm.get(vm)) is not None:
+                message = f"{_subject(running[ref], ref)}: it asks a question: {question}"
+                self._end(ref, OutcomeUnknown(message, hint="answer it in the vSphere Client"))
 
 
 def _subject(task_info: dict[str, Any], ref: str) -> str:

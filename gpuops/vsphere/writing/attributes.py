@@ -43,13 +43,10 @@ def check_attribute_names(session: Session, names: Collection[str]) -> None:
     Names are unique over all types of objects (vSphere API, AddCustomFieldDef: DuplicateName), and the type of an
     attribute cannot be changed.
     """
-    defined = defined_attributes(session)
-    undefined = [name for name in names if name not in defined]
-    types_by_name = (
-        {name: of_type for name, of_type in _types(session).items() if name in undefined} if undefined else {}
-    )
-    for name, of_type in types_by_name.items():
-        raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
+    undefined = set(names) - defined_attributes(session)
+    for name, of_type in _types(session).items() if undefined else ():
+        if name in undefined:
+            raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
 
 
 def define_attribute(session: Session, name: str, op_id: str) -> None:

@@ -89,7 +89,7 @@ def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, 
 @pytest.mark.long
 def test_a_command_that_does_not_end_is_ended(connection: Connection, server: SimServer) -> None:
     [end] = ends(connection, "sleep 600", s=0.5)
-    assert (end.took_s, end.error) == (None, "it still ran after 0 s, and was ended")
+    assert (end.took_s, end.error) == (None, "it still ran after 0 s, and was terminated")
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     [process] = server.world.guests.processes(vm.moid)
     process.child.wait(timeout=10)

@@ -104,7 +104,7 @@ def thin_host(read_object: ReadObject) -> ThinHost:
         memory_used_mib=number(properties.get("summary.quickStats.overallMemoryUsage")),
         cpu_cores=number(cpu, "numCpuCores"),
         cpu_threads=number(cpu, "numCpuThreads"),
-        cpu_mhz=_megahertz(number(cpu, "hz")),
+        cpu_mhz=None if (hertz := number(cpu, "hz")) is None else hertz // 1_000_000,
         numa_nodes=_numa_nodes(properties.get("hardware.numaInfo")),
         profiles=_profiles(properties),
         default_graphics_type=word(GraphicsType, config, "hostDefaultGraphicsType"),
@@ -287,19 +287,10 @@ def _numa_nodes(numa_info: Any) -> tuple[NumaNode, ...]:
         identity = number(numa_node, "typeId")
         # memorySize is 8.0's name for what memoryRangeLength was before (vSphere API, HostNumaNode)
         memory = number(numa_node, "memorySize") or number(numa_node, "memoryRangeLength")
+        addresses = (pci_address(text(pci)) for pci in children(numa_node, "pciId"))
+        devices = tuple(address for address in addresses if address is not None)
         if identity is not None:
-            nodes.append(
-                NumaNode(
-                    id=identity,
-                    logical_cpus=count(numa_node, "cpuID"),
-                    memory_mib=mebibytes(memory) or 0,
-                    devices=tuple(
-                        address
-                        for pci in children(numa_node, "pciId")
-                        if (address := pci_address(text(pci))) is not None
-                    ),
-                )
-            )
+            nodes.append(NumaNode(identity, count(numa_node, "cpuID"), mebibytes(memory) or 0, devices))
     return tuple(nodes)
 
 
@@ -325,12 +316,8 @@ def _profiles(properties: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | Non
     if offered is None:
         # vCenter leaves out an empty list too: a host that lists capabilities supports vGPU and has no free slot now
         return tuple(flags.values()) if flags else None
-    now = [flags.pop(name) if name in flags else OfferedProfile(name) for name in dict.fromkeys(_names(offered))]
-    return (*now, *flags.values())
-
-
-def _names(offered: Any) -> Iterator[str]:
-    return (name for profile in items(offered) if (name := text(profile)))
+    names = dict.fromkeys(name for profile in items(offered) if (name := text(profile)))
+    return (*(flags.pop(name) if name in flags else OfferedProfile(name) for name in names), *flags.values())
 
 
 @lru_cache(maxsize=4096)
@@ -352,15 +339,9 @@ def _bindings(binding_list: Any) -> tuple[DeviceBinding, ...]:
 
 def _datastores(datastore_list: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the refs of the datastores, or None if this login cannot read them; vCenter leaves an empty list out."""
-    return (
-        None
-        if "datastore" in unreadable
-        else tuple([ref for datastore in items(datastore_list) if (ref := text(datastore))])
-    )
-
-
-def _megahertz(hertz: int | None) -> int | None:
-    return None if hertz is None else hertz // 1_000_000
+    if "datastore" in unreadable:
+        return None
+    return tuple([ref for datastore in items(datastore_list) if (ref := text(datastore))])
 
 
 _BETWEEN_VMS: Final = {"ClusterAffinityRuleSpec": RuleKind.TOGETHER, "ClusterAntiAffinityRuleSpec": RuleKind.APART}
@@ -412,7 +393,9 @@ def _admission(das: Any) -> AdmissionControl | None:
 
 def _rules(configuration: Any) -> Iterator[DrsRule]:
     """Yield the enabled rules about the placement of VMs. A rule between groups of VMs is about their start order."""
-    groups = {text(group, "name"): _members(group) for group in children(configuration, "group")}
+    groups = {
+        text(group, "name"): (*texts(group, "vm"), *texts(group, "host")) for group in children(configuration, "group")
+    }
     for rule in children(configuration, "rule"):
         if flag(rule, "enabled") is False:
             continue
@@ -435,7 +418,3 @@ def _vms_and_hosts(rule: Any, groups: Mapping[str | None, tuple[str, ...]]) -> D
         off=groups.get(text(rule, "antiAffineHostGroupName") or "", ()),
         mandatory=flag(rule, "mandatory"),
     )
-
-
-def _members(group: Any) -> tuple[str, ...]:
-    return (*texts(group, "vm"), *texts(group, "host"))
