@@ -241,7 +241,7 @@ def _ask_sessions_of(
 
         sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
     if isinstance(site.vcenter, Connection) and site.vcenter.target.guest is not None:
-        from gpuops.vsphere.reading.guests.guest_sessions import GuestSessions
+        from gpuops.vsphere.guests.guest_sessions import GuestSessions
 
         sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources

@@ -35,7 +35,7 @@ def doctor(
     from gpuops.execute.runs.given_up import still_given_up
     from gpuops.execute.runs.nights import lock_vms_of
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
-    from gpuops.vsphere.transport.reply import expat_version
+    from gpuops.vsphere.transport.messages import expat_version
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)

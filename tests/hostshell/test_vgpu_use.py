@@ -13,8 +13,7 @@ from gpuops.api.connection import vgpu_use
 from gpuops.clock import wall_clock
 from gpuops.execute.site.vgpu_use import ASK_AGAIN_S, HostsVgpuUse, most_used
 from gpuops.extras.observe.observing import observe
-from gpuops.hostshell.nvidia_smi import NvidiaSmi
-from gpuops.hostshell.vgpu_listing import VGPUS
+from gpuops.hostshell.nvidia_smi import VGPUS, NvidiaSmi
 from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import MeasurementSettings

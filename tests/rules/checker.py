@@ -224,7 +224,7 @@ RULES: Final = (
         "redirects, the environment's proxies and packed replies come with them",
         _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
         # httpx is told to do none of it, and tests/broker/test_hostile.py holds it to that
-        (TRANSPORT, "gpuops/broker/horizon_wire.py"),
+        (TRANSPORT, "gpuops/broker/horizon.py"),
     ),
     Rule(
         "another-parser",
@@ -385,7 +385,7 @@ RULES: Final = (
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/transport/automation_login.py",
-            "gpuops/vsphere/guest_login.py",
+            "gpuops/vsphere/guests/guest_login.py",
         ),
     ),
 )

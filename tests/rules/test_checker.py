@@ -65,7 +65,7 @@ GOOD: Final[dict[str, tuple[str, ...]]] = {
     "trust-by-argument": ("network.tls_context(target)", "target.thumbprint"),
     "adapters": ("from pyVmomi import vim", "from gpuops.vsphere.transport.stub import Stub"),
     "another-client": ("import http", "from urllib.parse import quote"),
-    "another-parser": ("from gpuops.vsphere.transport.reply import elements\nelements(reply)",),
+    "another-parser": ("from gpuops.vsphere.transport.messages import elements\nelements(reply)",),
     "another-clock": (
         "from gpuops.clock import wall_clock",
         "datetime.fromtimestamp(moment_s, UTC)",

@@ -23,7 +23,7 @@ from gpuops.files.private_file import write_new, write_private
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.vcenter.address import Address
-    from gpuops.vsphere.transport.certificate import ServerCertificate
+    from gpuops.vsphere.transport.network import ServerCertificate
 
 Result = TypeVar("Result")
 _TRIES: Final = 3
@@ -177,7 +177,7 @@ def _ask_address(path: Path, host: str | None) -> _Answers:
     """Ask for the address, and whether its certificate is to be trusted. Raises Refused for a no."""
     from gpuops.config.vcenter.address import Address
     from gpuops.model.vcenter.target import Secret, Target
-    from gpuops.vsphere.transport.certificate import presented_certificate
+    from gpuops.vsphere.transport.network import presented_certificate
 
     text = host or _ask("Address of the vCenter, as vc.example.com")
     if text.startswith("sim:"):
@@ -279,7 +279,7 @@ def _offer_roles(answers: _Answers) -> bool:
     """
     from gpuops.api import roles
     from gpuops.config.role_file import load_roles
-    from gpuops.files.templates import templates
+    from gpuops.files.file import templates
     from gpuops.report.monitoring.doctor import roles_text
 
     try:

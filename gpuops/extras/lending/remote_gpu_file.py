@@ -12,8 +12,8 @@ from typing import Final
 from gpuops.config.decoding import read_as
 from gpuops.errors import PolicyError, UsageError
 from gpuops.extras.lending.remote_gpu import PROGRAM_NAME, RemoteProgram
+from gpuops.files.file import templates
 from gpuops.files.private_file import replaceable
-from gpuops.files.templates import templates
 from gpuops.files.yaml_file import parse_yaml, read_text
 
 FOLDER: Final = "remote-gpu"

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuops.errors import UsageError
-from gpuops.files.wrong_value import describe_mismatch
+from gpuops.files.yaml_file import describe_mismatch
 
 
 class Ending(StrEnum):

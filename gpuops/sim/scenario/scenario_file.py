@@ -15,8 +15,7 @@ from msgspec import Meta, field
 
 from gpuops.errors import PolicyError
 from gpuops.files.bundle_file import SCENARIO, SUFFIX, read_member
-from gpuops.files.wrong_value import describe_mismatch
-from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.files.yaml_file import describe_mismatch, parse_yaml, read_text
 from gpuops.sim.scenario import bundle
 from gpuops.sim.scenario.declared import (
     ClusterDeclared,

@@ -26,8 +26,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_file_manager import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guests import guest_file, guest_systems
-from gpuops.vsphere.writing import guest_answers, guest_programs
+from gpuops.vsphere.guests import guest_answers, guest_facts, guest_file, guest_programs
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long
@@ -295,4 +294,4 @@ def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     ],
 )
 def test_which_system_a_guest_has(values: dict[str, Any], system: GuestSystem | None) -> None:
-    assert guest_systems._system(values) is system
+    assert guest_facts._system(values) is system

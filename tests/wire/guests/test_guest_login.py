@@ -25,10 +25,10 @@ from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.operations.guests import guest_programs
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount
-from gpuops.vsphere import guest_login
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.guest_login import GuestLogins
-from gpuops.vsphere.writing.guest_commands import start_command
+from gpuops.vsphere.guests import guest_login
+from gpuops.vsphere.guests.guest_commands import start_command
+from gpuops.vsphere.guests.guest_login import GuestLogins
 from tests.cluster_guests import NAME, USER, cluster_guests
 from tests.wire.conftest import target_of
 from tests.wire.guests.test_guest_programs import guests, night_and_day, policy

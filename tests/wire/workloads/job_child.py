@@ -20,7 +20,7 @@ from gpuops.extras.jobs.job import ContainerJob, Mount
 from gpuops.model.vcenter.target import GuestLogin, Secret, Target
 from gpuops.model.vcenter.vm import Vm
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 
 VERBS: Final = ("start", "checkpoint", "stop", "collect", "revoke")
 

@@ -36,8 +36,8 @@ from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.guests import guest_commands
 from gpuops.vsphere.transport.stub import Stub
-from gpuops.vsphere.writing import guest_commands
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
 from tests.wire.conftest import target_of
 

@@ -22,7 +22,7 @@ from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, PodmanGuest, hold, needs_podman, podman_guest
 from tests.waiting import wait_until
 from tests.wire.conftest import target_of

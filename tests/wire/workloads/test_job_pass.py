@@ -20,7 +20,7 @@ from gpuops.extras.jobs.job_turns import JobTurn
 from gpuops.extras.jobs.store import JobStore
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, needs_podman, podman_guest
 from tests.waiting import wait_until
 from tests.wire.conftest import target_of

@@ -16,12 +16,11 @@ from urllib.parse import urlsplit
 from gpuops import clock
 from gpuops.errors import GpuopsError, Refused
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.vsphere.guest_login import guest_read
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import exchange
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.active_session import ActiveSession
 
 MOST_BYTES: Final = 1 << 20
 """A longer file is not read at all."""
@@ -32,20 +31,20 @@ class HostUnreached(Refused):
     """The VM's host, from which the file must be fetched, does not answer; it will not for its other VMs either."""
 
 
-def read_guest_file(connection: Connection, vm: str, name: str, path: str) -> bytes:
+def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> bytes:
     """Return the content of a file in the guest. `vm` is a moid, `name` its name in errors.
 
     Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected if
     vCenter cannot be reached.
     """
-    target = connection.vm(vm)
-    transfer = guest_read(connection, connection.guest_files.InitiateFileTransferFromGuest, vm, name, path)
-    with connection.decoding("InitiateFileTransferFromGuest"):
+    target = session.vm(vm)
+    transfer = session.guests.read(session.guests.files.InitiateFileTransferFromGuest, vm, name, path)
+    with session.decoding("InitiateFileTransferFromGuest"):
         url, size = str(transfer.url), int(transfer.size)
     if size > MOST_BYTES:
         raise Refused(f"it is longer than {MOST_BYTES >> 20} MiB; it was not read")
     try:
-        transfer_target, path_of_url = _locate(connection, url, target)
+        transfer_target, path_of_url = _locate(session, url, target)
         host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))
     except ValueError as error:
         raise Refused(f"vCenter names no place to fetch it from ({error})") from error
@@ -61,21 +60,21 @@ def read_guest_file(connection: Connection, vm: str, name: str, path: str) -> by
     return reply.body
 
 
-def guest_file_if_there(connection: Connection, vm: str, name: str, path: str) -> bytes | None:
+def guest_file_if_there(session: ActiveSession, vm: str, name: str, path: str) -> bytes | None:
     """Return the content of a file in the guest; None if it does not exist (vSphere API reference, FileNotFound)."""
     from pyVmomi import vim
 
     try:
-        return read_guest_file(connection, vm, name, path)
+        return read_guest_file(session, vm, name, path)
     except GpuopsError as error:
         if isinstance(error.__cause__, vim.fault.FileNotFound):
             return None
         raise
 
 
-def _locate(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
+def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
     """Return the server of the URL, with the certificate it must present, and the path. Raises ValueError."""
-    vcenter, parts = connection.target, urlsplit(url)
+    vcenter, parts = session.target, urlsplit(url)
     if parts.scheme != "https" and vcenter.tls:
         raise ValueError("its URL is not https")
     path = f"{parts.path}?{parts.query}"
@@ -86,27 +85,20 @@ def _locate(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
         return replace(vcenter, port=port or vcenter.port), path
     if not parts.hostname:
         raise ValueError("its URL names no host")
-    pin = _pin(connection, vm) if vcenter.tls and vcenter.verify else None
+    pin = _pin(session, vm) if vcenter.tls and vcenter.verify else None
     host_target = replace(vcenter, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
     return replace(host_target, verify=False, pin=pin), path
 
 
-def _pin(connection: Connection, vm: Any) -> str:
+def _pin(session: ActiveSession, vm: Any) -> str:
     """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
-    from pyVmomi import vim, vmodl
-
-    host = connection.read(lambda: vm.runtime.host)
-    collector = vmodl.query.PropertyCollector
-    spec = collector.FilterSpec(
-        objectSet=[collector.ObjectSpec(obj=host)],
-        propSet=[collector.PropertySpec(type=vim.HostSystem, pathSet=["config.certificate"])],
-    )
-    with connection.decoding("RetrievePropertiesEx"):
-        certificates = [prop.val for content in connection.retrieve(spec, 1) for prop in content.propSet or ()]
-    if not certificates or not certificates[0]:
+    host = session.read(lambda: vm.runtime.host)
+    read = session.read_properties([host], ["config.certificate"])
+    certificate = next(iter(read.values()), {}).get("config.certificate")
+    if not certificate:
         hint = "give this login System.Read on the hosts"
         raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
-    return _sha256(certificates[0])
+    return _sha256(certificate)
 
 
 def _sha256(certificate: Any) -> str:

@@ -17,16 +17,16 @@ from gpuops.errors import GpuopsError, NotConnected, Refused
 from gpuops.guest_scripts import guest_check
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.vsphere.guest_login import NO_LOGIN_HINT
-from gpuops.vsphere.reading.guests.guest_file import HostUnreached, read_guest_file
-from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
-from gpuops.vsphere.writing import guest_programs
-from gpuops.vsphere.writing.guest_programs import NO_LOGIN, POLL_S
+from gpuops.vsphere.guests import guest_programs
+from gpuops.vsphere.guests.guest_facts import vcenter_time
+from gpuops.vsphere.guests.guest_file import HostUnreached, read_guest_file
+from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
+from gpuops.vsphere.guests.guest_programs import NO_LOGIN, POLL_S
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskRef
     from gpuops.model.vcenter.vm import Vm
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.active_session import ActiveSession
 
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
@@ -49,11 +49,11 @@ class _RunningCheck:
 class ToolsAnswers:
     """Checks guests through VMware Tools. A login that one guest refuses is tried in no other."""
 
-    def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
         """`say` gets a line for each file that stays in a guest. Raises Refused if there is no login for guests."""
-        if connection.target.guest is None:
+        if session.target.guest is None:
             raise Refused(NO_LOGIN, hint=NO_LOGIN_HINT)
-        self._connection = connection
+        self._session = session
         self._say = say
         self._refused = ""
         self._replies: dict[str, GuestReply] = {}
@@ -68,7 +68,7 @@ class ToolsAnswers:
             while waiting and len(running) < AT_ONCE:
                 self._start(*waiting.pop(), frameworks, running)
             began_s = clock.passed_s()
-            ends = list(guest_programs.wait(self._connection, tuple(running), POLL_S) if running else ())
+            ends = list(guest_programs.wait(self._session, tuple(running), POLL_S) if running else ())
             waited_s = max(POLL_S, clock.passed_s() - began_s)
             ended = [(running.pop(end.task), end.error) for end in ends]
             # before answers are fetched, which may take long: a program that ends meanwhile has not taken so long
@@ -90,7 +90,7 @@ class ToolsAnswers:
             self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
             return
         path = guest_check.answer_path(system, secrets.token_hex(16))
-        check = _RunningCheck(vm, system, path, vcenter_time(self._connection))
+        check = _RunningCheck(vm, system, path, vcenter_time(self._session))
         try:
             running[self._run(vm, guest_check.to_file(system, frameworks, path))] = check
         except NotConnected:
@@ -103,7 +103,7 @@ class ToolsAnswers:
 
     def _run(self, vm: Vm, call: guest_check.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
-        return guest_programs.start_program(self._connection, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
+        return guest_programs.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
     def _fetch_and_remove(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
         """Return what the program wrote, and remove its file from the guest in any case."""
@@ -119,11 +119,11 @@ class ToolsAnswers:
         return reply
 
     def _reply(self, check: _RunningCheck) -> GuestReply:
-        after, host = vcenter_time(self._connection), check.vm.host or ""
+        after, host = vcenter_time(self._session), check.vm.host or ""
         try:
             if host in self._unreached:
                 raise self._unreached[host]
-            text = read_guest_file(self._connection, check.vm.ref, check.vm.name, check.path).decode("utf-8", "replace")
+            text = read_guest_file(self._session, check.vm.ref, check.vm.name, check.path).decode("utf-8", "replace")
             return GuestReply(text, before=check.before, after=after)
         except NotConnected:
             raise

@@ -20,10 +20,9 @@ from gpuops.errors import GpuopsError
 from gpuops.model.desktops.evidence import SESSIONS_FRESH_S, SessionCount
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.vsphere.guest_login import guest_read
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.active_session import ActiveSession
 
 WINDOWS_SHELL: Final = "explorer.exe"
 LINUX_MANAGER: Final = "systemd"
@@ -49,9 +48,9 @@ class GuestSessions:
     After a refused login no guest is asked any more: further refusals could lock the account.
     """
 
-    def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
         """`say` gets a line for each different reason why guests do not answer."""
-        self._connection = connection
+        self._session = session
         self._say = say
         self._said: set[str] = set()
         self._refused = False
@@ -69,17 +68,17 @@ class GuestSessions:
         if self._refused:
             return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
         if vm.tools_running is not True:
-            return "VMware Tools do not run in its guest, or do not tell"
+            return "VMware Tools do not run in its guest, or it is not known whether they do"
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
     def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:
         from pyVmomi import vim
 
-        connection = self._connection
+        session = self._session
         try:
-            call = connection.guest_processes.ListProcessesInGuest
-            process_infos = guest_read(connection, call, vm.ref, vm.name, [])
-            with connection.decoding("ListProcessesInGuest"):
+            call = session.guests.processes.ListProcessesInGuest
+            process_infos = session.guests.read(call, vm.ref, vm.name, [])
+            with session.decoding("ListProcessesInGuest"):
                 processes = list(_decode_processes(process_infos or ()))
         except GpuopsError as error:
             self._refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
@@ -87,15 +86,15 @@ class GuestSessions:
                 self._said.add(error.message)
                 self._say(f"sessions in guests: {error.message} (gpuops help idle)")
             return _unknown_count(asked_at, error.message)
-        assert connection.target.guest is not None, "guest_read needs it"
-        return count_sessions(processes, connection.target.guest.username, asked_at)
+        assert session.target.guest is not None, "guests.read needs it"
+        return count_sessions(processes, session.target.guest.username, asked_at)
 
 
 def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: datetime) -> SessionCount:
     """Return the number of sessions with these processes, and their ages. `login` is the user that listed them."""
     shells = [process for process in processes if _is_shell(process)]
     if not any(process.owner and _account(process.owner) != _account(login) for process in processes):
-        return _unknown_count(asked_at, "its login is shown its own processes alone")
+        return _unknown_count(asked_at, "its login sees only its own processes")
     since: dict[str, list[datetime]] = {}
     for number, shell in enumerate(shells):
         owner = shell.owner.casefold() or f"?{number}"
@@ -122,14 +121,9 @@ def _decode_processes(process_infos: Sequence[Any]) -> Iterator[GuestProcess]:
     """Yield the running processes. Raises ValueError for a list that is too long."""
     if len(process_infos) > MOST:
         raise ValueError(f"a guest with {len(process_infos)} processes")
-    for process_info in process_infos:
-        if process_info.endTime is None:
-            yield GuestProcess(
-                str(process_info.name or ""),
-                str(process_info.owner or ""),
-                str(process_info.cmdLine or ""),
-                process_info.startTime,
-            )
+    for running in (process_info for process_info in process_infos if process_info.endTime is None):
+        name, owner, command = (str(field or "") for field in (running.name, running.owner, running.cmdLine))
+        yield GuestProcess(name, owner, command, running.startTime)
 
 
 def _unknown_count(asked_at: datetime, reason: str) -> SessionCount:
