@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.sim.guests import marked_processes
-from gpuops.sim.guests.file_transfers import FileTransfers
-from gpuops.sim.guests.guest_files import make_root
+from gpuops.sim.guests.guest_files import FileTransfers, make_root
 from gpuops.sim.state.vm_state import Power
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

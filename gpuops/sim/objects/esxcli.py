@@ -1,4 +1,8 @@
-"""esxcli over SOAP: graphics and PCI devices, packages, kernel modules, and the options of the latter."""
+"""esxcli over SOAP: graphics and PCI devices, packages, kernel modules, and the options of the latter.
+
+The two types behind it are known to vCenter and not to pyVmomi, nor are they in the vSphere API reference: names and
+shapes as govmomi calls them (cli/esx, internal/types).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from pyVmomi import VmomiSupport
+
 from gpuops.sim.core.managed_object import method
-from gpuops.sim.objects import esxcli_types as reflection
 from gpuops.sim.objects.host_managers import HostManager
 from gpuops.sim.render import esxcli_rows
 
@@ -17,6 +22,62 @@ if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.objects.host_managers import HostImageConfigManager, HostKernelModuleSystem
     from gpuops.sim.render.esxcli_rows import Row
+
+_VERSION: Final = "vim.version.version5"
+_EXECUTER: Final = "vmodl.reflect.ManagedMethodExecuter"
+_WSDL: Final = "ReflectManagedMethodExecuter"
+_TYPES: Final = "vmodl.reflect.DynamicTypeManager"
+
+
+def _data(name: str, *fields: tuple[str, str, int]) -> None:
+    properties = [(field, kind, _VERSION, flags) for field, kind, flags in fields]
+    VmomiSupport.CreateDataType(f"{_EXECUTER}.{name}", f"{_WSDL}{name}", "vmodl.DynamicData", _VERSION, properties)
+
+
+def _register() -> None:
+    """Makes pyVmomi know the types; once in a process."""
+    optional = VmomiSupport.F_OPTIONAL
+    _data("SoapArgument", ("name", "string", 0), ("val", "string", 0))
+    _data("SoapFault", ("faultMsg", "string", 0), ("faultDetail", "string", optional))
+    _data("SoapResult", ("response", "string", optional), ("fault", f"{_EXECUTER}.SoapFault", optional))
+    strings = tuple((name, "string", _VERSION, 0, None) for name in ("moid", "version", "method"))
+    arguments = ("argument", f"{_EXECUTER}.SoapArgument[]", _VERSION, optional, None)
+    result = f"{_EXECUTER}.SoapResult"
+    VmomiSupport.CreateManagedType(_TYPES, "InternalDynamicTypeManager", "vmodl.ManagedObject", _VERSION, None, [])
+    VmomiSupport.CreateManagedType(
+        _EXECUTER,
+        _WSDL,
+        "vmodl.ManagedObject",
+        _VERSION,
+        None,
+        [
+            _method("RetrieveManagedMethodExecuter", (), (optional, _EXECUTER, _EXECUTER)),
+            _method("RetrieveDynamicTypeManager", (), (optional, _TYPES, _TYPES)),
+            _method("ExecuteSoap", (*strings, arguments), (optional, result, result)),
+        ],
+    )
+
+
+def _method(name: str, parameters: tuple[Any, ...], returns: tuple[int, str, str]) -> tuple[Any, ...]:
+    return (name[0].lower() + name[1:], name, _VERSION, parameters, returns, None, None)
+
+
+_register()
+
+
+def response(text: str) -> Any:
+    """A vmomi SoapResult that holds this XML."""
+    return VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapResult")(response=text)
+
+
+def fault(message: str) -> Any:
+    """A vmomi SoapResult that holds an error of esxcli."""
+    soap_fault = VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapFault")(
+        faultMsg="EsxCLI.CLIFault.summary",
+        faultDetail=f'<obj xmlns="urn:vim25" versionId="5.0"><errMsg>{message}</errMsg></obj>',
+    )
+    return VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapResult")(fault=soap_fault)
+
 
 _XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _OPEN: Final = f'<obj xmlns="urn:vim25" xmlns:xsi="{_XSI}" versionId="5.0" xsi:type="{{}}">'
@@ -119,12 +180,12 @@ class ManagedMethodExecuter(HostManager):
             self._modules.UpdateModuleOptionString(
                 call, arguments.get("module", ""), arguments.get("parameterstring", "")
             )
-            return reflection.response(f"{_OPEN.format('xsd:boolean')}true</obj>")
+            return response(f"{_OPEN.format('xsd:boolean')}true</obj>")
         answer = self._answer(command, call, arguments)
         if isinstance(answer, list):
             rows = "".join(f'<DataObject xsi:type="{command.row_type}">{_fields(row)}</DataObject>' for row in answer)
-            return reflection.response(f"{_OPEN.format('ArrayOfDataObject')}{rows}</obj>")
-        return reflection.response(f"{_OPEN.format(command.row_type)}{_fields(answer)}</obj>")
+            return response(f"{_OPEN.format('ArrayOfDataObject')}{rows}</obj>")
+        return response(f"{_OPEN.format(command.row_type)}{_fields(answer)}</obj>")
 
     def _answer(self, command: EsxcliCommand, call: Call, arguments: Mapping[str, str]) -> list[Row] | Row:
         """The rows of a command, or the one row of a `get`."""
@@ -166,11 +227,11 @@ def _namespace_info(type_name: str) -> Any:
         return _not_simulated(namespace)
     name = namespace.rpartition(".")[2]
     head = f"<name>{namespace}</name><displayName>{name}</displayName><help>{name}</help>"
-    return reflection.response(f"{_OPEN.format('VimCLIInfo')}{head}{methods}</obj>")
+    return response(f"{_OPEN.format('VimCLIInfo')}{head}{methods}</obj>")
 
 
 def _not_simulated(name: str) -> Any:
-    return reflection.fault(f"{escape(name)} is not simulated")
+    return fault(f"{escape(name)} is not simulated")
 
 
 def _fields(row: Row) -> str:

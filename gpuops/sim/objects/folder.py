@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.core.managed_object import Methods, Properties
-from gpuops.sim.inventory.folder_entity import FolderEntity
-from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.inventory.entities import FolderEntity
+from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
-from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
+from gpuops.sim.objects.datastore import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import inventory_change, removal
 from gpuops.sim.operations.networks import distributed_change
 from gpuops.sim.operations.vms import creation, power
 
 if TYPE_CHECKING:
-    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.inventory.entities import FolderEntity
     from gpuops.sim.world import World
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity, VmEntity
-from gpuops.sim.inventory.folder_entity import FolderEntity
+from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.operations.networks import distributed_change
 from gpuops.sim.operations.vms import movement

@@ -9,7 +9,7 @@ from pyVmomi import vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.inventory.folder_entity import FolderEntity
+from gpuops.sim.inventory.entities import FolderEntity
 from gpuops.sim.operations import inventory_change
 from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.operations.vms import power

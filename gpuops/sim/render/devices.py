@@ -6,9 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render.defaults import default
+from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.render.passthrough import PCI_CONTROLLER, network_backing, network_of, passed_through
-from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, IDE_KEYS, CdromDrive, Disk, NetworkCard, StorageController
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import VmState

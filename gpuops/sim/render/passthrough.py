@@ -6,8 +6,8 @@ from typing import Any, Final, assert_never
 
 from pyVmomi import vim
 
+from gpuops.sim.render.defaults import filled
 from gpuops.sim.render.pci import FUNCTION_DEVICE, FUNCTION_NAME, MELLANOX, NIC_DEVICE, NIC_NAME
-from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.hardware import NetworkCard
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import (

@@ -19,8 +19,8 @@ from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.desktop_pool import RecordForm
 from gpuops.sim.state.drs import Behavior
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
+from gpuops.sim.state.host_network import MOST_FUNCTIONS
 from gpuops.sim.state.host_state import GpuFault
-from gpuops.sim.state.network_port import MOST_FUNCTIONS
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

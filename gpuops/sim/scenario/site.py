@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from gpuops.errors import PolicyError
-from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.inventory.managed_entity import new_moid
 from gpuops.sim.objects.datastore import Network, VmfsDatastore
 from gpuops.sim.objects.environment import HostDatastoreBrowser
 from gpuops.sim.objects.folder import Folder, new_datacenter

@@ -14,14 +14,12 @@ from pyVmomi import vmodl
 from gpuops.errors import PolicyError
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.core.inventory_tree import escaped
-from gpuops.sim.inventory.registration import enter, new_moid, new_uuid
+from gpuops.sim.inventory.managed_entity import enter, new_moid, new_uuid
 from gpuops.sim.objects.folder import Folder
-from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
 from gpuops.sim.operations.admission.host_admission import admission
 from gpuops.sim.operations.vms import snapshots
-from gpuops.sim.render.device_groups import offered_groups
-from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.render.pci import nic_addresses, offered_groups
 from gpuops.sim.scenario.declared import DeviceDeclared, GuestDeclared, VmsDeclared
 from gpuops.sim.scenario.read_vms import runs_as_read, set_as_read
 from gpuops.sim.scenario.repeated import expand_name, numbers
@@ -48,8 +46,7 @@ from gpuops.sim.state.vm_state import (
 )
 
 if TYPE_CHECKING:
-    from gpuops.sim.inventory.entities import VmEntity
-    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.inventory.entities import FolderEntity, VmEntity
     from gpuops.sim.objects.datastore import VmfsDatastore
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.site import ScenarioSite

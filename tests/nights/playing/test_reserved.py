@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.operations.admission.reserved_capacity import capacity
 from gpuops.sim.scenario.declared import ManagerDeclared
 from gpuops.sim.scenario.scenario_file import ScenarioFile

@@ -1,4 +1,4 @@
-"""Files of guests that are real: made, listed, moved, removed and transferred; `services.guest_file_manager` calls it.
+"""Files of guests that are real: made, listed, moved, removed and transferred; `services.guest_managers` calls it.
 
 Faults as the vSphere API reference declares them (GuestFileManager). A guest whose processes are not real has no files:
 it answers NotSupported.
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.guests.file_transfers import LARGEST, FileTransfer
-from gpuops.sim.guests.guest_files import follow_in_guest, locate_in_guest, temporary_name
+from gpuops.sim.guests.guest_files import LARGEST, FileTransfer, follow_in_guest, locate_in_guest, temporary_name
 from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:

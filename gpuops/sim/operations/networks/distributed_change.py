@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.registration import new_moid, new_uuid
+from gpuops.sim.inventory.managed_entity import new_moid, new_uuid
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.operations.networks.switch_members import change_members, set_proxy, show_networks
 from gpuops.sim.render import distributed
@@ -22,7 +22,7 @@ from gpuops.sim.render.distributed import Dvs
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.inventory.entities import FolderEntity
     from gpuops.sim.world import World
 
 MakeSwitch = Callable[["World", str, str, str, Any], DistributedSwitchEntity]
