@@ -10,8 +10,7 @@ from gpuops.sim.core.managed_object import Methods, Properties, method, prop
 from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
 from gpuops.sim.inventory.managed_entity import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
-from gpuops.sim.operations import cluster_change, inventory_change, removal
-from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations import cluster_change, initial_placement, inventory_change, removal
 from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState

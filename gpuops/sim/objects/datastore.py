@@ -10,9 +10,8 @@ from gpuops.sim.core.managed_object import Methods, Properties, prop
 from gpuops.sim.inventory.entities import DatastoreEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-from gpuops.sim.operations import removal
-from gpuops.sim.operations.networks import distributed_change
-from gpuops.sim.render import distributed, host_storage
+from gpuops.sim.operations import distributed_switches, removal
+from gpuops.sim.render import distributed, host_config
 from gpuops.sim.render.defaults import default, filled
 
 MIB = 1 << 20
@@ -58,12 +57,12 @@ class VmfsDatastore(DatastoreEntity):
             maxPhysicalRDMFileSize=64 << 40,
             maxVirtualRDMFileSize=64 << 40,
             timestamp=self.world.clock.now(),
-            vmfs=host_storage.vmfs(self),
+            vmfs=host_config.vmfs(self),
         )
 
     @prop("host")
     def _hosts(self) -> Any:
-        mount = host_storage.mount(self)
+        mount = host_config.mount(self)
         return [vim.Datastore.HostMount(key=vim.HostSystem(moid), mountInfo=mount) for moid in self.host_moids]
 
 
@@ -118,8 +117,8 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
     }
 
     method_table: ClassVar[Methods] = {
-        "ReconfigureDvs_Task": distributed_change.change_hosts,
-        "AddDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
+        "ReconfigureDvs_Task": distributed_switches.change_hosts,
+        "AddDVPortgroup_Task": lambda self, call, spec: distributed_switches.add_portgroups(
             self, call, spec, DistributedVirtualPortgroup
         ),
         "FetchDVPorts": lambda self, call, criteria=None: [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations import initial_placement
 from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import config_target
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
-from gpuops.sim.operations.hosts import device_settings
+from gpuops.sim.operations import device_settings
 from gpuops.sim.render import config_target, host_graphics
 from gpuops.sim.render.defaults import filled
 from gpuops.sim.render.pci import group_info, offered_groups

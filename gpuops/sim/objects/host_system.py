@@ -9,8 +9,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, SharedValue, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import inventory_change, removal
-from gpuops.sim.operations.hosts import maintenance
+from gpuops.sim.operations import inventory_change, maintenance, removal
 from gpuops.sim.render import distributed, host_config, host_graphics, host_network
 from gpuops.sim.render.host_network import firewall
 from gpuops.sim.render.pci import pci_devices

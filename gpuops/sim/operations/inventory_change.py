@@ -17,7 +17,7 @@ from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import enter, leave, new_moid
 from gpuops.sim.operations import cluster_change
-from gpuops.sim.operations.networks.switch_members import with_own_ports
+from gpuops.sim.operations.distributed_switches import with_own_ports
 from gpuops.sim.operations.removal import forget
 from gpuops.sim.state.drs import DrsState
 

@@ -23,7 +23,7 @@ from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.fault_injection.injector import checked
 from gpuops.sim.fault_injection.rule import OutsideEvent, Rule, catalogue, rules_of
 from gpuops.sim.outside_events import hosts as host_events
-from gpuops.sim.outside_events import vcenter as vcenter_events
+from gpuops.sim.outside_events import hosts as vcenter_events
 from gpuops.sim.outside_events import vms as vm_events
 
 OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {

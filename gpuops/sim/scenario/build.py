@@ -19,13 +19,12 @@ from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.bundle import moids_read
 from gpuops.sim.scenario.declared import DirectPathProfileDeclared
-from gpuops.sim.scenario.hosts import add_clusters, add_switches, newcomer
+from gpuops.sim.scenario.hosts import add_clusters, add_switches, new_site, newcomer
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile
-from gpuops.sim.scenario.site import new_site
 from gpuops.sim.scenario.vms import add_vms
-from gpuops.sim.services.authorization_manager import AuthorizationManager
+from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
 from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
@@ -39,14 +38,13 @@ from gpuops.sim.services.history_collector import EventManager, TaskManager
 from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
 from gpuops.sim.services.service_instance import SearchIndex, ServiceInstance, managers_of
-from gpuops.sim.services.session_manager import SessionManager
 from gpuops.sim.services.view_manager import ViewManager
 from gpuops.sim.state.desktop_pool import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.world import API_VERSION, World
 
 if TYPE_CHECKING:
-    from gpuops.sim.scenario.site import ScenarioSite
+    from gpuops.sim.scenario.hosts import ScenarioSite
 
 
 def add_direct_path(site: ScenarioSite) -> None:

@@ -1,9 +1,9 @@
-"""Clusters and hosts of a scenario."""
+"""A scenario while it is built: the tree, datastores and networks first, then clusters and hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from itertools import islice
@@ -17,17 +17,29 @@ from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid, new_uuid
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
-from gpuops.sim.objects.datastore import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
+from gpuops.sim.objects.datastore import (
+    DistributedVirtualPortgroup,
+    Network,
+    VmfsDatastore,
+    VmwareDistributedVirtualSwitch,
+)
 from gpuops.sim.objects.environment import HostDatastoreBrowser
+from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.host_system import HostProfile, HostSystem
-from gpuops.sim.operations.networks.distributed_change import enter_portgroup, enter_switch, new_config
-from gpuops.sim.operations.networks.switch_members import free_port, set_proxy
+from gpuops.sim.operations.distributed_switches import enter_portgroup, enter_switch, free_port, new_config, set_proxy
 from gpuops.sim.render import distributed
 from gpuops.sim.render.host_network import installed_rulesets
 from gpuops.sim.render.pci import nic_names
-from gpuops.sim.scenario.as_read import ClusterAsRead
-from gpuops.sim.scenario.declared import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, OtherDeviceDeclared
-from gpuops.sim.scenario.repeated import expand_name, numbers
+from gpuops.sim.scenario.declared import (
+    ClusterAsRead,
+    ClusterDeclared,
+    GpuDeclared,
+    HostsDeclared,
+    ModelDeclared,
+    OtherDeviceDeclared,
+    expand_name,
+    numbers,
+)
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, Override
 from gpuops.sim.state.gpu_admission import Deviation
@@ -36,9 +48,89 @@ from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState,
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import ComputeEntity
-    from gpuops.sim.scenario.declared import NetworkPortDeclared, SwitchDeclared
-    from gpuops.sim.scenario.site import ScenarioSite
+    from gpuops.sim.objects.folder import Datacenter
+    from gpuops.sim.scenario.declared import GuestDeclared, NetworkPortDeclared, SwitchDeclared
+    from gpuops.sim.scenario.scenario_file import ScenarioFile
     from gpuops.sim.world import World
+
+Declared = TypeVar("Declared")
+
+ROOT: Final = "group-d1"
+
+
+@dataclass(slots=True)
+class ScenarioSite:
+    """The world, what is declared of it, and what stands already."""
+
+    world: World
+    declared: ScenarioFile
+    parameters: dict[str, int]
+    datacenter: Datacenter
+    datastores: list[VmfsDatastore] = field(default_factory=list)
+    networks: list[Network] = field(default_factory=list)
+    hosts: dict[str, list[HostSystem]] = field(default_factory=dict)
+    """By group, and by own name."""
+
+    def hosts_of(self, group: str) -> list[HostSystem]:
+        """The hosts of a group, or the one of that name. Raises PolicyError."""
+        hosts = self.hosts.get(group)
+        if not hosts:
+            raise PolicyError(f"the scenario has no hosts {group!r}", hint=f"it has {', '.join(self.hosts)}")
+        return hosts
+
+    def model(self, name: str) -> ModelDeclared:
+        """The server model of that name. Raises PolicyError."""
+        return self._declaration_named(self.declared.models, "server model", name)
+
+    def guest(self, name: str) -> GuestDeclared:
+        """The guest system of that name. Raises PolicyError."""
+        return self._declaration_named(self.declared.guests, "guest", name)
+
+    def _declaration_named(self, declared: Mapping[str, Declared], kind_text: str, name: str) -> Declared:
+        if name not in declared:
+            raise PolicyError(
+                f"the scenario has no {kind_text} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
+            )
+        return declared[name]
+
+
+def new_site(world: World, declared: ScenarioFile, parameters: dict[str, int]) -> ScenarioSite:
+    """The site without clusters and VMs."""
+    site = ScenarioSite(world, declared, parameters, _tree(world, declared))
+    _add_storage(site)
+    _add_networks(site)
+    return site
+
+
+def _tree(world: World, declared: ScenarioFile) -> Datacenter:
+    """The root folder and the datacenter with its four folders."""
+    root = Folder(world, ROOT, "Datacenters", None, "root")
+    world.register(root)
+    datacenter = new_datacenter(world, declared.datacenter, root.moid)
+    root.add(datacenter)
+    return datacenter
+
+
+def _add_storage(site: ScenarioSite) -> None:
+    folder = site.datacenter.folders["datastore"]
+    for store in site.declared.datastores:
+        moid = store.moid or new_moid(site.world, "datastore")
+        free_mib = (store.free_gib << 10) if store.free_mib is None else store.free_mib
+        datastore = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, free_mib)
+        site.world.register(datastore)
+        HostDatastoreBrowser(datastore)
+        folder.add(datastore)
+        site.datastores.append(datastore)
+
+
+def _add_networks(site: ScenarioSite) -> None:
+    folder = site.datacenter.folders["network"]
+    for name in site.declared.networks:
+        network = Network(site.world, new_moid(site.world, "network"), name, folder.moid)
+        site.world.register(network)
+        folder.add(network)
+        site.networks.append(network)
+
 
 Kind = TypeVar("Kind", bound=ManagedEntity)
 

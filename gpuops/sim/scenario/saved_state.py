@@ -28,8 +28,8 @@ from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeR
 from gpuops.sim.objects.datastore import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.operations.distributed_switches import drop
 from gpuops.sim.operations.inventory_change import rehome, reparent
-from gpuops.sim.operations.networks.distributed_change import drop
 from gpuops.sim.operations.removal import forget
 from gpuops.sim.scenario.hosts import enter_host
 from gpuops.sim.state.board import GpuMode

@@ -19,6 +19,7 @@ from gpuops.files.wrong_value import describe_mismatch
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.scenario import bundle
 from gpuops.sim.scenario.declared import (
+    NAMES_AND_COUNTS,
     ClusterDeclared,
     DatastoreDeclared,
     Declared,
@@ -29,8 +30,8 @@ from gpuops.sim.scenario.declared import (
     ReservationDeclared,
     SwitchDeclared,
     VmsDeclared,
+    wrong_repetitions,
 )
-from gpuops.sim.scenario.repeated import NAMES_AND_COUNTS, wrong_repetitions
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.sim.core.encoder import Encoding, Parts
-from gpuops.sim.core.fragments import ABSENT, Kept
+from gpuops.sim.core.fragments import ABSENT, Kept, resolve, top_level
 from gpuops.sim.core.managed_object import UNSET, ManagedObject
-from gpuops.sim.core.paths import resolve, top_level
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
-from gpuops.sim.guests.guest_files import FileTransfer
-from gpuops.sim.operations.guests import guest_files, guest_programs
+from gpuops.sim.guests.real_guests import FileTransfer
+from gpuops.sim.operations import guest_operations
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -30,7 +30,7 @@ def enter_guest(world: World, call: Call, vm: Any, auth: Any, privilege: str) ->
     """The VM, where this login may do that and its guest lets the user in."""
     guest_vm = world.get(vm)
     world.authority.require(call, guest_vm, privilege)
-    guest_programs.admit(guest_vm, auth)
+    guest_operations.admit(guest_vm, auth)
     return guest_vm
 
 
@@ -57,7 +57,7 @@ class GuestAuthManager(ManagedObject):
 
     @method
     def ValidateCredentialsInGuest(self, call: Call, vm: Any, auth: Any) -> None:
-        enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
+        enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
 
 
 FIRST_PID: Final = 2001
@@ -71,20 +71,20 @@ class GuestProcessManager(ManagedObject):
 
     def __init__(self, world: World, moid: str) -> None:
         super().__init__(world, moid)
-        self.processes: list[guest_programs.Process] = []
+        self.processes: list[guest_operations.Process] = []
         self._pids = itertools.count(FIRST_PID)
 
     @method
     def StartProgramInGuest(self, call: Call, vm: Any, auth: Any, spec: Any) -> int:
-        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.EXECUTE)
-        owner = guest_programs.admit(guest_vm, auth)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.EXECUTE)
+        owner = guest_operations.admit(guest_vm, auth)
         if guest_vm.state.template.real_processes:
-            real = guest_programs.started_really(guest_vm, owner, spec)
+            real = guest_operations.started_really(guest_vm, owner, spec)
             self.world.ledger.record(call, guest_vm, before={}, after={"program": real.path})
             return real.pid
-        process = guest_programs.start_program(guest_vm, next(self._pids), owner, spec)
+        process = guest_operations.start_program(guest_vm, next(self._pids), owner, spec)
         self.processes.append(process)
-        if (change := guest_programs.file_change(guest_vm, spec)) is not None:
+        if (change := guest_operations.file_change(guest_vm, spec)) is not None:
             self.world.get("guestOperationsFileManager").change(guest_vm, *change)
         self.world.ledger.record(call, guest_vm, before={}, after={"program": process.path})
         if process.ends_at is not None:  # so that a wait on virtual time comes to its end
@@ -93,28 +93,28 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
-        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
         mine = [
             process for process in self.processes if process.vm == guest_vm.moid and (not pids or process.pid in pids)
         ]
-        started = [info for process in mine if (info := guest_programs.process_info(process, guest_vm)) is not None]
+        started = [info for process in mine if (info := guest_operations.process_info(process, guest_vm)) is not None]
         now, real = self.world.clock.now(), self.world.guests.processes(guest_vm.moid)
         real_processes = (
-            guest_programs.shown_really(process, now) for process in real if not pids or process.pid in pids
+            guest_operations.shown_really(process, now) for process in real if not pids or process.pid in pids
         )
         started += [info for info in real_processes if info is not None]
-        return [*guest_programs.resident(guest_vm), *started] if not pids else started
+        return [*guest_operations.resident(guest_vm), *started] if not pids else started
 
     @method
     def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
-        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.EXECUTE)
-        guest_programs.terminate_process(guest_vm, pid)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.EXECUTE)
+        guest_operations.terminate_process(guest_vm, pid)
 
     @method
     def ReadEnvironmentVariableInGuest(self, call: Call, vm: Any, auth: Any, names: list[str]) -> list[str]:
-        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
-        guest_files.root_of(guest_vm)
-        return guest_programs.variables(guest_vm, names)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
+        guest_operations.root_of(guest_vm)
+        return guest_operations.variables(guest_vm, names)
 
 
 class GuestFileManager(ManagedObject):
@@ -128,34 +128,38 @@ class GuestFileManager(ManagedObject):
 
     method_table: ClassVar[Methods] = {
         "MakeDirectoryInGuest": lambda self, call, vm, auth, directoryPath, createParentDirectories: (
-            guest_files.make_directory(
+            guest_operations.make_directory(
                 self._enter_to_modify(call, vm, auth), directoryPath, parents=createParentDirectories
             )
         ),
-        "DeleteFileInGuest": lambda self, call, vm, auth, filePath: guest_files.delete_file(
+        "DeleteFileInGuest": lambda self, call, vm, auth, filePath: guest_operations.delete_file(
             self._enter_to_modify(call, vm, auth), filePath
         ),
-        "DeleteDirectoryInGuest": lambda self, call, vm, auth, directoryPath, recursive: guest_files.delete_directory(
-            self._enter_to_modify(call, vm, auth), directoryPath, recursive=recursive
+        "DeleteDirectoryInGuest": lambda self, call, vm, auth, directoryPath, recursive: (
+            guest_operations.delete_directory(self._enter_to_modify(call, vm, auth), directoryPath, recursive=recursive)
         ),
-        "MoveFileInGuest": lambda self, call, vm, auth, srcFilePath, dstFilePath, overwrite: guest_files.move(
+        "MoveFileInGuest": lambda self, call, vm, auth, srcFilePath, dstFilePath, overwrite: guest_operations.move(
             self._enter_to_modify(call, vm, auth), srcFilePath, dstFilePath, overwrite=overwrite
         ),
         "CreateTemporaryFileInGuest": lambda self, call, vm, auth, prefix, suffix, directoryPath: (
-            guest_files.make_temporary_file(self._enter_to_modify(call, vm, auth), prefix, suffix, directoryPath)
+            guest_operations.make_temporary_file(self._enter_to_modify(call, vm, auth), prefix, suffix, directoryPath)
         ),
         "CreateTemporaryDirectoryInGuest": lambda self, call, vm, auth, prefix, suffix, directoryPath: (
-            guest_files.make_temporary_directory(self._enter_to_modify(call, vm, auth), prefix, suffix, directoryPath)
+            guest_operations.make_temporary_directory(
+                self._enter_to_modify(call, vm, auth), prefix, suffix, directoryPath
+            )
         ),
         "ChangeFileAttributesInGuest": lambda self, call, vm, auth, guestFilePath, fileAttributes: (
-            guest_files.change_attributes(self._enter_to_modify(call, vm, auth), guestFilePath, fileAttributes)
+            guest_operations.change_attributes(self._enter_to_modify(call, vm, auth), guestFilePath, fileAttributes)
         ),
-        "ListFilesInGuest": lambda self, call, vm, auth, filePath, index, maxResults, matchPattern: guest_files.listed(
-            enter_guest(self.world, call, vm, auth, guest_programs.QUERY),
-            filePath,
-            index or 0,
-            maxResults,
-            matchPattern,
+        "ListFilesInGuest": lambda self, call, vm, auth, filePath, index, maxResults, matchPattern: (
+            guest_operations.listed(
+                enter_guest(self.world, call, vm, auth, guest_operations.QUERY),
+                filePath,
+                index or 0,
+                maxResults,
+                matchPattern,
+            )
         ),
     }
 
@@ -176,9 +180,9 @@ class GuestFileManager(ManagedObject):
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
-        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_operations.QUERY)
         if guest_vm.state.template.real_processes:
-            return guest_files.download(guest_vm, guestFilePath)
+            return guest_operations.download(guest_vm, guestFilePath)
         content = self._printed.get(_key(guest_vm, guestFilePath))
         if content is None:
             raise vim.fault.FileNotFound(msg=f"File {guestFilePath} was not found", file=guestFilePath)
@@ -193,10 +197,10 @@ class GuestFileManager(ManagedObject):
         self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any, fileSize: int, overwrite: bool
     ) -> str:
         guest_vm = self._enter_to_modify(call, vm, auth)
-        return guest_files.upload(guest_vm, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
+        return guest_operations.upload(guest_vm, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
 
     def _enter_to_modify(self, call: Call, vm: Any, auth: Any) -> Any:
-        return enter_guest(self.world, call, vm, auth, guest_programs.MODIFY)
+        return enter_guest(self.world, call, vm, auth, guest_operations.MODIFY)
 
 
 def _key(vm: VmEntity, path: str) -> tuple[str, str, object]:

@@ -14,8 +14,8 @@ from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.encoder import NAMESPACE, Encoding
+from gpuops.sim.core.fragments import resolve
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.core.paths import resolve
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.fault_injection.injector import Interruption
 from gpuops.sim.fault_injection.rule import Ending

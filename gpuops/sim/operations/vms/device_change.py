@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.host_admission import AUTOMATIC
+from gpuops.sim.operations.host_admission import AUTOMATIC
 from gpuops.sim.operations.vms.hardware_change import (
     apply_hardware_changes,
     assigned_mac,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.initial_placement import place
-from gpuops.sim.operations.networks.switch_members import with_own_ports
+from gpuops.sim.operations.distributed_switches import with_own_ports
+from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms import power
 from gpuops.sim.state.vm_state import Power, SnapshotState, VmState

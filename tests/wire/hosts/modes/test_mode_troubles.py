@@ -10,7 +10,7 @@ import pytest
 from gpuops.errors import Refused, VcenterUnreachable
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.plan import Verdict
-from gpuops.sim.operations.hosts.device_settings import configure as set_mode
+from gpuops.sim.operations.device_settings import configure as set_mode
 from gpuops.sim.wire.automation import direct_path_devices
 from gpuops.vsphere.reading.device_modes import devices_of
 from gpuops.vsphere.transport import automation

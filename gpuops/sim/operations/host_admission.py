@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import UsageError
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.reserved_capacity import refuse_over_reservations
+from gpuops.sim.operations.reserved_capacity import refuse_over_reservations
 from gpuops.sim.render.pci import network_ports
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
 from gpuops.sim.state.host_network import NetworkPort

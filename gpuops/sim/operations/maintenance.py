@@ -16,8 +16,8 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ENTER_MAINTENANCE_S
-from gpuops.sim.operations.admission.host_admission import admission
-from gpuops.sim.operations.hosts.device_settings import enter_maintenance
+from gpuops.sim.operations.device_settings import enter_maintenance
+from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms.movement import may_migrate
 from gpuops.sim.operations.vms.power import drift, power_on, stop
