@@ -21,8 +21,8 @@ from gpuops.model.nights.rotation import MOST_S, IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Window
-from gpuops.sim.state.desktop_load import SHOWN, DesktopWeek, desktop_week
 from gpuops.sim.state.desktop_people import DAYS, ENDS_S, Office, UserSession
+from tests.desktop_load import SHOWN, DesktopWeek, desktop_week
 
 MONDAY: Final = datetime(2026, 11, 16, tzinfo=UTC)
 SUNDAY: Final = MONDAY + timedelta(days=DAYS)

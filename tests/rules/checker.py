@@ -297,10 +297,10 @@ RULES: Final = (
             "gpuops/extras/web/http/application.py",
             "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
-            "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/fault_injection/rule.py",
             "gpuops/sim/vcenter/counters.py",
-            "gpuops/sim/render/config_option.py",
-            "gpuops/sim/wire/server_process.py",
+            "gpuops/sim/render/config_target.py",
+            "gpuops/sim/wire/sim_client.py",
         ),
     ),
     Rule(
@@ -324,7 +324,7 @@ RULES: Final = (
             "gpuops/extras/bundle/world.py",  # and what it wrote itself
             "gpuops/sim/scenario/deviations.py",
             "gpuops/sim/scenario/scenario_file.py",
-            "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/fault_injection/rule.py",
             "gpuops/sim/vcenter/counters.py",
             "gpuops/sim/wire/automation/services.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",

@@ -10,7 +10,7 @@ import pytest
 from pyVmomi import VmomiSupport
 
 from gpuops.plan.core.versions import version_numbers
-from gpuops.sim.core.paths import resolve
+from gpuops.sim.core.fragments import resolve
 from gpuops.vsphere.reading.bulk import property_paths
 from gpuops.vsphere.transport.wire import KNOWN
 

@@ -160,7 +160,7 @@ def list_faults(
       gpuops sim serve --scenario vdi --faults faults.yaml --ready-file ready.json &
     """
     from gpuops.report.first_steps.simulator import faults_document, faults_text
-    from gpuops.sim.fault_injection.catalogue import catalogue
+    from gpuops.sim.fault_injection.rule import catalogue
 
     if format is not None:
         output.choose(format)

@@ -23,9 +23,8 @@ from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.doctor.assumptions import READERS, REPLAYED, judge_assumptions
 from gpuops.sim.core.call import Call
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.operations.hosts import maintenance
-from gpuops.sim.outside_events.hosts import lose_gpu
-from gpuops.sim.outside_events.vcenter import restart_vcenter
+from gpuops.sim.operations import maintenance
+from gpuops.sim.outside_events.hosts import lose_gpu, restart_vcenter
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer

@@ -23,8 +23,7 @@ from gpuops.plan.guest.answer import MOST_BYTES
 from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
-from gpuops.sim.services.guest_file_manager import GuestFileManager
-from gpuops.sim.services.guest_managers import GuestProcessManager
+from gpuops.sim.services.guest_managers import GuestFileManager, GuestProcessManager
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.guests import guest_answers, guest_facts, guest_file, guest_programs
 from tests.wire.conftest import target_of

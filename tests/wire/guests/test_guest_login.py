@@ -22,7 +22,7 @@ from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.inventory.entities import VmEntity
-from gpuops.sim.operations.guests import guest_programs
+from gpuops.sim.operations import guest_operations
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount
 from gpuops.vsphere.connection import Connection
@@ -45,7 +45,7 @@ RIGHT, WRONG = "Kept4now", "Wr0ngKept"
 def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of the guests that have refused a login, one for each attempt."""
     found: list[str] = []
-    admit = guest_programs.admit
+    admit = guest_operations.admit
 
     def noted(vm: VmEntity, auth: Any) -> str:
         try:

@@ -10,9 +10,8 @@ from gpuops.model.vcenter.host_settings import Displacement, VsanMode
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.objects.host_profiles import HostProfile
+from gpuops.sim.fault_injection.rule import Effect, Rule, rules_of
+from gpuops.sim.objects.host_system import HostProfile
 from gpuops.sim.state.drs import HaAdmission
 from gpuops.sim.state.vm_state import Power
 from tests.sample import mostly_long

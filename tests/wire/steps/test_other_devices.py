@@ -31,7 +31,7 @@ from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
-from gpuops.sim.operations.admission.host_admission import admission
+from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.inventory import faults
-from gpuops.sim.render.device_groups import offered_groups
+from gpuops.sim.render.pci import offered_groups
 from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, room
 from gpuops.sim.state.gpu_admission import NotAdmitted, WantedVgpu, admit
 from gpuops.sim.state.host_state import OtherHostDevice

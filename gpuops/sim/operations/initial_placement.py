@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.host_admission import Admission, admission
+from gpuops.sim.operations.host_admission import Admission, admission
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gpuops.sim.state.drs import HaAdmission
     from gpuops.sim.state.host_state import HostModel
     from gpuops.sim.state.vm_state import VmState
-
 
 _LEAST_MHZ: Final = 32
 

@@ -16,12 +16,11 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ENTER_MAINTENANCE_S
-from gpuops.sim.operations.admission.host_admission import admission
-from gpuops.sim.operations.hosts.mode_change import enter_maintenance
+from gpuops.sim.operations.device_settings import enter_maintenance
+from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.operations.vms.drift import drift
 from gpuops.sim.operations.vms.movement import may_migrate
-from gpuops.sim.operations.vms.power import power_on, stop
+from gpuops.sim.operations.vms.power import drift, power_on, stop
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import STAYS_AFTER_BOOT, Boot
 from gpuops.sim.state.vm_state import Power
