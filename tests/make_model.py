@@ -15,7 +15,16 @@ from typing import Final
 
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.judging import components_right
-from gpuops.advise.diagnosis.learning import EACH_FAULT, EXAM_EACH, EXAM_SEED, START, examples, fit_forest, with_hidden
+from gpuops.advise.diagnosis.learning import (
+    EACH_FAULT,
+    EXAM_EACH,
+    EXAM_SEED,
+    START,
+    as_stored,
+    examples,
+    fit_forest,
+    with_hidden,
+)
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, to_document
 from gpuops.execute.measurements.diagnoses import SHIPPED_MODEL
@@ -26,8 +35,8 @@ PATH: Final = Path(str(files("gpuops.execute.measurements"))) / SHIPPED_MODEL
 
 
 def make_model(each_fault: int = EACH_FAULT) -> Forest:
-    model = fit_forest(examples(with_hidden(list(made_cases(SEED, each_fault)))), START, SEED)
-    exam = list(made_cases(EXAM_SEED, EXAM_EACH))
+    model = fit_forest(examples(with_hidden(as_stored(made_cases(SEED, each_fault)))), START, SEED)
+    exam = as_stored(made_cases(EXAM_SEED, EXAM_EACH))
     right = components_right(scores([case.case for case in exam], model), [case.at_fault for case in exam])
     return replace(model, cases=each_fault * 2 * len(FAULTS), right=right)
 

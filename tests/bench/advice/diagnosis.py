@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import START, Examples, examples, fit_forest, with_confirmed, with_hidden
+from gpuops.advise.diagnosis.learning import (
+    START,
+    Examples,
+    as_stored,
+    examples,
+    fit_forest,
+    with_confirmed,
+    with_hidden,
+)
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.model.measurements.case import LabelledCase
@@ -38,7 +46,7 @@ NEW_FLEET: Final = "office"
 
 
 def run() -> Iterator[Result]:
-    made = list(made_cases(1, EACH_FAULT))
+    made = as_stored(made_cases(1, EACH_FAULT))
     fleets = {fleet: list(fleet_cases(fleet, 1, OF_A_FLEET)) for fleet in FLEETS}
     cases = [case for fleet in fleets.values() for case in fleet]
     begun = process_time()
