@@ -17,7 +17,16 @@ from gpuops.extras.diagnosis.answer import scores
 from gpuops.extras.diagnosis.component import FAULTS
 from gpuops.extras.diagnosis.diagnoses import SHIPPED_MODEL
 from gpuops.extras.diagnosis.judging import components_right
-from gpuops.extras.diagnosis.learning import EACH_FAULT, EXAM_EACH, EXAM_SEED, START, examples, fit_forest, with_hidden
+from gpuops.extras.diagnosis.learning import (
+    EACH_FAULT,
+    EXAM_EACH,
+    EXAM_SEED,
+    START,
+    as_stored,
+    examples,
+    fit_forest,
+    with_hidden,
+)
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, to_document
 
@@ -26,8 +35,8 @@ PATH: Final = Path(str(files("gpuops.extras.diagnosis"))) / SHIPPED_MODEL
 
 
 def make_model(each_fault: int = EACH_FAULT) -> Forest:
-    model = fit_forest(examples(with_hidden(list(made_cases(SEED, each_fault)))), START, SEED)
-    exam = list(made_cases(EXAM_SEED, EXAM_EACH))
+    model = fit_forest(examples(with_hidden(as_stored(made_cases(SEED, each_fault)))), START, SEED)
+    exam = as_stored(made_cases(EXAM_SEED, EXAM_EACH))
     right = components_right(scores([case.case for case in exam], model), [case.at_fault for case in exam])
     return replace(model, cases=each_fault * 2 * len(FAULTS), right=right)
 

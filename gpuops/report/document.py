@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Final, NewType, Self, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, NewType, Self, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -88,11 +88,14 @@ class NamedRecord(DocumentRecord, frozen=True):
     name: str
 
 
+AtMost: TypeAlias = Annotated[int | None, "null = unknown"]
+
+
 class SlotsRecord(DocumentRecord, frozen=True):
     """How many more fit. Equal figures are certain; otherwise the truth lies between them."""
 
     at_least: int
-    at_most: int
+    at_most: AtMost
     because: Annotated[str, "why it is 0, or a range; empty = there is nothing to say"]
 
     @classmethod
@@ -104,7 +107,7 @@ class RangeRecord(DocumentRecord, frozen=True):
     """A figure that is certain where both are equal."""
 
     at_least: int
-    at_most: int
+    at_most: AtMost
 
 
 Document = dict[str, Any]

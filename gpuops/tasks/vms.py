@@ -90,7 +90,7 @@ def _share(part: Part, report: Report, after: Inventory) -> Document:
         "changed": is_done if report.applied else planned,
         "failed": bool(part.plan.rejections or bad),
         "because": list(part.plan.because),
-        "reasons": [*map(str, part.plan.rejections), *bad],
+        "reasons": [*(rejection.line for rejection in part.plan.rejections), *bad],
         "vm": vm_state(vm, after) if vm is not None else None,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ def documents_fit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(output, "show_document", checked_error)
     yield
     assert wrong == []
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Tests that run in the background have SIGINT ignored, under nohup SIGHUP, which what they start inherits."""
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, hang_up)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,6 @@ from gpuops.cli.app import app
 from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
 from tests.sample import mostly_long
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Tests that run in the background have SIGINT ignored, under nohup SIGHUP, which what they start inherits."""
-    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
-    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGHUP, hang_up)
-
 
 BY_TIMEOUT = ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, "")
 """`timeout` signals the process, then its group."""

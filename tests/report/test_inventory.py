@@ -17,6 +17,7 @@ from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
 from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
+from tests.document_schemas import misfits
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]
@@ -95,6 +96,7 @@ def test_unknown_is_not_zero(inventory: Inventory, plain: Render) -> None:
     figures = as_values(host.numa_nodes[0].gpus[0].free["grid_a100-4c"])
     assert figures["at_most"] is None
     assert "not in the catalogue" in figures["because"]
+    assert misfits(fleet_document(found)) == []
 
 
 def test_who_holds_a_gpu_is_unknown_when_the_host_does_not_tell(inventory: Inventory, catalog: Catalog) -> None:

@@ -12,6 +12,7 @@ from gpuops.extras.diagnosis.case import DiagnosisCase
 from gpuops.extras.diagnosis.channels import states
 from gpuops.extras.diagnosis.component import Component
 from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.measurement import GPU_MEMORY
 
 REMOTE: Final = 0.2
 """From this share of its memory at another NUMA node than its GPU on, remote memory is a cause."""
@@ -19,6 +20,9 @@ SLOWED: Final = 0.1
 """The share of the looks in which a GPU must be slowed: one that only touches its limit is not at fault."""
 LEAST_SLOWED: Final = 3
 """The least number of such looks: two hours have six, so that a single one would be more than a tenth."""
+
+NEARLY_FULL: Final = 0.8
+"""A frame buffer that is never used to this share is not full; averages of five minutes hide short peaks."""
 
 
 def certain(case: DiagnosisCase) -> Mapping[Component, str]:
@@ -61,6 +65,9 @@ def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
     excluded |= {component for component, samples, least in looks if len(samples) > 2 and samples.min() >= least}
     if facts.host_driver and facts.guest_driver and facts.guest_driver <= facts.host_driver:
         excluded.add(Component.DRIVER)
+    memory = _without_gaps(case.series.get(f"vm:{GPU_MEMORY}", np.zeros(0)))
+    if facts.vgpu_mib and len(memory) and memory.max() < NEARLY_FULL * facts.vgpu_mib * 1024:
+        excluded.add(Component.FRAME_BUFFER)
     if facts.remote_memory is not None and facts.remote_memory < REMOTE:
         excluded.add(Component.REMOTE_NUMA)
     # best effort limits no VM, and the other policies give each VM its share (NVIDIA vGPU docs, scheduling policies)

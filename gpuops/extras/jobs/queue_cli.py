@@ -84,17 +84,19 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
     import shlex
 
-    from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image
+    from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of
 
-    typed = [key for key, setting in options.items() if setting]
     if file is not None:
-        if typed:
-            raise UsageError(f"--file and {typed[0]} exclude each other", hint="the file says all of its jobs")
+        # `--priority 0` is given too; a list of words or mounts is empty where none was typed
+        given_options = [option_of(key) for key, setting in options.items() if setting not in (None, [])]
+        if given_options:
+            hint = "the file has all settings of its jobs"
+            raise UsageError(f"--file and {given_options[0]} exclude each other", hint=hint)
         return load_jobs(file)
     missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
     if missing is not None:
-        missing_option = "-- COMMAND" if missing == "command" else f"--{missing.replace('_', '-')}"
-        raise UsageError(f"a job needs {missing_option}", hint="gpuops job submit --help has an example, or use --file")
+        hint = "gpuops job submit --help has an example, or use --file"
+        raise UsageError(f"a job needs {option_of(missing)}", hint=hint)
     image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
     runtime = options["runtime"]
     settings: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}

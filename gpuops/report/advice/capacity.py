@@ -14,7 +14,7 @@ from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.core.scope import Scope
-from gpuops.report.document import DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
+from gpuops.report.document import AtMost, DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import by_size, figure, without_series
 from gpuops.report.text import count, size
@@ -70,7 +70,7 @@ class FitRecord(DocumentRecord, frozen=True):
     """How many more fit, and how many of them in one VM."""
 
     at_least: int
-    at_most: int
+    at_most: AtMost
     because: Annotated[str, "why nothing fits, or why the figure is a range"]
     in_one_vm: RangeRecord
     in_one_vm_beside_one_node: Annotated[RangeRecord, "with all vGPUs on one NUMA node"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from gpuops.extras.diagnosis.answer import scores
 from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase
 from gpuops.extras.diagnosis.component import COMPONENTS, Component
 from gpuops.extras.diagnosis.diagnoses import shipped_model
+from gpuops.extras.diagnosis.rules import ruled_out
 from tests.bench.advice.diagnosis_fleets import Way, fleet_cases
 
 FRAME_BUFFER = COMPONENTS.index(Component.FRAME_BUFFER)
@@ -32,6 +34,12 @@ def test_a_framework_that_takes_all_memory_at_its_start_is_not_accused() -> None
     rows = scores(list(healthy(3, 12)), shipped_model())
     named = (rows.argmax(axis=1) == FRAME_BUFFER).mean()
     assert len(rows) > 10 and named <= 0.05, "it was 0.89"
+
+
+@pytest.mark.parametrize(("used", "excluded"), [((0.2, 0.77), True), ((0.2, 0.81), False), ((np.nan, np.nan), False)])
+def test_a_frame_buffer_that_is_never_nearly_full_is_ruled_out(used: tuple[float, float], excluded: bool) -> None:
+    series = {"vm:gpu.mem.used.average": np.array(used) * 12288 * 1024}
+    assert (Component.FRAME_BUFFER in ruled_out(DiagnosisCase(300, series, CaseFacts(vgpu_mib=12288)))) is excluded
 
 
 def test_programs_that_end_for_want_of_memory_and_guests_that_page_are_told() -> None:

@@ -9,17 +9,27 @@ import numpy as np
 import pytest
 
 from gpuops.extras.diagnosis.answer import CERTAIN, scores
-from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase
+from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS
 from gpuops.extras.diagnosis.component import COMPONENTS, Component
 from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
 from gpuops.extras.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.extras.diagnosis.learning import _winner, examples, fit_forest, train, with_confirmed, with_hidden
+from gpuops.extras.diagnosis.learning import (
+    _winner,
+    as_stored,
+    examples,
+    fit_forest,
+    train,
+    with_confirmed,
+    with_hidden,
+)
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
 from gpuops.extras.diagnosis.rules import certain, ruled_out
 from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
 from gpuops.extras.diagnosis.symptoms import UNKNOWN, symptoms
+from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
+from gpuops.model.measurements.measurement import GPU_USE
 
 CASES = list(made_cases(11, 6))
 
@@ -157,6 +167,17 @@ def test_models_learn_of_hosts_without_nvidia_smi_from_each_case_that_has_it() -
     ]
     assert not any(":smi." in name for each in hidden for name in each.case.series)
     assert with_hidden(hidden) == hidden, "what has no such counter is not there twice"
+
+
+def test_models_learn_from_numbers_as_the_store_has_them() -> None:
+    numbers = [0, 1, 31, 32, 33, 9_700, 9_730, 10_000, 4_194_303]
+    cube = np.array([[number, number, WHOLE] for number in numbers], np.int64)
+    stored_numbers = unpack(pack(Block(len(numbers), {GPU_USE: cube}))).series[GPU_USE][:, 0]
+    original = LabelledCase("a", case(vm__gpu_utilization_average=[*numbers, np.nan]), frozenset())
+    [rounded] = as_stored([original])
+    samples = rounded.case.series["vm:gpu.utilization.average"]
+    assert samples[:-1].tolist() == stored_numbers.tolist() and np.isnan(samples[-1])
+    assert replace(rounded, case=original.case) == original
 
 
 def test_what_is_unknown_is_neither_certain_nor_ruled_out() -> None:

@@ -20,7 +20,15 @@ from gpuops.extras.diagnosis.case import LabelledCase
 from gpuops.extras.diagnosis.component import FAULTS
 from gpuops.extras.diagnosis.features import features
 from gpuops.extras.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.extras.diagnosis.learning import START, Examples, examples, fit_forest, with_confirmed, with_hidden
+from gpuops.extras.diagnosis.learning import (
+    START,
+    Examples,
+    as_stored,
+    examples,
+    fit_forest,
+    with_confirmed,
+    with_hidden,
+)
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import Forest
 from tests.bench.advice import diagnosis_thresholds, diagnosis_ways
@@ -38,7 +46,7 @@ NEW_FLEET: Final = "office"
 
 
 def run() -> Iterator[Result]:
-    made = list(made_cases(1, EACH_FAULT))
+    made = as_stored(made_cases(1, EACH_FAULT))
     fleets = {fleet: list(fleet_cases(fleet, 1, OF_A_FLEET)) for fleet in FLEETS}
     cases = [case for fleet in fleets.values() for case in fleet]
     begun = process_time()

@@ -139,6 +139,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Path, number: int) -> None:
     with service(lab, tmp_path) as (url, run), httpx.Client(timeout=60) as client:

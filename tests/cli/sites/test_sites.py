@@ -353,14 +353,13 @@ class TestSomeDoNot:
         assert (result.exit_code, "Traceback" in result.stderr, "TMPDIR" in result.stderr) == (1, False, True)
 
     @pytest.mark.long
+    @pytest.mark.usefixtures("interruptible")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted(self, configured: Callable[..., None], hanging: str, tmp_path: Path, number: int) -> None:
         """All children end with it: none is left, whichever signal came, though to the parent alone."""
         configured(hung={"host": hanging, "username": "x", "password_file": _secret(tmp_path)})
         command = [sys.executable, "-m", "gpuops", "mode", "show", "--site", "all"]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", preexec_fn=_interruptible
-        ) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
             try:
                 children = _children(process.pid, 1)
                 pause(2.0)
@@ -370,11 +369,6 @@ class TestSomeDoNot:
                 process.kill()
         assert (process.returncode, out) == (128 + number, "")
         assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
-
-
-def _interruptible() -> None:
-    """A test in the background has SIGINT ignored, which what it starts inherits."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _children(pid: int, least: int) -> set[int]:

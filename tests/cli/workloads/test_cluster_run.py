@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Typed:
 
     guests: ClusterGuests
     ready: Path
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def words(self, verb: str, *options: str) -> list[str]:
         where = ["--vcenter", f"sim@{self.ready}", "--ssh-port", str(self.guests.ssh_port)]
@@ -41,7 +42,9 @@ class Typed:
     def begun(self, *options: str) -> subprocess.Popen[str]:
         """The same as a process of its own, which prints."""
         command = [sys.executable, "-m", "gpuops", *self.words("run", *options)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        return process
 
 
 @pytest.fixture
@@ -54,7 +57,11 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typed]:
     with cluster_guests(tmp_path) as guests:
         ready = tmp_path / "ready.json"
         ready_file.write(ready, ready_file.of(guests.server))
-        yield Typed(guests, ready)
+        typed = Typed(guests, ready)
+        yield typed
+        for process in typed.processes:  # one that a failed test has left would keep the cluster from the next one
+            process.kill()
+            process.communicate()
 
 
 def wait_for_begun(process: subprocess.Popen[str]) -> None:
@@ -105,6 +112,7 @@ def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, number: int) -> None:
     process = typed.begun("--", "sh", "-c", "echo begun; exec sleep 600")

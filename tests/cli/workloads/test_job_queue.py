@@ -181,6 +181,17 @@ def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[s
     assert len(done.stderr.splitlines()) == 2, "an error and a next move"
 
 
+@pytest.mark.parametrize(
+    "option", [("--priority", "0"), ("--resumes", "0"), ("--run-time", "3h"), ("--mount", "/data"), ("--name", "")]
+)
+def test_a_file_of_jobs_takes_no_option_of_a_job(lab: Lab, option: tuple[str, str]) -> None:
+    refused = lab.run("job", "submit", "--file", "templates/jobs.yaml", *option)
+    assert (refused.exit_code, refused.stderr.splitlines()[0]) == (
+        2,
+        f"error: --file and {option[0]} exclude each other",
+    )
+
+
 @pytest.mark.long
 def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
     done = typed(lab, *OPTIONS)
