@@ -59,7 +59,7 @@ def connect(
     Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.vcenter.destination import Simulated
-    from gpuops.config.vcenter.login import login, password_file_of
+    from gpuops.config.vcenter.login import login
     from gpuops.execute.site import WITHOUT_GUESTS
     from gpuops.execute.state.refused_logins import guarded_login
     from gpuops.execute.state.state_dir import default_state_dir
@@ -85,7 +85,7 @@ def connect(
         shell = _guest_shell(environ)
 
         def logged_in() -> Connection:
-            file = None if isinstance(where, Simulated) else password_file_of(where)
+            file = None if isinstance(where, Simulated) else where.password_file
             if file is None:
                 return Connection(target, shell)
             kept_in = state_dir or default_state_dir(environ)
