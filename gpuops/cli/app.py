@@ -67,10 +67,7 @@ SECTIONS: Final = {
         "metrics": "Tell Prometheus of GPUs, their VMs and nights.",
     },
     "GPUs of hosts": {
-        "scheduler": "Show and set the vGPU scheduler of hosts.",
-        "mode": "Show and set graphics type, vGPU mode, assignment policy.",
-        "passthrough": "Switch DirectPath I/O of hosts' GPUs and other devices on and off.",
-        "mig": "Show and switch MIG mode of hosts' GPUs.",
+        "host": "Show and set scheduler, mode, DirectPath I/O and MIG of GPUs.",
         "change": "See, resume, abort or give up a rolling change of hosts.",
     },
     "first steps and help": {
@@ -97,7 +94,7 @@ EVERYDAY: Final = (
 )  # fmt: skip
 BY_SUBJECT: Final = {
     "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
-    "hosts": ("scheduler", "mode", "mig", "passthrough", "change", "readiness"),
+    "hosts": ("host", "change", "readiness"),
     "sizing": ("profiles", "size", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
@@ -125,18 +122,15 @@ _FOLDERS: Final = {
     "vms": ("attach", "defrag", "detach"),
     "workloads": ("cluster", "job", "pool"),
     "nights": ("broker", "history", "idle", "queue", "rotate"),
-    "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
+    "hosts": ("change", "host"),
     "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
 }
 """The folder next to this file that has each command."""
 _FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}
 _MODULES: Final = {
     "detach": "attach",
-    "mig": "host_settings",
-    "mode": "host_settings",
-    "passthrough": "host_settings",
+    "host": "host_settings",
     "roles": "doctor",
-    "scheduler": "host_settings",
     "what-if": "what_if",
 }
 """The modules of commands that have no module of their own name."""
