@@ -68,10 +68,7 @@ SECTIONS: Final = {
         "metrics": "Tell Prometheus of GPUs, their VMs and nights.",
     },
     "GPUs of hosts": {
-        "scheduler": "Show and set the vGPU scheduler of hosts.",
-        "mode": "Show and set graphics type, vGPU mode, assignment policy.",
-        "passthrough": "Switch DirectPath I/O of hosts' GPUs and other devices on and off.",
-        "mig": "Show and switch MIG mode of hosts' GPUs.",
+        "host": "Show and set scheduler, mode, DirectPath I/O and MIG of GPUs.",
         "change": "See, resume, abort or give up a rolling change of hosts.",
     },
     "first steps and help": {
@@ -98,7 +95,7 @@ EVERYDAY: Final = (
 )  # fmt: skip
 BY_SUBJECT: Final = {
     "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
-    "hosts": ("scheduler", "mode", "mig", "passthrough", "change", "readiness"),
+    "hosts": ("host", "change", "readiness"),
     "sizing": ("profiles", "size", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
@@ -123,7 +120,7 @@ _MODULES: Final = {
     "advice": ("capacity", "place", "profiles"),
     "first_steps": ("config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
     "hosts": ("change",),
-    "hosts.host_settings": ("mig", "mode", "passthrough", "scheduler"),
+    "hosts.host_settings": ("host",),
     "monitoring": ("doctor", "guest", "inventory", "readiness"),
     "monitoring.doctor": ("roles",),
     "nights": ("broker", "history", "idle", "queue", "rotate"),

@@ -50,6 +50,7 @@ _MODULES: Final = (
     "hosts.change",
     "hosts.given_up",
     "hosts.gpu_layouts",
+    "hosts.passthrough_text",
     "hosts.host_plan",
     "hosts.host_settings",
     "nights.adoption",

@@ -34,15 +34,15 @@ MODEL: Final[Any] = SimpleNamespace(cases=3, corrections=(), right=0.9)
     ("words", "exit_code", "kind"),
     [
         (("sim", "faults"), 0, "faults"),
-        (("mig", "set", "on", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-on"),
-        (("mig", "set", "off", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-off"),
+        (("host", "mig", "on", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-on"),
+        (("host", "mig", "off", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-off"),
         (("defrag", "--execute", "--yes", "--vcenter", "sim:scattered"), 0, "defrag-execute"),
     ],
 )
 def test_a_command_prints_it(
     gpuops: Callable[..., Result], tmp_path: Path, words: tuple[str, ...], exit_code: int, kind: str
 ) -> None:
-    shell = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "missing")) if words[0] == "mig" else ()
+    shell = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "missing")) if words[1] == "mig" else ()
     result = gpuops(*words, *shell, "--output", "json")
     assert (result.exit_code, json.loads(result.stdout)["kind"]) == (exit_code, kind)
 

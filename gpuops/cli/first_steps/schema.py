@@ -31,7 +31,7 @@ INPUTS: Final = {
     "cluster": InputFile("A cluster of `gpuops cluster`", "gpuops.extras.clusters.cluster_file:ClusterFile"),
     "config": InputFile("The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration"),
     "jobs": InputFile("Jobs of `gpuops job`", "gpuops.extras.jobs.jobs_file:JobsFile"),
-    "mig-layout": InputFile("Layouts of `gpuops mig check`", "gpuops.config.layout_file:LayoutFile"),
+    "mig-layout": InputFile("Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile"),
     "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
     "pool": InputFile("A pool of `gpuops pool`", "gpuops.extras.lending.pool_file:PoolFile"),
     "remote-gpu": InputFile(

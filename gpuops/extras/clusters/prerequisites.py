@@ -153,7 +153,7 @@ def _functions_of(vm: Vm, network: ClusterNetwork) -> int:
 def _whole_adapters(wish: ClusterWish, host: Host) -> Prerequisite:
     adapters = adapters_of(wish, host)
     if not adapters:
-        move = "gpuops passthrough set --state on gives its adapters to VMs; it may take a reboot"
+        move = "gpuops host passthrough on gives its adapters to VMs; it may take a reboot"
         return Prerequisite(host.name, "DirectPath I/O", False, f"has no {wish.device} that is passed through", move)
     used_addresses = {binding.address for binding in host.bindings}
     free = [adapter for adapter in adapters if adapter.address not in used_addresses]

@@ -23,7 +23,7 @@ _MOST_CASES: Final = 20
 NEXT: Final = {
     Component.NONE: "look in its guest: no counter shows what it waits for",
     Component.NOISY_NEIGHBOUR: "gpuops size shows which VMs should not share a GPU; gpuops inventory shows its VMs",
-    Component.SCHEDULER: "gpuops scheduler show",
+    Component.SCHEDULER: "gpuops host scheduler show",
     Component.LICENCE: "check the licence server in its guest: nvidia-smi -q there shows the licence",
     Component.THROTTLING: "gpuops top --show gpus shows temperature and power; check cooling and the power limit",
     Component.PCIE_LINK: "reseat the GPU; gpuops readiness shows whether its host can be emptied first",

@@ -2,7 +2,7 @@
 
 All VMs are bound to one GPU that nothing runs on, so that they share it with each other alone, whatever the host's
 assignment policy is; the binding is part of the clone. A scheduler that is not in force is measured by a later call,
-when somebody has set it: that takes the host out of service, which is `gpuops scheduler set`.
+when somebody has set it: that takes the host out of service, which is `gpuops host scheduler set`.
 """
 
 from __future__ import annotations
@@ -267,10 +267,14 @@ def _refusals(
             hint="name another host (--on), or free one: gpuops defrag",
         )
     elif in_force is None:
-        yield Rejection(host.name, f"the scheduler of GPU {gpu.address} cannot be read", hint="gpuops scheduler show")
+        yield Rejection(
+            host.name, f"the scheduler of GPU {gpu.address} cannot be read", hint="gpuops host scheduler show"
+        )
 
 
 def later_commands(plan: MeasurePlan) -> Sequence[str]:
     """Return the command for each scheduler that is not in force; the same measurement continues after it."""
     host = plan.host.name if plan.host is not None else ""
-    return [f"gpuops scheduler set --scheduler {scheduler} --host {host} --reboot rolling" for scheduler in plan.later]
+    return [
+        f"gpuops host scheduler set --scheduler {scheduler} --host {host} --reboot rolling" for scheduler in plan.later
+    ]

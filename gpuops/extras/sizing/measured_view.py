@@ -171,7 +171,7 @@ class MeasuredChangeRecord(DocumentRecord, frozen=True):
 
     feasible: bool
     applied: Annotated[bool, "false = it is planned"]
-    exit_code: Annotated[int, "as of gpuops scheduler set"]
+    exit_code: Annotated[int, "as of gpuops host scheduler set"]
     rejections: list[str]
 
     @classmethod

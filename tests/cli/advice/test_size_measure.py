@@ -95,7 +95,9 @@ def test_nobody_to_ask_means_nothing_is_made(lab: Lab) -> None:
 def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None:
     shown = lab.run(*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--yes")
     assert shown.exit_code == 4
-    assert "equal-share is not in force: gpuops scheduler set --scheduler equal-share --host esx-01" in shown.stdout
+    assert (
+        "equal-share is not in force: gpuops host scheduler set --scheduler equal-share --host esx-01" in shown.stdout
+    )
     assert "the same command continues" in shown.stdout and lab.vms == []
     gone = lab.run("size", "--measure", "--remove", "--yes")
     assert gone.exit_code == 0 and "0 VMs removed, and it is forgotten" in gone.stdout

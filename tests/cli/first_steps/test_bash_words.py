@@ -95,7 +95,7 @@ def test_names_of_the_vcenter_that_stands_before_are_answered() -> None:
     assert complete(*before, "--device", "0000", ":", "3") == ["3b:00.0"]
     assert complete(*before, "--label", "tra") == ["train"]
     assert complete("gpuops", "place", "--vcenter", "sim", ":", "lab", "--cluster", "g") == ["gpu-1"]
-    assert complete("gpuops", "passthrough", "on", "--vcenter", "sim", ":", "lab", "--gpu", "0000:3") == [
+    assert complete("gpuops", "host", "passthrough", "on", "--vcenter", "sim", ":", "lab", "--gpu", "0000:3") == [
         "0000:3b:00.0"
     ]
 

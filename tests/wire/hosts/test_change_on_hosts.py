@@ -147,7 +147,7 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
         assert report.exit_code == 0, outcome
     else:
         assert (report.exit_code, outcome.verdict) == (4, Verdict.FAILED)
-        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on --host esx-01" in outcome.reason
+        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops host mig on --host esx-01" in outcome.reason
 
 
 @pytest.mark.long

@@ -217,7 +217,7 @@ def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     with pytest.raises(VcenterUnreachable):
         measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
-    command = f"gpuops scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
+    command = f"gpuops host scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
     assert said[-1].endswith(f"the same again sets it back at last, or {command}")
     assert "RmPVMRL=0x01" in lab.host.state.loaded_module_options
     monkeypatch.undo()
