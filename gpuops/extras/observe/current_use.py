@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.gpu_counters import gpus_of_instances
-from gpuops.extras.observe.unknown_use import without_unknown_use
+from gpuops.extras.observe.rolling_up import without_unknown_use
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, Samples

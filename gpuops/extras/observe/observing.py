@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import LoginRefused, NotConnected
 from gpuops.extras.observe.host_readings import host_readings
-from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples
+from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples, without_unknown_use
 from gpuops.extras.observe.running_out import running_vgpus
 from gpuops.extras.observe.store import Measurements
-from gpuops.extras.observe.unknown_use import without_unknown_use
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_USE,

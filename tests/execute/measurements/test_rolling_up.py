@@ -13,8 +13,8 @@ from gpuops.extras.observe.rolling_up import (
     place_block,
     steps_of_averages,
     steps_of_samples,
+    without_unknown_use,
 )
-from gpuops.extras.observe.unknown_use import without_unknown_use
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, Samples
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 
