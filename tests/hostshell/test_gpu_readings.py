@@ -197,7 +197,7 @@ def test_without_a_shell_nobody_is_asked(lab: Lab) -> None:
 
 
 def test_a_name_that_two_vms_of_a_host_have_tells_of_neither(lab: Lab) -> None:
-    from gpuops.extras.observe.host_readings import host_readings
+    from gpuops.extras.observe.observing import host_readings
 
     inventory = lab.site.vcenter.inventory()
     host = inventory.find_host(NAME)
