@@ -1,8 +1,8 @@
-"""Reads the measurements of one vCenter from the store: series of counters, the newest use, and the contents."""
+"""Reads of the store of measurements, among them the newest ones and the use of vGPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
@@ -10,16 +10,34 @@ from itertools import groupby
 from math import ceil
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from sqlalchemy import ColumnElement, Connection, func, inspect, select
 
-from gpuops.errors import StateDamaged
+from gpuops.advise.evidence import vgpu_use_at
+from gpuops.errors import GpuopsError, StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.extras.observe import rolling_up
 from gpuops.extras.observe.packing import WHOLE, Block, Values, unpack
+from gpuops.extras.observe.rolling_up import FINE_S
 from gpuops.extras.observe.tables import FILE_NAME, blocks_table, found_database, spans_table, vgpus_table
-from gpuops.model.measurements.measurement import CounterSeries, Measured, Span, Stored, StoredTier, StoredVcenter
+from gpuops.model.desktops.evidence import VgpuUse
+from gpuops.model.measurements.measurement import (
+    GPU_MEMORY,
+    GPU_USE,
+    VGPU_USE,
+    CounterSeries,
+    Measured,
+    NewestUse,
+    Span,
+    Stored,
+    StoredTier,
+    StoredVcenter,
+)
+
+if TYPE_CHECKING:
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
 
 FIRST_DAY: Final = date(1970, 1, 1)
 
@@ -269,3 +287,77 @@ def _unpack_block(packed: bytes, name: str) -> Block:
             f"the store of measurements {name} holds a block that cannot be read: {error}",
             hint="move it aside: the next look begins a new one",
         ) from error
+
+
+OLD: Final = timedelta(hours=1)
+"""An older observation says nothing about now: the store is filled every 20 minutes, and one time may fail."""
+_NEWEST_WITHIN: Final = timedelta(seconds=2 * FINE_S)
+"""The span in which the newest step is looked for: samples may be late, and a VM that is off has none."""
+
+
+def newest_use(
+    state_dir: Path,
+    url: str,
+    vcenter: str,
+    entities: Collection[str],
+    now: datetime,
+    earlier_answer: NewestUse | None = None,
+) -> NewestUse | None:
+    """Return the use of GPUs by these VMs and hosts (ids) in the last observation; None without an observation.
+
+    `earlier_answer` is an earlier answer for the same entities; it is returned if nothing was observed since. Asks no
+    vCenter. Raises UsageError, StateDamaged.
+    """
+    store = MeasurementReads.open_if_exists(state_dir, url, vcenter)
+    if store is None:
+        return None
+    with store:
+        observed = store.observed_spans()
+        until = observed[-1].until if observed else None
+        if until is None:
+            return None
+        if now - until > OLD:
+            return NewestUse(until, {})
+        if earlier_answer is not None and earlier_answer.until == until:
+            return earlier_answer
+        return NewestUse(until, store.newest(entities, (GPU_USE, GPU_MEMORY), until - _NEWEST_WITHIN, until))
+
+
+_USE_WITHIN: Final = timedelta(hours=1)
+"""How old a reading may be. A reading that is too old for evidence is shown with its age."""
+_STEP: Final = timedelta(minutes=5)
+_NOTHING: Final = "`gpuops observe` has stored no reading of it by its host's nvidia-smi in the last hour"
+
+
+class StoredVgpuUse:
+    """Implements `VgpuUseSource` by the store of measurements, for sites that do not enter hosts at each look."""
+
+    def __init__(self, store_dir: Path, url: str, say: Callable[[str], None]) -> None:
+        """`say` gets the reason once if the store cannot be read; no night ends because of it."""
+        self._store_dir = store_dir
+        self._url = url
+        self._say = say
+        self._said = False
+
+    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        try:
+            return self._read(vms, inventory)
+        except GpuopsError as error:
+            if not self._said:
+                self._said = True
+                self._say(f"the use of vGPUs is not known: {error.line}")
+            return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
+
+    def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        # imported here, because most sites do not need it
+        from gpuops.extras.observe.store_reads import MeasurementReads
+
+        nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
+        store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
+        if store is None:
+            return nothing
+        now = inventory.taken_at
+        with store:
+            windows = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _USE_WITHIN, now + _STEP)
+            use_by_ref = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in windows}
+        return nothing | {ref: use for ref, use in use_by_ref.items() if use is not None}

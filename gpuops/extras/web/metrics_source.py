@@ -12,7 +12,7 @@ from gpuops.execute.past.followed_history import FollowedHistory
 from gpuops.execute.past.overdue_vcenters import overdue_vcenters
 from gpuops.execute.rotation.standing import standing
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
-from gpuops.extras.observe.newest import newest_use
+from gpuops.extras.observe.store_reads import newest_use
 from gpuops.extras.web.metrics_view import MetricValues
 from gpuops.plan.capacity.capacity_request import capacity
 
