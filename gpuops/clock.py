@@ -50,19 +50,20 @@ def rounds(
     *,
     rest: Callable[[float], None] | None = None,
     seconds: Callable[[], float] | None = None,
-) -> Iterator[bool]:
-    """Yield now and after each rest, until the time is up; True = this is the last round.
+) -> Iterator[float]:
+    """Yield the seconds that remain: now, after each rest, and 0.0 when the time is up, in the last round.
 
     The last of `rests_s` repeats. `rest` and `seconds` replace `pause` and `passed_s` where another clock counts.
     """
     rest, seconds = rest or pause, seconds or passed_s
     until_s = seconds() + within_s
     for rest_s in chain(rests_s, repeat(rests_s[-1])):
-        if seconds() >= until_s:
+        left_s = until_s - seconds()
+        if left_s <= 0:
             break
-        yield False
+        yield left_s
         rest(max(0.0, min(rest_s, until_s - seconds())))
-    yield True
+    yield 0.0
 
 
 def set_ahead(by: timedelta) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pyVmomi import vim
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
 from gpuops.sim.server import SimServer, start
 from tests.sim.guests.guests_of import Guest
+from tests.waiting import wait_until
 
 USER, PASSWORD = "ml", "Kept4now"
 AUTH = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD, interactiveSession=False)
@@ -127,10 +127,10 @@ def _serve_ssh(found: ClusterGuests, rank: int) -> None:
     filled = " ".join(f'-e "s|@{each}@|${each}|"' for each in variables)
     serve = f"setpriv --pdeathsig KILL /usr/sbin/sshd -D -e -f {keys}/sshd_config 2> {keys}/log"
     guest.run(f"-c 'sed -i {filled} {keys}/sshd_config; {serve}; true'", directory=str(root / "tmp"))
-    until = time.monotonic() + 60
-    while not _listens(guest.vm.guest.ipAddress, found.ssh_port):
-        assert time.monotonic() < until, (keys / "log").read_text(encoding="utf-8")
-        time.sleep(0.02)
+    try:
+        wait_until(lambda: _listens(guest.vm.guest.ipAddress, found.ssh_port))
+    except AssertionError:
+        raise AssertionError((keys / "log").read_text(encoding="utf-8")) from None
 
 
 def _listens(address: str, port: int) -> bool:

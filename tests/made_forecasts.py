@@ -2,7 +2,7 @@
 
 The desktops of the pool are handed out to whoever comes (a floating pool). Its people are those of
 `gpuops/sim/state/desktop_people.py`, another week of each by another seed; what the store would tell of them comes
-through counters of `desktop_load.py` and the counting of `execute/measurements/demand.py`.
+through counters of `tests/desktop_load.py` and the counting of `execute/measurements/demand.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from gpuops.advise.forecast import SLOT, Forecast, UseHistory, forecast
-from gpuops.execute.measurements.demand import slot_use
-from gpuops.execute.measurements.rolling_up import FINE_S, empty, steps_of_samples
+from gpuops.extras.observe.demand import slot_use
+from gpuops.extras.observe.rolling_up import FINE_S, empty, steps_of_samples
 from gpuops.model.measurements.measurement import CPU_MHZ, Samples
-from gpuops.sim.state.desktop_load import desktop_week
 from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, Office, UserSession
+from tests.desktop_load import desktop_week
 
 FIRST: Final = datetime(2026, 11, 2, tzinfo=UTC)
 """A Monday."""

@@ -11,9 +11,9 @@ from typing import Final
 
 from gpuops.advise.desktop_sessions import read_sessions
 from gpuops.advise.machine_match import match_machines
-from gpuops.advise.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
-from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
-from gpuops.execute.measurements.rolling_up import FINE_S, steps_of_samples
+from gpuops.extras.observe.packing import MISSING, WHOLE, Block
+from gpuops.extras.observe.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
+from gpuops.extras.observe.rolling_up import FINE_S, steps_of_samples
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CounterSeries, Measured, Samples, Span
@@ -21,8 +21,8 @@ from gpuops.model.nights.rotation import MOST_S, IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Window
-from gpuops.sim.state.desktop_load import SHOWN, DesktopWeek, desktop_week
 from gpuops.sim.state.desktop_people import DAYS, ENDS_S, Office, UserSession
+from tests.desktop_load import SHOWN, DesktopWeek, desktop_week
 
 MONDAY: Final = datetime(2026, 11, 16, tzinfo=UTC)
 SUNDAY: Final = MONDAY + timedelta(days=DAYS)

@@ -13,9 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from gpuops.advise.diagnosis.answer import scores
-from gpuops.advise.diagnosis.judging import components_right
-from gpuops.advise.diagnosis.learning import (
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.component import FAULTS
+from gpuops.extras.diagnosis.diagnoses import SHIPPED_MODEL
+from gpuops.extras.diagnosis.judging import components_right
+from gpuops.extras.diagnosis.learning import (
     EACH_FAULT,
     EXAM_EACH,
     EXAM_SEED,
@@ -25,13 +27,11 @@ from gpuops.advise.diagnosis.learning import (
     fit_forest,
     with_hidden,
 )
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import Forest, to_document
-from gpuops.execute.measurements.diagnoses import SHIPPED_MODEL
-from gpuops.model.measurements.component import FAULTS
+from gpuops.extras.diagnosis.made_cases import made_cases
+from gpuops.extras.diagnosis.model import Forest, to_document
 
 SEED: Final = 1
-PATH: Final = Path(str(files("gpuops.execute.measurements"))) / SHIPPED_MODEL
+PATH: Final = Path(str(files("gpuops.extras.diagnosis"))) / SHIPPED_MODEL
 
 
 def make_model(each_fault: int = EACH_FAULT) -> Forest:

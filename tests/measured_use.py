@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from gpuops.advise.forecast import SLOT
-from gpuops.execute.measurements.packing import WHOLE, Block
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.observe.packing import WHOLE, Block
+from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import CPU_MHZ
 
 QUIET_MHZ, BUSY_MHZ = 60, 900

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.sim.guests.guests_of import Guest
+from tests.waiting import wait_until
 from tests.wire.conftest import target_of
 
 USER, PASSWORD = "ml", "Kept4now"
@@ -101,10 +101,7 @@ class PoolWorld:
     def hold(self, client: str, mib: int) -> HeldMemory:
         """The client's program, which has taken so much of one GPU and holds it until it is cut off."""
         held = HeldMemory(self.guests[client], *self._begin(client, f"ALLOC {mib}", "hold"))
-        until = time.monotonic() + 60
-        while not (held.printed.exists() and f"0 OK {mib}" in held.printed.read_text().splitlines()):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: held.printed.exists() and f"0 OK {mib}" in held.printed.read_text().splitlines())
         return held
 
     def _begin(self, client: str, *lines: str) -> tuple[int, Path]:

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.execute.measurements.packing import Block
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.observe.packing import Block
+from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.store import Measurements
 from gpuops.sim.server import SimServer
 
 BUSY: Final = {"gpu.utilization.average": 6000, "gpu.mem.used.average": 4_000_000, "cpu.usagemhz.average": 2000}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from math import inf
 
 from gpuops import clock
 
@@ -22,9 +23,9 @@ class Stepped:
 def test_the_last_rest_repeats_and_none_outlasts_the_time() -> None:
     stepped = Stepped()
     rounds = list(clock.rounds((1.0, 2.0), 6.0, rest=stepped.rest, seconds=lambda: stepped.now_s))
-    assert (rounds, stepped.rests_s) == ([False] * 4 + [True], [1.0, 2.0, 2.0, 1.0])
+    assert (rounds, stepped.rests_s) == ([6.0, 5.0, 3.0, 1.0, 0.0], [1.0, 2.0, 2.0, 1.0])
 
 
 def test_without_time_there_is_one_round_and_without_a_limit_no_last() -> None:
-    assert list(clock.rounds((1.0,), 0.0)) == [True]
-    assert list(islice(clock.rounds((0.0,)), 3)) == [False] * 3
+    assert list(clock.rounds((1.0,), 0.0)) == [0.0]
+    assert list(islice(clock.rounds((0.0,)), 3)) == [inf] * 3

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from tests.execute.conftest import postgresql
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_due import PARIS, policy_of
 from tests.test_container import environment, steps
+from tests.waiting import wait_until
 
 __all__ = ["postgresql"]
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -263,11 +263,7 @@ def test_the_job_and_the_deployment_run_with_what_is_mounted(postgresql: Server,
         [*gpuops, *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     ) as runner:
         try:
-            until = time.monotonic() + 60
-            while asked(port, container["readinessProbe"]["httpGet"]["path"]) != 200:
-                assert runner.poll() is None, runner.communicate()
-                assert time.monotonic() < until
-                time.sleep(0.1)
+            wait_until(lambda: asked(port, container["readinessProbe"]["httpGet"]["path"]) == 200, process=runner)
             runner.send_signal(signal.SIGTERM)
             _, errors = runner.communicate(timeout=60)
         finally:

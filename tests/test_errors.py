@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops import errors
-from gpuops.cli import failure
+from gpuops.console import failure
 from gpuops.errors import GpuopsError, UsageError, applied_before, say_applied
 from gpuops.execute.state.lock import LockedBy
 

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -26,6 +25,7 @@ from gpuops.clock import machine_time
 from tests.ansible.units import executed, unit_of
 from tests.notify.conftest import MailServer, mail_server
 from tests.test_packaging import wheel
+from tests.waiting import wait_until
 
 __all__ = ["mail_server", "wheel"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -123,11 +123,7 @@ def vcenter(gpuops: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(serve, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + 60
-            while not ready.exists():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(ready.exists, process=process)
             yield json.loads(ready.read_text(encoding="utf-8"))
         finally:
             process.terminate()

@@ -17,44 +17,29 @@ from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.guests import guest_check
 from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
 from gpuops.api.login import login_test
-from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run, size
+from gpuops.api.vms import capacity, clone, defrag, foresee, idle, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
 if TYPE_CHECKING:
-    from gpuops.api.comparing import what_if
     from gpuops.api.noticed import (
         change,
         change_abort,
         change_resume,
         defrag_execute,
-        notify_flush,
-        notify_test,
         rotate_clear_marker,
         rotate_day,
         rotate_night,
         rotate_restore,
         rotate_resume,
     )
-    from gpuops.api.reporting import fleet_report
     from gpuops.catalog.assumptions import assumptions
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
-    from gpuops.execute.cluster.creating import create as cluster_create
-    from gpuops.execute.cluster.removing import delete as cluster_delete
-    from gpuops.execute.cluster.showing import show as cluster_show
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
-    from gpuops.execute.measurements.current_use import current_use
-    from gpuops.execute.measurements.observing import observe, observe_for_ever
-    from gpuops.execute.measurements.store_reads import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night
     from gpuops.execute.past.overdue_vcenters import overdue_vcenters
-    from gpuops.execute.pool.running import create as pool_create
-    from gpuops.execute.pool.running import give_back as pool_return
-    from gpuops.execute.pool.running import lend as pool_lend
-    from gpuops.execute.pool.running import reclaim as pool_reclaim
-    from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.adopt import adopt as rotate_adopt
     from gpuops.execute.rotation.installed_timers import timers as rotate_timers
@@ -74,7 +59,6 @@ __all__ = [
     "assumptions",
     "broker_show",
     "capacity",
-    "capacity_forecast",
     "catalog_of",
     "change",
     "change_abandon",
@@ -82,38 +66,23 @@ __all__ = [
     "change_resume",
     "change_status",
     "clone",
-    "cluster_create",
-    "cluster_delete",
-    "cluster_show",
     "configure",
     "connect",
     "connect_checked",
-    "current_use",
     "defrag",
     "defrag_execute",
     "doctor",
-    "fleet_report",
     "foresee",
     "guest_check",
     "history",
     "idle",
-    "idle_replay",
     "login_test",
     "mig_show",
     "mode_show",
-    "notify_flush",
-    "notify_test",
-    "observe",
-    "observe_for_ever",
     "offline",
     "overdue_vcenters",
     "past_night",
     "place",
-    "pool_create",
-    "pool_lend",
-    "pool_reclaim",
-    "pool_return",
-    "pool_show",
     "queue_look",
     "readiness",
     "roles",
@@ -135,9 +104,6 @@ __all__ = [
     "rotate_watch_look",
     "run",
     "scheduler_show",
-    "size",
-    "stored_measurements",
-    "what_if",
 ]
 
 _AT_FIRST_USE: Final = {
@@ -147,25 +113,11 @@ _AT_FIRST_USE: Final = {
     "change_abort": "api.noticed.change_abort",
     "change_resume": "api.noticed.change_resume",
     "change_status": "execute.change.rolling_change.status",
-    "cluster_create": "execute.cluster.creating.create",
-    "cluster_delete": "execute.cluster.removing.delete",
-    "cluster_show": "execute.cluster.showing.show",
     "configure": "execute.change.host_settings.configure",
-    "current_use": "execute.measurements.current_use.current_use",
     "defrag_execute": "api.noticed.defrag_execute",
-    "fleet_report": "api.reporting.fleet_report",
     "history": "execute.past.history.history",
-    "notify_flush": "api.noticed.notify_flush",
-    "notify_test": "api.noticed.notify_test",
-    "observe": "execute.measurements.observing.observe",
-    "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "overdue_vcenters": "execute.past.overdue_vcenters.overdue_vcenters",
     "past_night": "execute.past.history.past_night",
-    "pool_create": "execute.pool.running.create",
-    "pool_lend": "execute.pool.running.lend",
-    "pool_reclaim": "execute.pool.running.reclaim",
-    "pool_return": "execute.pool.running.give_back",
-    "pool_show": "execute.pool.running.show",
     "queue_look": "execute.rotation.queue_look.queue_look",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
     "rotate_adopt": "execute.rotation.adopt.adopt",
@@ -183,8 +135,6 @@ _AT_FIRST_USE: Final = {
     "rotate_unlock": "execute.rotation.unlock.unlock",
     "rotate_watch": "execute.rotation.watch.watch_for_ever",
     "rotate_watch_look": "execute.rotation.watch.watch_once",
-    "stored_measurements": "execute.measurements.store_reads.stored",
-    "what_if": "api.comparing.what_if",
 }
 """Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""
 

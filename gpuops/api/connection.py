@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuops.api.broker import broker_login_source
 from gpuops.api.login import choose_reader
@@ -20,6 +20,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
 from gpuops.execute.site.host_shell import HostsHealth
+from gpuops.extensions import is_installed, load
 from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
@@ -58,7 +59,7 @@ def connect(
     Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.vcenter.destination import Simulated
-    from gpuops.config.vcenter.login import login, password_file_of
+    from gpuops.config.vcenter.login import login
     from gpuops.execute.site import WITHOUT_GUESTS
     from gpuops.execute.state.refused_logins import guarded_login
     from gpuops.execute.state.state_dir import default_state_dir
@@ -84,7 +85,7 @@ def connect(
         shell = _guest_shell(environ)
 
         def logged_in() -> Connection:
-            file = None if isinstance(where, Simulated) else password_file_of(where)
+            file = None if isinstance(where, Simulated) else where.password_file
             if file is None:
                 return Connection(target, shell)
             kept_in = state_dir or default_state_dir(environ)
@@ -140,9 +141,7 @@ def connect_checked(
     broker_login_source = notice_way(where, environ, state_dir, warn) if run else None
     if broker_login_source is None:
         return connect_after_check()
-    from gpuops.notify.watch import connecting
-
-    return connecting(broker_login_source, run, connect_after_check)
+    return cast(Site, load("notify.watch.connecting")(broker_login_source, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:
@@ -242,7 +241,7 @@ def _ask_sessions_of(
 
         sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
     if isinstance(site.vcenter, Connection) and site.vcenter.target.guest is not None:
-        from gpuops.vsphere.reading.guests.guest_sessions import GuestSessions
+        from gpuops.vsphere.guests.guest_sessions import GuestSessions
 
         sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources
@@ -267,15 +266,15 @@ def host_shell(hosts: HostLogin) -> NvidiaSmi:
     return NvidiaSmi(replace(ssh, known_hosts=Path(hosts.known_hosts)) if hosts.known_hosts else ssh)
 
 
-def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource:
-    """Return the source of the use of vGPUs: the hosts if there is an SSH login, else their last measurements."""
+def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource | None:
+    """Return the source of the use of vGPUs: the hosts if there is an SSH login, else the stored measurements."""
     if shell is not None:
         from gpuops.execute.site.vgpu_use import HostsVgpuUse
 
         return HostsVgpuUse(shell, say, site.passed_s)
-    from gpuops.execute.measurements.stored_vgpu_use import StoredVgpuUse
-
-    return StoredVgpuUse(*site.measurements_store, say)
+    if not is_installed("observe"):
+        return None
+    return cast("VgpuUseSource", load("observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say))
 
 
 def _check_journal_url(journal_url: str) -> str:

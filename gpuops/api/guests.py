@@ -34,7 +34,7 @@ def guest_check(
     from gpuops.model.guests.guest import GuestReply
     from gpuops.plan.guest.question import check_reachable, judge_guests, select_guests
     from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.reading.guests.guest_systems import guest_systems
+    from gpuops.vsphere.guests.guest_facts import guest_systems
 
     if not isinstance(site.vcenter, Connection):
         raise Refused("a saved inventory has no guests to ask", hint="ask the vCenter")
@@ -66,12 +66,12 @@ def _replies(
 ) -> Mapping[str, GuestReply]:
     frameworks = [framework.name for framework in question.wanted.frameworks]
     if question.door is None:
-        from gpuops.vsphere.writing.guest_answers import ToolsAnswers
+        from gpuops.vsphere.guests.guest_answers import ToolsAnswers
 
         return ToolsAnswers(connection, site.say).replies(reachable, frameworks)
     from gpuops.config.vcenter.login import guest_keys
-    from gpuops.hostshell.guest_answers import SshAnswers
-    from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
+    from gpuops.hostshell.guest_ssh import SshAnswers
+    from gpuops.vsphere.guests.guest_facts import vcenter_time
 
     key, known_hosts = guest_keys(environ)
     return SshAnswers(question.door, known_hosts, key, lambda: vcenter_time(connection)).replies(reachable, frameworks)

@@ -35,7 +35,7 @@ def doctor(
     from gpuops.execute.runs.given_up import still_given_up
     from gpuops.execute.runs.nights import lock_vms_of
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
-    from gpuops.vsphere.transport.reply import expat_version
+    from gpuops.vsphere.transport.messages import expat_version
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
@@ -87,8 +87,8 @@ def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
 
 def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
     """Yield what hosts lack for paravirtual RDMA; nothing for a saved inventory, which has no networks."""
-    from gpuops.plan.cluster.prepared import pvrdma_obstacles
     from gpuops.plan.doctor.finding import Finding, Severity
+    from gpuops.plan.hosts.pvrdma import pvrdma_obstacles
 
     for row in pvrdma_obstacles(hosts, site.vcenter.networks()):
         severity = Severity.WARNING if row.passed is False else Severity.NOTE

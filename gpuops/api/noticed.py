@@ -1,4 +1,4 @@
-"""The runs that change something for hours, each with notices; and functions that send notices.
+"""The runs that change something for hours, each with notices.
 
 A preview, and a run whose target names no receivers, calls the function of `execute` without notices.
 """
@@ -6,17 +6,16 @@ A preview, and a run whose target names no receivers, calls the function of `exe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from gpuops.execute.site import Consent, Site, agreed
+from gpuops.extensions import load
 
 if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.execute.change.host_rounds import Told
     from gpuops.execute.change.rolling_change import Agreed
-    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.model.nights.rotation import Policy
-    from gpuops.model.notice import Receipt
     from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.plan.core.plan import Report
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
@@ -200,28 +199,9 @@ def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent
     )
 
 
-def notify_test(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Send a test notice to each receiver, and return the receipts. Raises UsageError without the extra `notify`."""
-    from gpuops.notify.watch import send_test
-
-    return send_test(way)
-
-
-def notify_flush(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Send the notices that no receiver has accepted yet, and new ones about runs whose process has died.
-
-    Raises UsageError without the extra `notify`, StateDamaged.
-    """
-    from gpuops.notify.watch import flush
-
-    return flush(way)
-
-
 def _run_with_notices(
     command: str, site: Site, consent: Callable[..., None], run: Callable[..., Ran], apply: bool
 ) -> Ran:
     if not apply or site.notices is None:
         return run(consent)
-    from gpuops.notify.watch import run_watched
-
-    return run_watched(site.notices, command, consent, run)
+    return cast(Ran, load("notify.watch.run_watched")(site.notices, command, consent, run))

@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
+from gpuops.extensions import load
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from gpuops.advise.idle import JudgedVm
-    from gpuops.advise.replay import Replay
-    from gpuops.advise.run_out import RunOut
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
-    from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
     from gpuops.plan.core.plan import Report, Request
     from gpuops.plan.moving.defrag import Defrag, Defragmentation
     from gpuops.plan.queue.place import Place, Placements
@@ -52,9 +48,7 @@ def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Plac
 
 
 def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
-    from gpuops.plan.what_if.fleet import changed_fleet
-
-    fleet = changed_fleet((layout,), inventory, catalog, None, 1)
+    fleet = load("sizing.what_if.fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
     request.check_profiles(fleet.inventory, catalog)
     answer = request.placements(fleet.inventory, catalog)
     return replace(answer, before=inventory, doubts=(*fleet.in_words, *answer.doubts))
@@ -70,7 +64,7 @@ def idle(
     """
     from gpuops.advise.idle import judge_vms
 
-    _refuse_unknown_pool(policy, pool)
+    refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
     if vm is not None:
@@ -92,23 +86,7 @@ def idle(
     return inventory, judge_vms([inventory.vms[ref] for ref in refs], policy)
 
 
-def idle_replay(
-    inventory: Inventory, site: Site, policy: Policy, since: datetime, *, pool: str | None = None
-) -> Replay:
-    """Return what nights of this policy would have suspended since then, by the store of measurements. Changes nothing.
-
-    The desktops of a pool are those that vCenter shows now. Raises UsageError for an unknown pool, for a policy that
-    cannot be replayed, and if nothing was measured; StateDamaged.
-    """
-    from gpuops.execute.measurements.replaying import replay
-
-    _refuse_unknown_pool(policy, pool)
-    if policy.needs_tags:
-        inventory = site.vcenter.with_tags(inventory)
-    return replay(*site.measurements_store, inventory, policy, since, pool)
-
-
-def _refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
+def refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
     """Raise UsageError for an unknown pool."""
     pools = [vm_pool.name for vm_pool in policy.pools] if policy is not None else []
     if pool is not None and pool not in pools:
@@ -202,43 +180,6 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
     desktops = may_take(policy, site, inventory).free_to_take
     return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
-
-
-def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site) -> tuple[RunOut, ...]:
-    """Return when each vGPU profile, or the one of the request, runs out by the history of `observe`.
-
-    Raises UsageError for an unknown profile, StateDamaged.
-    """
-    from gpuops.execute.measurements.running_out import run_outs
-
-    free = capacity(request, inventory, site)
-    fitting = {name: fit.slots for name, fit in free.now.fits.items()}
-    return run_outs(site.measurements_store, inventory, fitting, free.profile)
-
-
-def size(
-    request: SizeRequest,
-    inventory: Inventory,
-    site: Site,
-    policy: Policy | None = None,
-    *,
-    pool: str | None = None,
-    since: datetime | None = None,
-) -> SizingAnswer:
-    """Return how many of these VMs may share a GPU, by the history of `observe` since then. Changes nothing.
-
-    Raises UsageError for VMs that are not named, do not exist or have no history; ProfileUnknown, and Refused for a
-    profile that no host offers; VmNotFound, VmAmbiguous, StateDamaged.
-    """
-    from gpuops.execute.measurements.busy_shares import busy_history
-    from gpuops.plan.capacity.sizing import size_history, sizing_pool
-
-    _refuse_unknown_pool(policy, pool)
-    if request.tag is not None or (policy is not None and policy.needs_tags):
-        inventory = site.vcenter.with_tags(inventory)
-    pool_to_size = sizing_pool(request, inventory, catalog_of(inventory), policy, pool)
-    history = busy_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
-    return size_history(request, pool_to_size, history, inventory)
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:

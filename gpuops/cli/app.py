@@ -21,14 +21,15 @@ import typer
 from typer.core import TyperGroup
 
 from gpuops import __version__
-from gpuops.cli import output, signals
 from gpuops.cli.bash_words import completing
-from gpuops.cli.commands import CommandGroup, VerbCommand
-from gpuops.cli.failure import run_guarded
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.spread import also_csv, reads_sites, spread
 from gpuops.config.user_paths import name_missing_user
+from gpuops.console import output, signals
+from gpuops.console.commands import CommandGroup, VerbCommand
+from gpuops.console.failure import run_guarded
+from gpuops.console.options import CommonOptions
+from gpuops.console.spread import also_csv, reads_sites, spread
 from gpuops.distribution import NAME, refuse_other_project
+from gpuops.extensions import command_module
 from gpuops.files import private_file
 
 SECTIONS: Final = {
@@ -67,10 +68,7 @@ SECTIONS: Final = {
         "metrics": "Tell Prometheus of GPUs, their VMs and nights.",
     },
     "GPUs of hosts": {
-        "scheduler": "Show and set the vGPU scheduler of hosts.",
-        "mode": "Show and set graphics type, vGPU mode, assignment policy.",
-        "passthrough": "Switch DirectPath I/O of hosts' GPUs and other devices on and off.",
-        "mig": "Show and switch MIG mode of hosts' GPUs.",
+        "host": "Show and set scheduler, mode, DirectPath I/O and MIG of GPUs.",
         "change": "See, resume, abort or give up a rolling change of hosts.",
     },
     "first steps and help": {
@@ -97,7 +95,7 @@ EVERYDAY: Final = (
 )  # fmt: skip
 BY_SUBJECT: Final = {
     "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
-    "hosts": ("scheduler", "mode", "mig", "passthrough", "change", "readiness"),
+    "hosts": ("host", "change", "readiness"),
     "sizing": ("profiles", "size", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
@@ -118,36 +116,32 @@ class Commands(UserDict[str, Any]):
         return _load_command(self.data[name])
 
 
-_FOLDERS: Final = {
-    "monitoring": ("diagnose", "doctor", "guest", "inventory", "readiness", "report", "roles", "top"),
-    "services": ("metrics", "notify", "observe", "runner", "serve"),
-    "advice": ("capacity", "place", "profiles", "size", "what-if"),
-    "vms": ("attach", "defrag", "detach"),
-    "workloads": ("cluster", "job", "pool"),
-    "nights": ("broker", "history", "idle", "queue", "rotate"),
-    "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
-    "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
-}
-"""The folder next to this file that has each command."""
-_FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}
 _MODULES: Final = {
-    "detach": "attach",
-    "mig": "host_settings",
-    "mode": "host_settings",
-    "passthrough": "host_settings",
-    "roles": "doctor",
-    "scheduler": "host_settings",
-    "what-if": "what_if",
+    "advice": ("capacity", "place", "profiles"),
+    "first_steps": ("config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
+    "hosts": ("change",),
+    "hosts.host_settings": ("host",),
+    "monitoring": ("doctor", "guest", "inventory", "readiness"),
+    "monitoring.doctor": ("roles",),
+    "nights": ("broker", "history", "idle", "queue", "rotate"),
+    "vms": ("attach", "defrag"),
+    "vms.attach": ("detach",),
 }
-"""The modules of commands that have no module of their own name."""
+"""Commands by the package of their modules, or by the one module that has them."""
+
+
+def _module_of(command: str) -> str:
+    """Return the module of a command."""
+    if (module := command_module(command)) is not None:
+        return module
+    package = next(package for package, commands in _MODULES.items() if command in commands)
+    return f"gpuops.cli.{package}" if "." in package else f"gpuops.cli.{package}.{command}"
 
 
 @cache
 def _load_command(name: str) -> Any:
     """Return the command of that name: a function, or a group of commands. It is created once in a process."""
-    command = getattr(
-        import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_")
-    )
+    command = getattr(import_module(_module_of(name)), name.replace("-", "_"))
     if isinstance(command, typer.Typer):
         return typer.main.get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)

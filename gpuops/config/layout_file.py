@@ -1,7 +1,7 @@
 """Layouts of GPUs as YAML, in the form of NVIDIA's mig-parted or vgpu-device-manager, checked and made into values.
 
 Both forms are version `v1` of their specifications (api/spec/v1 of both repositories). `templates/mig-layout.yaml` is
-the commented example. `gpuops mig check` and `--mig-layout` of other commands read it here.
+the commented example. `gpuops host mig check` and `--mig-layout` of other commands read it here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Reads a file that a user names, and the values of a text in JSON or TOML. `yaml_file` reads the values in YAML.
+"""Reads a file that a user names, the values of a text in JSON or TOML, and the templates that come with gpuops.
 
 A path may lead to anything: a device that never ends, a pipe without a writer, a directory; and a file of a few
 kilobytes may nest lists until a parser's stack ends, or hold a number of half a million digits. Each of these becomes
-one error of the class that the caller names.
+one error of the class that the caller names. `yaml_file` reads the values in YAML.
+
+Templates are policies, requests, roles, units of systemd and reports. In the sources they are the folder `templates`;
+the wheel has that folder in the Ansible collection, whose playbooks use some of them. The policies of the simulated
+scenarios, with which the pages of the manual show a night, are templates too.
 """
 
 from __future__ import annotations
@@ -13,13 +17,48 @@ import re
 import select
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, UsageError
+
+FOLDER: Final = "templates"
+"""Where the manual's examples expect them."""
+_ROOT: Final = Path(__file__).parents[2]
+_PLACES: Final = (_ROOT / "ansible_collections" / "gpuops" / "vsphere" / FOLDER, _ROOT / FOLDER)
+_SCENARIOS: Final = Path(__file__).parents[1] / "sim" / "scenarios"
+
+
+@cache
+def templates() -> Mapping[str, Path]:
+    """Return the file of each template by its name below the folder: `policy.yaml`, `roles/night.yaml`."""
+    root = next(place for place in _PLACES if place.is_dir())
+    paths = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    paths |= {path.name: path for path in _SCENARIOS.glob("*-policy.yaml")}
+    return dict(sorted(paths.items()))
+
+
+def describe_template(text: str) -> str:
+    """Return the description in a template: its first comment without the comment marks, or its `description`."""
+    first = text.lstrip().partition("\n")[0]
+    if first.startswith("{") and not first.startswith("{#"):
+        return str(parse_json(text)["description"])
+    for begin, end in (("{#", "#}"), ("#", "")):
+        if first.startswith(begin):
+            return first.removeprefix(begin).rstrip("-" + end).strip().removesuffix(":")
+    return ""
+
+
+def named_by(path: Path) -> str | None:
+    """Return the template that a path of the manual's examples means: `templates/policy.yaml` is `policy.yaml`."""
+    parts = path.parts
+    name = "/".join(parts[parts.index(FOLDER) + 1 :]) if FOLDER in parts else ""
+    return name if name in templates() else None
+
 
 SMALL: Final = 1024 * 1024
 """The limit for files that people write."""
@@ -72,7 +111,7 @@ def read_bytes(
 
 def _template_of(path: Path) -> str:
     """Return the command that writes a missing file of the manual's examples; '' for any other file."""
-    from gpuops.files.templates import named_by
+    from gpuops.files.file import named_by
 
     template = named_by(path)
     return f"gpuops template write {template}" if template else ""

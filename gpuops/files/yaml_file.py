@@ -1,4 +1,4 @@
-"""YAML files that people write, read into plain values: small, without tags, duplicate keys or surprises.
+"""Reads YAML files that people write into plain values: small, without tags, duplicate keys or surprises.
 
 Why not `yaml.safe_load`: it keeps the last of two equal keys, expands aliases without end, and reads YAML 1.1, where
 `22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text. A tag
@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
 from gpuops.errors import PolicyError
 from gpuops.files import file
+
+if TYPE_CHECKING:
+    import msgspec
 
 MAX_ALIASES: Final = 100
 MAX_DEPTH: Final = 40
@@ -107,3 +110,16 @@ def parse_yaml(text: str, name: str, *, merges: bool = False) -> object:
         raise PolicyError(f"{name}:{place} {' '.join(str(error.problem).split())}", hint=_CORRECT) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PolicyError(f"{name}: is not YAML: {' '.join(str(error).split())[:200]}", hint=_CORRECT) from error
+
+
+def describe_mismatch(error: msgspec.ValidationError, within: str = "") -> str:
+    """Return where a file that msgspec checks is wrong, and how. `within` is the place of the checked part in the file.
+
+    >>> describe_mismatch(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
+    'vms.3.cpus: expected int >= 1'
+    """
+    in_yaml = str(error).replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
+    problem, _, path = in_yaml.replace("`", "").partition(" - at ")
+    problem = problem.removeprefix("Object ")
+    place = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", within + path.replace("$", "")).strip(".")
+    return ": ".join(filter(None, (place, problem[:1].lower() + problem[1:])))

@@ -1,53 +1,70 @@
-"""Reads and switches the MIG mode of a host's GPUs, and reads how they and their vGPUs are, by nvidia-smi over SSH.
+"""Reads and switches the MIG mode of a host's GPUs, and reads their load and their vGPUs, by nvidia-smi over SSH.
 
-Implements `HostShell` of `execute`.
+`NvidiaSmi` implements `HostShell` of `execute`.
 
-Source: NVIDIA nvidia-smi manual (`--query-gpu`, CSV; `-mig`): addresses have a domain of eight digits, a GPU without
-MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending. Other words in brackets are errors.
+Sources: NVIDIA nvidia-smi manual (`--query-gpu`, CSV; `-mig`): addresses have a domain of eight digits, a GPU without
+MIG prints `[N/A]`, and a mode that waits for a reset of the GPU is pending. Other words in brackets are errors. NVIDIA
+vGPU documentation, `nvidia-smi vgpu -q`: a `GPU` header for each GPU, then `Key : value` lines for each vGPU;
+`Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, otherwise `N/A`; under `Utilization` the lines
+`Gpu` and `Encoder`; from memory: `License Status` begins with Licensed or Unlicensed. NVIDIA Multi-Instance GPU User
+Guide, `nvidia-smi mig -lgi`: a table whose last column is `Start:Size` in memory slices. If no GPU is in vGPU mode,
+R580.159.04 prints one line instead, with exit status 0 (seen on an H100).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.hostshell.gpu_details import DETAILS, read_details
 from gpuops.hostshell.gpu_lines import (
     ABSENT,
+    DETAILS,
+    GPUS,
+    GPUS_BEFORE_R535,
     health_by_cells,
+    read_details,
+    read_gpus,
     read_notices,
     read_rows,
     shorten,
     word_of,
 )
-from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
 from gpuops.hostshell.ssh import CommandResult, Ssh
-from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, Instances, has_instances, read_instances, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth
 from gpuops.model.vcenter.host_settings import SmiReadings, SmiState, SmiVgpu
 
+INDEX: Final = "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader"
+VGPUS: Final = "nvidia-smi vgpu -q"
+INSTANCES: Final = "nvidia-smi mig -lgi"
+_NO_VGPU_MODE: Final = "No supported devices in vGPU mode"
+_GPU: Final = re.compile(r"GPU (?P<address>[^\s:]+:\S+)")
+_LINE: Final = re.compile(r"\s+(?P<key>[^:]+?)\s*: (?P<value>.*)")
+_INSTANCE: Final = re.compile(r"\|\s*(\d+)\s+MIG \S+\s+\d+\s+(\d+)\s+(\d+):(\d+)\s*\|")
+
+Instances = Mapping[tuple[PciAddress, str], tuple[int, int]]
+"""By GPU and id of a GPU instance, the memory slice at which it starts, and how many it has."""
 FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
 QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
 _MODES: Final = {"enabled": True, "disabled": False}
 OTHER_GPUS: Final = (14, 15)
-"""Exit statuses that may speak of another GPU than the one that was meant: an infoROM is corrupted, a GPU is lost
-(NVIDIA nvidia-smi manual, RETURN VALUE)."""
+"""Exit statuses that may be about another GPU: an infoROM is corrupted, a GPU is lost (NVIDIA nvidia-smi manual, RETURN
+VALUE)."""
 READING_S: Final = 20.0
 """The limit of each command of `readings`: hundreds of hosts are read every twenty minutes."""
 
 VGPU_USE_S: Final = 10.0
-"""The limit of the command of `vgpu_use`: the facts of a look are soon too old."""
-
+"""The limit of the command of `vgpu_use`: its answer is soon too old."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class NvidiaSmi:
-    """The nvidia-smi of hosts that are entered so."""
+    """Runs nvidia-smi on hosts."""
 
     ssh: Ssh
 
@@ -101,7 +118,7 @@ class NvidiaSmi:
         return SmiReadings(self._read(host, reply, read_gpus), self._vgpu_use(host, READING_S))
 
     def _read(self, host: str, reply: CommandResult, read: Callable[[str], Iterable[Answer]]) -> tuple[Answer, ...]:
-        """Return what can be read of an answer, whatever its exit status says of other GPUs.
+        """Return what can be read of an answer, even if its exit status reports a problem of another GPU.
 
         Raises Refused for an answer without any GPU.
         """
@@ -158,3 +175,97 @@ def _first_line(reply: CommandResult) -> str:
     """Return the first line of its output, errors first."""
     lines = (line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip())
     return shorten(next(lines, ""), 200)
+
+
+def has_instances(listing: str) -> bool:
+    """Return whether a vGPU of the listing runs in a GPU instance."""
+    lines = filter(None, map(_LINE.fullmatch, listing.splitlines()))
+    return any(line["key"] == "GPU Instance ID" and line["value"].strip() != "N/A" for line in lines)
+
+
+def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
+    """Yield each vGPU of `nvidia-smi vgpu -q`.
+
+    A GPU with a vGPU that cannot be read is left out: it would seem emptier than it is. Raises ValueError for a text
+    that is not such a listing.
+    """
+    by_gpu: dict[PciAddress, list[SmiVgpu | None]] = {}
+    for gpu, facts in _blocks(listing):
+        vgpus = by_gpu.setdefault(gpu, [])
+        if facts is not None:
+            vgpus.append(_vgpu(gpu, facts, instances))
+    if not by_gpu and not read_notices(listing) and listing.strip() != _NO_VGPU_MODE:
+        raise ValueError("no GPU is named")
+    readable = {gpu: vgpus for gpu, vgpus in by_gpu.items() if None not in vgpus}
+    if by_gpu and not readable:
+        raise ValueError(f"a vGPU of {next(iter(by_gpu))} has no name")
+    for vgpus in readable.values():
+        yield from (vgpu for vgpu in vgpus if vgpu is not None)
+
+
+def _blocks(listing: str) -> Iterator[tuple[PciAddress, dict[str, str] | None]]:
+    """Yield each GPU (with None), and the facts of each vGPU on it. An unreadable header ends the block before it."""
+    gpu: PciAddress | None = None
+    facts: dict[str, str] | None = None
+    for line in listing.splitlines():
+        header, fact = _GPU.fullmatch(line.strip()), _LINE.fullmatch(line)
+        if header is not None:
+            if gpu is not None and facts is not None:
+                yield gpu, facts
+            gpu, facts = PciAddress.parse_or_none(header["address"]), None
+            if gpu is not None:
+                yield gpu, None
+        elif fact is not None and fact["key"] == "vGPU ID":
+            if gpu is not None and facts is not None:
+                yield gpu, facts
+            facts = {}
+        elif fact is not None and facts is not None:
+            facts.setdefault(fact["key"], fact["value"].strip())
+    if gpu is not None and facts is not None:
+        yield gpu, facts
+
+
+def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> SmiVgpu | None:
+    if not facts.get("VM Name") or not facts.get("vGPU Name"):
+        return None
+    profile = facts["vGPU Name"].lower().replace(" ", "_")
+    instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
+    placed = instances.get((gpu, instance), (None, None)) if instance != "N/A" else (_number(placement), None)
+    return SmiVgpu(
+        gpu,
+        facts["VM Name"],
+        profile,
+        placed[0],
+        _percent(facts.get("Gpu", "")),
+        _percent(facts.get("Encoder", "")),
+        _read_licence(facts.get("License Status", "")),
+        placed[1],
+    )
+
+
+def read_instances(index: str, table: str) -> Instances:
+    """Return the GPU instances of `nvidia-smi mig -lgi`, which numbers the GPUs; `index` holds their addresses."""
+    addresses = {}
+    for row in filter(str.strip, index.splitlines()):
+        number, _, text = row.partition(",")
+        address = PciAddress.parse_or_none(text)
+        if address is not None:
+            addresses[number.strip()] = address
+    rows = (match.groups() for match in map(_INSTANCE.match, table.splitlines()) if match)
+    return {
+        (addresses[gpu], instance): (int(start), int(size)) for gpu, instance, start, size in rows if gpu in addresses
+    }
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _percent(text: str) -> int | None:
+    percent = _number(text.removesuffix("%").strip())
+    return percent if percent is not None and percent <= 100 else None
+
+
+def _read_licence(text: str) -> bool | None:
+    word = text.partition(" ")[0].lower()
+    return {"licensed": True, "unlicensed": False}.get(word)

@@ -4,7 +4,7 @@ This module alone escapes what is printed: views pass the names of VMs and other
 by name, so no text contains an escape sequence of its own. `visible` documents which characters are escaped.
 
 Widths are computed once per column, and a line is one string, because the tables of a fleet have thousands of rows
-(rich's layout takes half a millisecond per row). This module does not access a terminal: `gpuops.cli.output` passes
+(rich's layout takes half a millisecond per row). This module does not access a terminal: `gpuops.console.output` passes
 its width and chooses colours. The widths of characters are those of rich's tables.
 """
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 import msgspec
 
+from gpuops.extensions import import_documents
 from gpuops.report.document import DOCUMENTS, SCHEMA_VERSION, DocumentRecord, Moment, PrintedDocument
 
 Schema = dict[str, Any]
@@ -32,32 +33,24 @@ _MODULES: Final = (
     "plan_json",
     "advice.capacity",
     "advice.gpu_profiles",
-    "advice.measured",
     "advice.placement",
-    "bundle.archive",
     "first_steps.config",
     "first_contact",
     "first_steps.explain",
     "first_steps.login",
     "first_steps.manual",
     "first_steps.simulator",
-    "notice",
     "sites",
-    "monitoring.diagnosis",
     "monitoring.doctor",
     "monitoring.guest",
     "monitoring.inventory",
     "monitoring.readiness",
-    "monitoring.top_table",
     "nights.broker",
     "nights.idle",
-    "nights.idle_replay",
-    "advice.run_out",
-    "advice.sizing",
-    "advice.what_if",
     "hosts.change",
     "hosts.given_up",
     "hosts.gpu_layouts",
+    "hosts.passthrough_text",
     "hosts.host_plan",
     "hosts.host_settings",
     "nights.adoption",
@@ -68,16 +61,7 @@ _MODULES: Final = (
     "nights.rotation_status",
     "nights.rotation_timers",
     "nights.watch",
-    "page.fleet_report",
-    "services.measurement",
-    "services.metrics",
-    "services.runner",
     "vms.defrag",
-    "workloads.cluster",
-    "workloads.cluster_run",
-    "workloads.jobs",
-    "workloads.pool",
-    "workloads.submitted_jobs",
 )
 """The modules of `gpuops.report` that contain classes of documents."""
 
@@ -86,6 +70,7 @@ def document_kinds() -> dict[str, type[PrintedDocument]]:
     """Return the class of every kind of document by its name, in the order of the names."""
     for name in _MODULES:
         import_module(f"gpuops.report.{name}")
+    import_documents()
     return dict(sorted(DOCUMENTS.items()))
 
 

@@ -32,7 +32,7 @@ that the client's version of the API does not have with MethodNotFound) with `wi
 <-> typed values, by pyVmomi's own type tables) > the object's method, which answers at once or with a task of
 `vcenter/tasks.py`.
 
-The way of a bulk read: `services/selection.py` (traversal specs -> objects) > `services/bulk_reply.py` (joins bytes) >
+The way of a bulk read: `services/bulk_reply.py` (traversal specs -> objects; joins bytes) >
 `core/fragments.py` (what is written of each object, path, version and wire) > `core/paths.py` (checks a path, reads it)
 > `core/encoder.py` or `core/json_encoder.py` (values -> XML or JSON, compiled per type). `services/property_filter.py`
 keeps what each client was sent, so that an update costs what changed.

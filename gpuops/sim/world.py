@@ -11,15 +11,14 @@ from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.object_store import ObjectStore
 from gpuops.sim.fault_injection.injector import Injector
-from gpuops.sim.fault_injection.outside_event import OutsideEvent
+from gpuops.sim.fault_injection.rule import OutsideEvent
 from gpuops.sim.guests.real_guests import RealGuests
 from gpuops.sim.state.desktop_pool import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.vcenter.authority import Authority
 from gpuops.sim.vcenter.counters import Provider
-from gpuops.sim.vcenter.custom_fields import CustomFields
 from gpuops.sim.vcenter.events import Events
-from gpuops.sim.vcenter.tagging import TagStore
+from gpuops.sim.vcenter.tagging import CustomFields, TagStore
 from gpuops.sim.vcenter.tasks import Tasks
 
 API_VERSION: Final = "8.0.3.0"

@@ -8,31 +8,30 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Final, TypeVar, cast
 
+from gpuops.extensions import task_module
 from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
 from gpuops.tasks.requests import vm_of
 from gpuops.tasks.result import TaskResult
 
 _MODULES: Final = {
-    "clusters": ("gpu_cluster", "gpu_cluster_info"),
     "hosts": ("host_gpu_scheduler", "host_graphics_mode", "host_passthrough"),
-    "jobs": ("gpu_job", "gpu_job_info"),
     "reads": (
-        *("gpu_capacity_info", "gpu_diagnosis_info", "gpu_placement", "gpu_readiness_info", "gpu_sizing_info"),
+        *("gpu_capacity_info", "gpu_placement", "gpu_readiness_info"),
         *("guest_gpu_info", "host_gpu_info", "vm_gpu_info"),
     ),
     "rotation": ("rotation", "rotation_info", "rotation_timers_info"),
     "simulator": ("sim_vcenter",),
     "vms": ("vm_clone", "vm_gpu", "vm_gpus"),
 }
-"""The modules by the file of their tasks."""
+"""Ansible modules by the file of their tasks. Those of extras stand in `gpuops.extensions`."""
 
 Group = TypeVar("Group", ConnectionArguments, HostShellArguments)
 
 
 def task_of(module: str) -> Callable[..., TaskResult]:
     """Return the function of a module. Only its file is loaded."""
-    file = next(file for file, modules in _MODULES.items() if module in modules)
-    return cast("Callable[..., TaskResult]", getattr(import_module(f"gpuops.tasks.{file}"), module))
+    file = task_module(module) or "gpuops.tasks." + next(file for file, names in _MODULES.items() if module in names)
+    return cast("Callable[..., TaskResult]", getattr(import_module(file), module))
 
 
 def perform(module: str, arguments: Mapping[str, Any], *, apply: bool) -> TaskResult:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuops.api import Site, capacity, catalog_of, guest_check, place, readiness
-from gpuops.config.date_text import parse_since
 from gpuops.errors import PartlyDone, Refused, UsageError
 from gpuops.model.guests.guest import GuestWay
 from gpuops.model.nights.rotation import Policy
@@ -132,54 +131,6 @@ def gpu_capacity_info(site: Site, policy: Policy | None = None, **options: Any) 
     inventory = site.with_vgpus(site.vcenter.inventory())
     room = capacity(request_of(CapacityRequest, options), inventory, site, policy)
     return {"capacity": capacity_document(room, policy.name if policy else None)}
-
-
-def gpu_sizing_info(
-    connection: ConnectionArguments,
-    *,
-    workloads: str | None = None,
-    busy: str | None = None,
-    overlap: str | None = None,
-    policy: str | None = None,
-    pool: str | None = None,
-    since: str | None = None,
-    **options: Any,
-) -> TaskResult:
-    """Return how many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
-
-    Raises UsageError, PolicyError, Refused, VmNotFound, VmAmbiguous.
-    """
-    from gpuops.api import size
-    from gpuops.api.sizing import size_stated
-    from gpuops.plan.capacity.sizing import SizeRequest
-    from gpuops.report.advice.sizing import sizing_document
-
-    request = request_of(SizeRequest, options)
-    of_history = {"--policy": policy, "--pool": pool, "--since": since}
-    file = Path(workloads).expanduser() if workloads else None
-    stated = size_stated(request, file, busy, overlap, of_history)
-    if stated is not None:
-        return unchanged_result({"sizing": sizing_document(stated)})
-    rules = policy_of(policy)
-    site, warnings = open_site(connection)
-    with site:
-        inventory = site.vcenter.inventory()
-        begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
-        sizing = size(request, inventory, site, rules, pool=pool, since=begin)
-    return unchanged_result({"sizing": sizing_document(sizing)}, warnings)
-
-
-@reading
-def gpu_diagnosis_info(
-    site: Site, vm: str | None = None, host: str | None = None, since: str | None = None
-) -> Document:
-    """Return which component slows VMs down, by stored measurements. Raises UsageError, VmNotFound, HostNotFound."""
-    from gpuops.api.diagnosing import diagnose
-    from gpuops.report.monitoring.diagnosis import diagnosed_document
-
-    inventory = site.vcenter.inventory()
-    begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
-    return {"diagnosis": diagnosed_document(diagnose(inventory, site, vm=vm, host=host, since=begin), inventory)}
 
 
 def gpu_placement(

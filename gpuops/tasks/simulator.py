@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuops.config.vcenter.sources import sim_clock
-from gpuops.sim.wire import server_process
+from gpuops.sim.wire import sim_client
 from gpuops.tasks.result import TaskResult
 
 
@@ -19,16 +19,16 @@ def sim_vcenter(
     `options` are those of `gpuops sim serve`. Without `clock` the environment says what moves its time, as there.
     """
     path, started = Path(ready_file).expanduser().absolute(), state == "started"
-    running = server_process.running_server(path)
+    running = sim_client.running_server(path)
     changed = started is (running is None)
     if changed and apply:
         if running is not None:
-            server_process.stop(path, running)
+            sim_client.stop(path, running)
             running = None
         else:
             options["state"] = str(Path(state_file).expanduser().absolute()) if state_file else None
             options["clock"] = clock or sim_clock(os.environ)
             option_words = [[f"--{name}", str(setting)] for name, setting in options.items() if setting is not None]
-            running = server_process.start(path, [word for words in option_words for word in words])
+            running = sim_client.start(path, [word for words in option_words for word in words])
     url = running.url if running is not None and started else None
     return TaskResult({"changed": changed, "hostname": f"sim@{path}" if started else None, "url": url})

@@ -36,8 +36,8 @@ def in_words_of(arguments: Arguments, text: str) -> str:
     'all: true takes every device, gpu names one, --force is of the command line'
     >>> in_words_of(module, "set the others alone: --gpu 0000:3b:00.0 --gpu 0000:af:00.0")
     'set the others alone: gpu: ["0000:3b:00.0", "0000:af:00.0"]'
-    >>> in_words_of(module, "gpuops passthrough off --gpu 0000:3b:00.0 gives it back")
-    'gpuops passthrough off --gpu 0000:3b:00.0 gives it back'
+    >>> in_words_of(module, "gpuops host passthrough off --gpu 0000:3b:00.0 gives it back")
+    'gpuops host passthrough off --gpu 0000:3b:00.0 gives it back'
     """
     arguments_by_name = _all_of(arguments)
     parts = _COMMAND.split(text)  # every other part is a command

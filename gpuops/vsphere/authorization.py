@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError, NotConnected, PolicyError, ProtocolError
+from gpuops.errors import PolicyError, ProtocolError
 from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, RoleState, RoleWish
+from gpuops.vsphere.session import OptionalRead
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
@@ -31,87 +32,52 @@ def lacking(
     needed too. If vCenter does not answer the question (an old version, or a login that may not ask), the result is
     empty: then the step itself fails. Raises NotConnected and its subclasses.
     """
-    try:
+    with OptionalRead():
         login = _login(session)
         missing = _refused_privileges(session, login, {ref: session.vm(ref) for ref in needed}, needed)
-        cannot_define = bool(missing) and not _may_define(session, login, attributes)
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return {}
-    for ref in missing:
-        if cannot_define and WRITE_ATTRIBUTE in needed.get(ref, ()):
-            missing[ref] |= {DEFINE_ATTRIBUTE}
-    return {ref: privileges for ref, privileges in missing.items() if privileges}
-
-
-def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
-    """Return the needed privileges that this login does not have, by host; empty if vCenter does not answer.
-
-    Raises NotConnected and its subclasses.
-    """
-    return _lacking_on(session, "HostSystem", needed)
+        if missing and not _may_define(session, login, attributes):
+            for ref in missing:
+                if WRITE_ATTRIBUTE in needed.get(ref, ()):
+                    missing[ref] |= {DEFINE_ATTRIBUTE}
+        return {ref: privileges for ref, privileges in missing.items() if privileges}
+    return {}
 
 
 def lacking_on_objects(
     session: Session, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
 ) -> Mapping[str, frozenset[str]]:
-    """Return the needed privileges that this login does not have, by object.
+    """Return the needed privileges that this login does not have, by object; none where vCenter does not answer.
 
     The privilege to assign a VM to a resource pool is checked on the root pool of the cluster or standalone host.
+    Raises NotConnected and its subclasses.
     """
     lacking: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
-        object_privileges = {
-            ref: privileges
-            for ref, privileges_needed in by_object.items()
-            if (privileges := frozenset(privileges_needed) - ASSIGN_TO_POOL)
-        }
-        lacking |= _lacking_on(session, _TYPES[kind], object_privileges)
-        for ref in (ref for ref, privileges in by_object.items() if ASSIGN_TO_POOL & frozenset(privileges)):
-            lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
+        on_object = {ref: frozenset(privileges) - ASSIGN_TO_POOL for ref, privileges in by_object.items()}
+        lacking |= _lacking_on(session, _TYPES[kind], {ref: needs for ref, needs in on_object.items() if needs})
+        for ref, privileges in by_object.items():
+            if ASSIGN_TO_POOL & frozenset(privileges):
+                lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
     return {ref: privileges for ref, privileges in lacking.items() if privileges}
 
 
 def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[str]:
     """Return the privilege that is missing on the root pool of the cluster or standalone host `ref`."""
-    try:
+    with OptionalRead():
         place = session.managed_object(_TYPES[kind], ref)
         compute = session.read(lambda: place.parent) if kind is ObjectKind.HOST else place
         pool = session.read(lambda: compute.resourcePool)
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return frozenset()
-    if pool is None:
-        return frozenset()
-    return _lacking_on(session, "ResourcePool", {str(pool._moId): ASSIGN_TO_POOL}).get(str(pool._moId), frozenset())
+        if pool is not None:
+            pool_ref = str(pool._moId)
+            return _lacking_on(session, "ResourcePool", {pool_ref: ASSIGN_TO_POOL}).get(pool_ref, frozenset())
+    return frozenset()
 
 
 def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
-    try:
-        missing = _refused_privileges(
-            session, _login(session), {ref: session.managed_object(kind, ref) for ref in needed}, needed
-        )
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return {}
-    return {ref: privileges for ref, privileges in missing.items() if privileges}
-
-
-def held_on_hosts(
-    session: Session, hosts: Collection[str], privileges: Collection[str]
-) -> Mapping[str, frozenset[str]]:
-    """Return the privileges, of those given, that this login has, by host. Raises NotConnected and its subclasses."""
-    try:
-        return _granted_privileges(
-            session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(privileges)
-        )
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return {}
+    with OptionalRead():
+        entities = {ref: session.managed_object(kind, ref) for ref in needed}
+        return _refused_privileges(session, _login(session), entities, needed)
+    return {}
 
 
 _TYPES: Final = {
@@ -135,35 +101,35 @@ def held_on(
     One call for each kind. The privilege to assign a VM to a resource pool is checked on the root pools of the
     clusters. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
     """
-    granted_by_object: dict[str, frozenset[str]] = {}
-    try:
+    held: dict[str, frozenset[str]] = {}
+    with OptionalRead():
         login = _login(session)
         for kind, refs in objects.items():
-            privileges = (
-                privileges_by_kind[kind] - ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else privileges_by_kind[kind]
-            )
+            privileges = privileges_by_kind[kind] - (ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else frozenset())
             entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
-            granted_by_object |= _granted_privileges(session, login, entities, privileges)
-        if ASSIGN_TO_POOL & privileges_by_kind[ObjectKind.CLUSTER]:
+            held |= _granted_privileges(session, login, entities, privileges)
+        if ASSIGN_TO_POOL & privileges_by_kind.get(ObjectKind.CLUSTER, frozenset()):
             pools = _root_pools(session, objects[ObjectKind.CLUSTER])
-            granted_on_pools = _granted_privileges(
-                session, login, {str(pool._moId): pool for pool in pools.values()}, ASSIGN_TO_POOL
-            )
-            for cluster, pool in pools.items():
-                if cluster in granted_by_object:
-                    granted_by_object[cluster] |= granted_on_pools.get(str(pool._moId), frozenset())
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return {}
-    return granted_by_object
+            pools_by_ref = {str(pool._moId): pool for pool in pools.values()}
+            _add_pool_privileges(held, pools, _granted_privileges(session, login, pools_by_ref, ASSIGN_TO_POOL))
+        return held
+    return {}
+
+
+def _add_pool_privileges(
+    held: dict[str, frozenset[str]], pools: Mapping[str, Any], held_on_pools: Mapping[str, frozenset[str]]
+) -> None:
+    """Add to the privileges on each cluster those on its root resource pool."""
+    for cluster, pool in pools.items():
+        if cluster in held:
+            held[cluster] |= held_on_pools.get(str(pool._moId), frozenset())
 
 
 def _granted_privileges(
     session: Session, login: str | None, entities: Mapping[str, Any], privileges: frozenset[str]
 ) -> dict[str, frozenset[str]]:
-    missing = _refused_privileges(session, login, entities, dict.fromkeys(entities, privileges))
-    return {ref: privileges - refused_privileges for ref, refused_privileges in missing.items() if ref in entities}
+    refused = _refused_privileges(session, login, entities, dict.fromkeys(entities, privileges))
+    return {ref: privileges - refused_privileges for ref, refused_privileges in refused.items() if ref in entities}
 
 
 def _login(session: Session) -> str | None:
@@ -181,15 +147,13 @@ def _refused_privileges(
     if not requested or manager is None or login is None:
         return {}
     replies = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, requested)
-    refused_by_ref = {}
+    refused = {}
     with session.decoding("HasPrivilegeOnEntities"):
-        for entity_reply in replies or []:
-            ref = str(entity_reply.entity._moId)
-            refused_ids = {
-                availability.privId for availability in entity_reply.privAvailability if not availability.isGranted
-            }
-            refused_by_ref[ref] = frozenset(refused_ids & set(needed.get(ref, ())))
-    return refused_by_ref
+        for reply in replies or []:
+            ref = str(reply.entity._moId)
+            not_granted = {answer.privId for answer in reply.privAvailability if not answer.isGranted}
+            refused[ref] = frozenset(not_granted & set(needed.get(ref, ())))
+    return refused
 
 
 def _may_define(session: Session, login: str | None, attributes: Collection[str]) -> bool:
@@ -225,38 +189,24 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
     kinds = (("VirtualMachine", inventory.vms), ("HostSystem", inventory.hosts), (_CLUSTER, inventory.clusters))
     entities = [session.managed_object(kind, ref) for kind, refs in kinds for ref in refs]
     entities.append(session.content.rootFolder)
-    root = session.service["rootFolder"][1]
-    try:
+    held: dict[str, frozenset[str]] = {}
+    with OptionalRead():
         pools = _root_pools(session, inventory.clusters)
         login = session.read(lambda: session.content.sessionManager.currentSession)
-        privileges_by_object = (
-            {} if login is None else _privileges(session, [*entities, *pools.values()], str(login.userName))
-        )
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return {}, root
-    for cluster, pool in pools.items():
-        if cluster in privileges_by_object:
-            privileges_by_object[cluster] |= privileges_by_object.get(str(pool._moId), frozenset())
-    return privileges_by_object, root
+        if login is not None:
+            held = _privileges(session, [*entities, *pools.values()], str(login.userName))
+        _add_pool_privileges(held, pools, held)
+    return held, session.service["rootFolder"][1]
 
 
 def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
     """Return the root resource pool of each cluster in one read, without those that this login cannot read."""
-    from pyVmomi import vim, vmodl
+    from pyVmomi import vim
 
-    collector = vmodl.query.PropertyCollector
-    object_specs = [collector.ObjectSpec(obj=session.managed_object(_CLUSTER, ref)) for ref in clusters]
-    if not object_specs:
-        return {}
-    property_spec = collector.PropertySpec(type=vim.ClusterComputeResource, pathSet=["resourcePool"])
-    contents = session.retrieve(
-        collector.FilterSpec(objectSet=object_specs, propSet=[property_spec]), len(object_specs)
-    )
-    with session.decoding("resourcePool"):
-        read = [(str(content.obj._moId), prop.val) for content in contents for prop in content.propSet]
-        return {ref: pool for ref, pool in read if isinstance(pool, vim.ResourcePool)}
+    objects = [session.managed_object(_CLUSTER, ref) for ref in clusters]
+    read = session.read_properties(objects, ["resourcePool"])
+    pools = {ref: properties.get("resourcePool") for ref, properties in read.items()}
+    return {ref: pool for ref, pool in pools.items() if isinstance(pool, vim.ResourcePool)}
 
 
 def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
@@ -276,23 +226,20 @@ def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
 
     Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
     """
-    manager, privileges = _manager(session), sorted(wish.privileges)
-    existing_role = next((role for role in _roles(session) if role.name == wish.name), None)
-    if existing_role is None:
-        session.change(manager.AddAuthorizationRole, wish.name, privileges, subject=wish.name, op_id=op_id)
+    manager, name, privileges = _manager(session), wish.name, sorted(wish.privileges)
+    role = next((role for role in _roles(session) if role.name == name), None)
+    if role is None:
+        session.change(manager.AddAuthorizationRole, name, privileges, subject=name, op_id=op_id)
     else:
-        session.change(
-            manager.UpdateAuthorizationRole, existing_role.roleId, wish.name, privileges, subject=wish.name, op_id=op_id
-        )
+        session.change(manager.UpdateAuthorizationRole, role.roleId, name, privileges, subject=name, op_id=op_id)
 
 
 def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
     """Raise PolicyError for unknown privileges: an older vCenter refuses the role without naming the unknown one."""
-    known_privileges = {
-        str(privilege.privId) for privilege in session.read(lambda: _manager(session).privilegeList) or ()
-    }
+    offered = session.read(lambda: _manager(session).privilegeList) or ()
+    known = {str(privilege.privId) for privilege in offered}
     for wish in wishes:
-        if unknown := sorted(wish.privileges - known_privileges):
+        if unknown := sorted(wish.privileges - known):
             raise PolicyError(
                 f"role {wish.name}: this vCenter has no privilege {', '.join(unknown)}",
                 hint="take it out of the file; nothing was changed",

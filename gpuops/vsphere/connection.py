@@ -1,7 +1,7 @@
 """A logged-in vCenter: the session with everything that gpuops reads, changes and waits for. `api.connect` makes it.
 
-It implements the `Vcenter` port of `execute`. Each method of the port calls a function of another module, whose first
-argument is the session or this connection.
+It implements the `Vcenter` port of `execute`, whose docstrings say what each method does. Each method calls a function
+of another module with this session.
 """
 
 from __future__ import annotations
@@ -9,58 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import Refused
+from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.vsphere import authorization
-from gpuops.vsphere.guest_login import GuestLogins
+from gpuops.vsphere.active_session import ActiveSession
 from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
-from gpuops.vsphere.session import Session
-from gpuops.vsphere.waiting import states
-from gpuops.vsphere.waiting.states import StateWatch
-from gpuops.vsphere.waiting.tasks import TaskWatch
+from gpuops.vsphere.waiting.states import ADDRESS, POWER, RUNNING, TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
-    from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.target import Secret, Target
+    from gpuops.model.vcenter.target import Secret
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
-    from gpuops.vsphere.waiting.changes import ChangeWatch
-    from gpuops.vsphere.writing.guest_programs import GuestShell
     from gpuops.vsphere.writing.hosts import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
-"""What the simulated vCenter has in AboutInfo.fullName."""
+"""The simulated vCenter has this text in AboutInfo.fullName."""
 
 
-class Connection(Session):
+class Connection(ActiveSession):
     """A session that reads inventories and sends steps; leaving its `with` block logs out."""
-
-    def __init__(self, target: Target, guest_shell: GuestShell | None = None) -> None:
-        """`guest_shell` runs the programs that are to be run in guests over SSH; None = they cannot be run.
-
-        Raises NotConnected and its subclasses.
-        """
-        super().__init__(target)
-        self.guest_shell = guest_shell
-        self.tasks = TaskWatch(self)
-        self.states = StateWatch(self)
-        self.guest_logins = GuestLogins()
-        self._changes: ChangeWatch | None = None
-        self.attribute_keys: dict[str, int] = {}
-        """Keys of the custom attributes by name, as far as they have been read."""
-
-    def close(self) -> None:
-        """Log out."""
-        self.tasks.close()
-        self.states.close()
-        if self._changes is not None:
-            self._changes.close()
-        super().close()
 
     @property
     def uuid(self) -> str:
@@ -69,7 +42,6 @@ class Connection(Session):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether it is the simulator of gpuops, which has this text in its AboutInfo."""
         return SIMULATED in (self.about.get("fullName") or "")
 
     @property
@@ -94,19 +66,7 @@ class Connection(Session):
     with_config_targets = config_targets.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
-
-    def samples(
-        self,
-        kind: str,
-        refs: Sequence[str],
-        names: Sequence[str],
-        interval_s: int,
-        span: tuple[datetime, datetime],
-        pace: Callable[[], None],
-    ) -> Iterator[Sequence[Samples]]:
-        from gpuops.vsphere.reading import samples  # with numpy, which no other read needs
-
-        return samples.samples(self, kind, refs, names, interval_s, span, pace)
+    samples = counters.samples
 
     lacking = authorization.lacking
     lacking_on_objects = authorization.lacking_on_objects
@@ -115,17 +75,32 @@ class Connection(Session):
     roles = authorization.roles
     write_role = authorization.write_role
 
-    wait_for_power = states.wait_for_power
-    wait_for_guest = states.wait_for_guest
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        """Return the VMs that have this power state within the time; return early if all have it.
+
+        A VM that does not exist any more is not waited for.
+        """
+        return self.states.wait(POWER, dict.fromkeys(vms, power.value), timeout_s)[0]
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        """Return the guest as soon as VMware Tools run in it (`address`: as soon as it has one), or after the time.
+
+        Raises VmNotFound for a VM that does not exist any more.
+        """
+        guest_vm = self.vm(vm)
+        if address:
+            self.states.wait(ADDRESS, {vm: True}, timeout_s)
+        else:
+            self.states.wait(TOOLS, {vm: RUNNING}, timeout_s)
+        guest_info = self.read(lambda: guest_vm.guest, subject=vm)
+        if guest_info is None or guest_info.toolsRunningStatus is None:
+            return Guest(None, None)
+        return Guest(guest_info.toolsRunningStatus == RUNNING, guest_info.ipAddress or None)
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        from gpuops.vsphere.waiting.changes import ChangeWatch
+        return self.change_watch.wait(timeout_s)
 
-        if self._changes is None:
-            self._changes = ChangeWatch(self)
-        return self._changes.wait(timeout_s)
-
-    # most commands only read: they do not import the modules that change a vCenter
+    # Most commands only read. They do not import the modules that change a vCenter or work in guests.
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         from gpuops.plan.core.steps import GateStep, RemovalStep
@@ -158,7 +133,7 @@ class Connection(Session):
         return lost_replies.has_power_task_near(self, vm, moment)
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        from gpuops.vsphere.writing import guest_programs
+        from gpuops.vsphere.guests import guest_programs
 
         return guest_programs.no_way_in(self, hook)
 
@@ -178,41 +153,41 @@ class Connection(Session):
         new_vms.require_made(self, vm, name, notes)
 
     def guest_id(self, vm: str) -> str:
-        from gpuops.vsphere.reading.guests import guest_systems
+        from gpuops.vsphere.guests import guest_facts
 
-        return guest_systems.guest_id(self, vm)
+        return guest_facts.guest_id(self, vm)
 
     def start_command(
         self, vm: str, name: str, command: str, op_id: str, prefix: str = "gpuops-", refusals: int = 1
     ) -> RunningCommand:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         return guest_commands.start_command(self, vm, name, command, op_id, prefix, refusals)
 
     def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         return guest_commands.wait_for_commands(self, commands, timeout_s)
 
     def command_end(self, command: RunningCommand) -> CommandEnd | None:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         return guest_commands.command_end(self, command)
 
     def end_command(self, command: RunningCommand) -> None:
-        from gpuops.vsphere.writing import guest_commands
+        from gpuops.vsphere.guests import guest_commands
 
         guest_commands.end_command(self, command)
 
     def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
-        from gpuops.vsphere.reading.guests import guest_file
+        from gpuops.vsphere.guests import guest_file
 
         return guest_file.guest_file_if_there(self, vm, name, path)
 
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
-        from gpuops.vsphere.reading.guests import guest_networks
+        from gpuops.vsphere.guests import guest_facts
 
-        return guest_networks.guest_addresses(self, vm)
+        return guest_facts.guest_addresses(self, vm)
 
     def defined_attributes(self) -> frozenset[str]:
         from gpuops.vsphere.writing import attributes
@@ -230,11 +205,11 @@ class Connection(Session):
         attributes.define_attribute(self, name, op_id)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        from gpuops.vsphere.writing import guest_programs
+        from gpuops.vsphere.guests import guest_programs
 
         return guest_programs.wait(self, tasks, timeout_s)
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        from gpuops.vsphere.writing import guest_programs
+        from gpuops.vsphere.guests import guest_programs
 
         guest_programs.withdraw(self, tasks)

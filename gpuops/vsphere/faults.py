@@ -63,11 +63,10 @@ def _no_compatible_host(fault: Any) -> str:
 
 
 def _no_permission(fault: Any) -> str:
-    missing = [
-        privilege for entity in getattr(fault, "missingPrivileges", None) or () for privilege in entity.privilegeIds
-    ] or [getattr(fault, "privilegeId", "")]
-    missing_privileges = ", ".join(filter(None, missing))
-    return f"this login lacks the privilege {missing_privileges or '(vCenter does not say which)'}"
+    by_entity = getattr(fault, "missingPrivileges", None) or ()
+    missing = [privilege for entity in by_entity for privilege in entity.privilegeIds]
+    names = ", ".join(filter(None, missing or [getattr(fault, "privilegeId", "")]))
+    return f"this login lacks the privilege {names or '(vCenter does not say which)'}"
 
 
 def _power_state(fault: Any) -> str:
@@ -319,7 +318,7 @@ def _fault_type(name: str) -> type | None:
 
 
 def row_for(fault_type: type) -> Row:
-    """Return the first row for a fault of this class; there is one for every class."""
+    """Return the first row for a fault of this class; the last row is for all faults."""
     return next(row for kind, row in _rows() if issubclass(fault_type, kind))
 
 
@@ -330,22 +329,12 @@ def _rows() -> tuple[tuple[type, Row], ...]:
 
     typed_rows = []
     for row in TABLE:
-        if row.fault.startswith("vmodl:"):
-            name = row.fault.removeprefix("vmodl:")
-            places = (vmodl.fault, vmodl, vmodl.query)
-            kind = next(kind for place in places if (kind := _member(place, name)) is not None)
-        else:
-            kind = _member(vim.fault, row.fault.removeprefix("fault."))
-            assert kind is not None, f"pyVmomi has no {row.fault}"
+        name = row.fault.removeprefix("vmodl:").removeprefix("fault.")
+        places = (vmodl.fault, vmodl, vmodl.query) if row.fault.startswith("vmodl:") else (vim.fault,)
+        kind = next((kind for place in places if (kind := getattr(place, name, None)) is not None), None)
+        assert kind is not None, f"pyVmomi has no {row.fault}"
         typed_rows.append((kind, row))
     return tuple(typed_rows)
-
-
-def _member(place: Any, name: str) -> Any:
-    try:
-        return getattr(place, name)
-    except AttributeError:
-        return None
 
 
 def is_gone(error: GpuopsError) -> bool:

@@ -8,7 +8,7 @@ lost, and would power on a VM twice. If the session has ended, a read logs in ag
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from types import TracebackType
@@ -18,15 +18,68 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.vcenter.login import WrongPassword
 from gpuops.model.vcenter.target import Target
+from gpuops.model.vcenter.task import LEASE_OPERATION, TaskRef
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
-from gpuops.vsphere.change_record import ChangeRecord
 from gpuops.vsphere.faults import fault_error, translate
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.api_version import negotiate
-from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.messages import REFERENCE, escape_text
 from gpuops.vsphere.transport.vi_json import JsonLogin, offers_vi_json
-from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, negotiate
 from gpuops.vsphere.transport.xml_values import child, children, texts
+
+CANCEL_OPERATION: Final = "gpuops-cancel-"
+"""Prefix of the operation ids that cancel a queued task."""
+
+_NOT_COUNTED: Final = (LEASE_OPERATION, CANCEL_OPERATION)
+
+
+class ChangeRecord:
+    """Whether a session changed something, so that an error that ends a command can say so.
+
+    The lease of a run, and the cancellation of a queued task, are not counted.
+    """
+
+    def __init__(self) -> None:
+        self._done = False
+        self._unknown = False
+        self._under_way: set[str] = set()
+        """Tasks whose end is not known."""
+
+    @property
+    def applied(self) -> bool | None:
+        """Whether something was changed; None = not known: a reply was lost, or a task is still under way."""
+        if self._done:
+            return True
+        return None if self._unknown or self._under_way else False
+
+    def note_accepted(self, answer: Any, op_id: str) -> None:
+        """Record that vCenter accepted a call. If it returned a task, the end of the task decides."""
+        if op_id.startswith(_NOT_COUNTED):
+            return
+        task = getattr(answer, "_moId", None)
+        if task is None:
+            self._done = True
+        else:
+            self._under_way.add(str(task))
+
+    def note_lost(self, op_id: str) -> None:
+        """Record that the reply of a call was lost."""
+        self._unknown = self._unknown or not op_id.startswith(_NOT_COUNTED)
+
+    def note_ended(self, task: str, error: GpuopsError | None) -> None:
+        """Record the end of a task. After OutcomeUnknown it stays unknown whether something was changed."""
+        if task not in self._under_way or isinstance(error, OutcomeUnknown):
+            return
+        self._under_way.discard(task)
+        self._done = self._done or error is None
+
+
+class OptionalRead(AbstractContextManager[None, bool]):
+    """Suppresses the error of a read whose result is unknown if vCenter refuses it. NotConnected is raised."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, GpuopsError) and not isinstance(error, NotConnected)
+
 
 Answer = TypeVar("Answer")
 
@@ -59,6 +112,8 @@ class Session:
         self.changes = ChangeRecord()
         self.only_reads = False
         """Whether every change is refused before it is sent."""
+        self.attribute_keys: dict[str, int] = {}
+        """Keys of the custom attributes by name, as far as they have been read."""
         self.counter_keys: dict[str, int] | None = None
         """Keys of the performance counters by name; None = they have not been read."""
         try:
@@ -159,23 +214,6 @@ class Session:
     def content(self) -> Any:
         return self.read(self.instance.RetrieveContent)
 
-    @cached_property
-    def guest_processes(self) -> Any:
-        """The GuestProcessManager. Raises ProtocolError where vCenter offers no guest operations."""
-        return self._guest_manager("processManager")
-
-    @cached_property
-    def guest_files(self) -> Any:
-        """The GuestFileManager. Raises ProtocolError where vCenter offers no guest operations."""
-        return self._guest_manager("fileManager")
-
-    def _guest_manager(self, name: str) -> Any:
-        operations = self.content.guestOperationsManager
-        manager = self.read(lambda: getattr(operations, name)) if operations is not None else None
-        if manager is None:
-            raise ProtocolError("this vCenter offers no guest operations")
-        return manager
-
     def managed_object(self, kind: str, ref: str) -> Any:
         """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""
         from pyVmomi import VmomiSupport
@@ -213,6 +251,29 @@ class Session:
                 )
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
         return objects
+
+    def read_properties(
+        self, objects: Sequence[Any], paths: Sequence[str], *, subject: str = "", skip_removed: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Return the properties of managed objects of one type, by id and path, in one read.
+
+        With `skip_removed`, objects that do not exist any more are left out; otherwise the read fails.
+        """
+        from pyVmomi import vmodl
+
+        if not objects:
+            return {}
+        query = vmodl.query.PropertyCollector
+        spec = query.FilterSpec(
+            objectSet=[query.ObjectSpec(obj=managed_object) for managed_object in objects],
+            propSet=[query.PropertySpec(type=type(objects[0]), pathSet=list(paths), all=False)],
+            reportMissingObjectsInResults=skip_removed,
+        )
+        contents = self.retrieve(spec, len(objects), subject=subject)
+        with self.decoding("RetrievePropertiesEx"):
+            return {
+                str(content.obj._moId): {prop.name: prop.val for prop in content.propSet or ()} for content in contents
+            }
 
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
         """Return the answer of a call that changes nothing. It is repeated once if the session or connection broke off.
@@ -269,6 +330,15 @@ class Session:
             ) from error
         finally:
             headers.pop("operationID", None)
+
+    def start_task(self, call: Callable[..., Any], *arguments: Any, subject: str, op_id: str) -> TaskRef:
+        """Return the task that a call starts. Raises as `change`, and OutcomeUnknown for an answer without a task."""
+        from pyVmomi import vim
+
+        task = self.change(call, *arguments, subject=subject, op_id=op_id)
+        if not isinstance(task, vim.Task):
+            raise OutcomeUnknown(f"{subject}: vCenter answered without a task; whether it happened is not known yet")
+        return TaskRef(str(task._moId))
 
     def refuse_change(self, subject: str) -> None:
         """Raise Refused if this session only reads, or the API is too old for changes by gpuops."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.advise.evidence import Use
-from gpuops.advise.replay import SOON_STEPS, STEP
+from gpuops.extras.observe.replay import SOON_STEPS, STEP
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.nights.rotation import IdleRule
 from gpuops.sim.state.desktop_people import Office

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.left_alone import never_taken
-from gpuops.advise.replay import (
+from gpuops.extras.observe.replay import (
     STEP,
     DesktopNight,
     PoolNight,

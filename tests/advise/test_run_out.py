@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.run_out import FEWEST_DAYS, HORIZON, run_out
+from gpuops.extras.observe.run_out import FEWEST_DAYS, HORIZON, run_out
 
 TODAY = date(2026, 11, 1)
 

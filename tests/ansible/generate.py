@@ -1,7 +1,7 @@
 """Write what a module of Ansible would otherwise repeat (`make generate`; a test fails while a file is not current).
 
-An option that is a field of a request is written once, as that field: `gpuops.cli.spread` makes the command's option
-from it, and this program the option in the module's DOCUMENTATION, whose description is the field's help unless
+An option that is a field of a request is written once, as that field: `gpuops.console.options` makes the command's
+option from it, and this program the option in the module's DOCUMENTATION, whose description is the field's help unless
 `OWN_WORDS` names it. `vms` of `vm_gpus` and `after_clone` of `vm_gpu` have the options of another module. Every other
 option is written in DOCUMENTATION, and is the parameter of the same name of the module's task (`gpuops/tasks/`).
 `plugins/module_utils/arguments.py` has the argument specs of all modules, which are made from their documentation;
@@ -23,8 +23,8 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import yaml
 
+from gpuops.extras.sizing.size_request import SizeRequest
 from gpuops.plan.capacity.capacity_request import CapacityRequest
-from gpuops.plan.capacity.sizing import SizeRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops import clock
-from gpuops.broker import horizon, horizon_wire
+from gpuops.broker import horizon
 from gpuops.broker.horizon import Horizon
 from gpuops.errors import (
     BrokerUnreachable,
@@ -84,9 +84,9 @@ def listener() -> Iterator[ThreadingHTTPServer]:
 def target(listener: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> BrokerTarget:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # the environment's proxies are not used
     monkeypatch.setattr(clock, "pause", lambda seconds: None)
-    monkeypatch.setattr(horizon_wire, "SILENCE_S", 1.5)
-    monkeypatch.setattr(horizon_wire, "REQUEST_S", 4.0)
-    monkeypatch.setattr(horizon_wire, "LARGEST_REPLY", 1 << 20)
+    monkeypatch.setattr(horizon, "SILENCE_S", 1.5)
+    monkeypatch.setattr(horizon, "REQUEST_S", 4.0)
+    monkeypatch.setattr(horizon, "LARGEST_REPLY", 1 << 20)
     port = int(listener.server_address[1])
     return BrokerTarget(Target("127.0.0.1", "gpuops", Secret(PASSWORD), port=port, tls=False), "EXAMPLE")
 

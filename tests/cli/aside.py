@@ -25,8 +25,8 @@ from typing import Any, Final, TypeVar
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.cli.output import print_text
 from gpuops.clock import machine_time, passed_s, set_ahead
+from gpuops.console.output import print_text
 from gpuops.errors import GpuopsError
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.plan.core.plan import Report

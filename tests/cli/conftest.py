@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpuops.cli import output
 from gpuops.cli.app import app
+from gpuops.console import output
 from gpuops.report.document import ErrorDocument
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file

@@ -21,8 +21,8 @@ from typer.testing import CliRunner, Result
 
 from gpuops import __version__
 from gpuops.cli.app import BY_SUBJECT, EVERYDAY, SHORT_HELP, app
-from gpuops.cli.failure import INTERRUPTED, run_guarded
-from gpuops.cli.options import CommonOptions
+from gpuops.console.failure import INTERRUPTED, run_guarded
+from gpuops.console.options import CommonOptions
 from gpuops.errors import GpuopsError, Locked, Refused
 from gpuops.sim.server import SimServer
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.cli.running import ConsentPrompt
+from gpuops.console.running import ConsentPrompt
 from gpuops.errors import Refused, UsageError
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

@@ -106,7 +106,18 @@ def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> No
 
 @pytest.mark.long
 def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, clean: Path) -> None:
-    words = ["scheduler", "set", "--scheduler", "equal-share", "--host", "esx-04*", "--reboot", "rolling", "--yes"]
+    words = [
+        "host",
+        "scheduler",
+        "set",
+        "--scheduler",
+        "equal-share",
+        "--host",
+        "esx-04*",
+        "--reboot",
+        "rolling",
+        "--yes",
+    ]
     with start("scattered", clock="real") as server:
         where = tmp_path / "ready.json"
         ready_file.write(where, ready_file.of(server))

@@ -40,7 +40,7 @@ def old(tmp_path: Path, clean: Path, request: pytest.FixtureRequest) -> Old:
 @pytest.mark.parametrize("version", mostly_long(["6.5", "6.7", "6.7.3", "6.9.1"], ["6.5"]))
 def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
     lab = old(version)
-    for command in ("inventory", "capacity", "doctor", "mode show", "scheduler show", "rotate status"):
+    for command in ("inventory", "capacity", "doctor", "host mode show", "host scheduler show", "rotate status"):
         shown = lab.run(*command.split())
         assert shown.exit_code == 0, f"{command}: {shown.output}"
         if command != "rotate status":
@@ -55,8 +55,8 @@ def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
         "attach --vm ml-07 --profile a100-3-20c --dry-run",
         "attach --vm ml-07 --profile a100-3-20c",
         f"rotate night --policy {shlex.quote(LAB_POLICY)} --yes",
-        "scheduler set --scheduler equal-share --host esx-01.lab",
-        "scheduler set --scheduler equal-share --host esx-01.lab --reboot rolling --yes",
+        "host scheduler set --scheduler equal-share --host esx-01.lab",
+        "host scheduler set --scheduler equal-share --host esx-01.lab --reboot rolling --yes",
     ],
 )
 def test_nothing_of_it_is_changed(old: Old, command: str) -> None:

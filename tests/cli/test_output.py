@@ -10,8 +10,8 @@ from enum import StrEnum
 import pytest
 import yaml
 
-from gpuops.cli import output
-from gpuops.cli.output import Manners, OutputFormat
+from gpuops.console import output
+from gpuops.console.output import Manners, OutputFormat
 from gpuops.report.layout import Text, TextTable, Tree
 
 

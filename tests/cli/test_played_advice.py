@@ -18,7 +18,7 @@ DAY = ("rotate", "day", "--yes")
         ("gpuops rotate resume finishes it, or gpuops rotate day", (), [("rotate", "resume", "--yes"), DAY]),
         ("connect its host, then gpuops rotate day", (), []),
         ("gpuops rotate status shows it", (), [("rotate", "status")]),
-        ("gpuops mode set --help", (), [("mode", "set", "--help")]),
+        ("gpuops host mode set --help", (), [("host", "mode", "set", "--help")]),
         ("gpuops rotate day --policy FILE returns all", ("rotate", "status", "--policy", "mine.yaml"),
          [("rotate", "day", "--policy", "mine.yaml", "--yes")]),
         ("gpuops rotate day --policy FILE returns all", ("rotate", "status"), []),

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.cli import output
-from gpuops.cli.output import Manners
-from gpuops.cli.running import Progress
+from gpuops.console import output
+from gpuops.console.output import Manners
+from gpuops.console.running import Progress
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
@@ -157,7 +157,7 @@ def test_a_verbose_run_has_its_lines_above_what_is_drawn(
 @pytest.mark.parametrize("broken", ["start_progress", "progress_lines", "format_stopwatch"])
 def test_a_run_goes_on_when_nothing_can_be_drawn(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
-    monkeypatch.setattr(f"gpuops.cli.drawn_progress.{broken}", lambda *arguments: 1 // 0)
+    monkeypatch.setattr(f"gpuops.console.drawn_progress.{broken}", lambda *arguments: 1 // 0)
     with Progress() as progress:
         progress.begin(REPORT)
         progress.in_flight(STEPS)

@@ -12,18 +12,18 @@ from typing import Any, Final
 import pytest
 from typer.testing import Result
 
-from gpuops.advise.diagnosis.learning import TrainingOutcome
-from gpuops.advise.diagnosis.model import ForestSettings
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchResult
+from gpuops.extras.clusters.launch import LaunchPlan
+from gpuops.extras.clusters.run_view import ClusterBenchDocument, run_document
+from gpuops.extras.diagnosis.learning import TrainingOutcome
+from gpuops.extras.diagnosis.model import ForestSettings
+from gpuops.extras.diagnosis.view import DiagnoseTrainDocument
+from gpuops.extras.fleet.runner_view import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchResult
-from gpuops.plan.cluster_run.launch import LaunchPlan
 from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import AnyDocument, kind_of
 from gpuops.report.hosts.given_up import abandonment_document
-from gpuops.report.monitoring.diagnosis import DiagnoseTrainDocument
-from gpuops.report.services.runner import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
-from gpuops.report.workloads.cluster_run import ClusterBenchDocument, run_document
 from tests.document_schemas import misfits
 
 NOW: Final = datetime(2026, 11, 28, 22, tzinfo=UTC)
@@ -34,15 +34,15 @@ MODEL: Final[Any] = SimpleNamespace(cases=3, corrections=(), right=0.9)
     ("words", "exit_code", "kind"),
     [
         (("sim", "faults"), 0, "faults"),
-        (("mig", "set", "on", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-on"),
-        (("mig", "set", "off", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-off"),
+        (("host", "mig", "on", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-on"),
+        (("host", "mig", "off", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-off"),
         (("defrag", "--execute", "--yes", "--vcenter", "sim:scattered"), 0, "defrag-execute"),
     ],
 )
 def test_a_command_prints_it(
     gpuops: Callable[..., Result], tmp_path: Path, words: tuple[str, ...], exit_code: int, kind: str
 ) -> None:
-    shell = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "missing")) if words[0] == "mig" else ()
+    shell = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "missing")) if words[1] == "mig" else ()
     result = gpuops(*words, *shell, "--output", "json")
     assert (result.exit_code, json.loads(result.stdout)["kind"]) == (exit_code, kind)
 

@@ -33,7 +33,7 @@ VERBS = (
     "job list",
     "cluster show",
     "pool show",
-    "mig show",
+    "host mig show",
     f"rotate plan --policy {POLICY}",
     f"queue --policy {POLICY}",
     "rotate status -o json",

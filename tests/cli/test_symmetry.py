@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions
+from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope
@@ -60,13 +60,13 @@ def test_an_option_is_its_field_with_dashes(name: str, request_type: type) -> No
         ("capacity", CapacityRequest, set()),
         ("defrag", Defrag, set()),
         ("place", Place, {"workloads"}),
-        ("scheduler set", SetScheduler, set()),
-        ("mode set", SetMode, set()),
-        ("passthrough on", SetPassthrough, {"on"}),
-        ("passthrough off", SetPassthrough, {"on", "label"}),
-        ("mig set on", SetMig, {"on"}),
-        ("mig set off", SetMig, {"on"}),
-        ("scheduler show", Scope, {"tag"}),
+        ("host scheduler set", SetScheduler, set()),
+        ("host mode set", SetMode, set()),
+        ("host passthrough on", SetPassthrough, {"on"}),
+        ("host passthrough off", SetPassthrough, {"on", "label"}),
+        ("host mig on", SetMig, {"on"}),
+        ("host mig off", SetMig, {"on"}),
+        ("host scheduler show", Scope, {"tag"}),
         ("doctor", Scope, {"tag"}),
         ("readiness", Scope, {"tag"}),
     ],
@@ -87,5 +87,5 @@ def test_a_command_takes_its_options_from_the_fields_of_its_request(
 
 
 def test_help_of_a_command_begins_with_its_request() -> None:
-    assert list(parameters("mig set on"))[:4] == ["gpu", "host", "cluster", "dry_run"]
-    assert list(parameters("passthrough off"))[:5] == ["gpu", "host", "cluster", "device", "dry_run"]
+    assert list(parameters("host mig on"))[:4] == ["gpu", "host", "cluster", "dry_run"]
+    assert list(parameters("host passthrough off"))[:5] == ["gpu", "host", "cluster", "device", "dry_run"]

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from gpuops.config.cluster_file import load_cluster, parse_cluster
 from gpuops.errors import PolicyError
+from gpuops.extras.clusters.cluster_file import load_cluster, parse_cluster
 from gpuops.model.workloads.cluster import Arrangement, ClusterMarker, ClusterWish, RdmaKind, parse_cluster_marker
 
 TEMPLATE: Final = Path(__file__).parents[2] / "templates" / "cluster.yaml"

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.cli.failure import run_guarded
-from gpuops.config.jobs_file import load_jobs
 from gpuops.config.policy import load_policy
 from gpuops.config.requests_file import load_requests
 from gpuops.config.role_file import load_roles
@@ -28,6 +26,8 @@ from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.login import read_password_file
 from gpuops.config.vcenter.sources import read_configuration, resolve
 from gpuops.config.vcenter.targets import Configuration
+from gpuops.console.failure import run_guarded
+from gpuops.extras.jobs.jobs_file import load_jobs
 from gpuops.files import file
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.outside_events import fault_file

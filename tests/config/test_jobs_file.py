@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from gpuops.config.jobs_file import load_jobs, mount_path, parse_jobs
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
+from gpuops.extras.jobs.jobs_file import load_jobs, mount_path, parse_jobs
 
 TEMPLATE: Final = Path(__file__).parents[2] / "templates" / "jobs.yaml"
 DIGEST: Final = "sha256:" + "0" * 64

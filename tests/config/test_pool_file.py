@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.pool_file import load_pool
+from gpuops.extras.lending.pool_file import load_pool
 
 POOL = "version: 1\nname: lab\nnetwork: VM Network\nservers: [gpu-01]\n"
 

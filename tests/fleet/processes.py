@@ -25,7 +25,8 @@ from gpuops.clock import machine_time
 from gpuops.sim.wire.ready_file import read
 from tests.fleet.door import Door
 from tests.fleet.world import Size, policy, scenario
-from tests.runner.fleet import READY_S, ROOT, Fleet, Runner, Site, wait_until
+from tests.runner.fleet import READY_S, ROOT, Fleet, Runner, Site
+from tests.waiting import wait_until
 
 CHILD: Final = ROOT / "tests" / "surroundings" / "child"
 CLOSES: Final = clock_time(22, 9)

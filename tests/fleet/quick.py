@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpuops.cli import main
-from gpuops.runner import procrastinate_queue, service
+from gpuops.extras.fleet.runner import procrastinate_queue, service
 
 FACTOR: Final = 6.0
 _QUEUE: Final = ("SIGN_OF_LIFE_S", "TAKEN_FOR_DEAD_S", "ANSWERS_S", "LOOK_S", "ENDS_S")

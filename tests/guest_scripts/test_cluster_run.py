@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
-from gpuops.guest_scripts.cluster_run import step_command
+from gpuops.extras.clusters.cluster_run import Launcher
+from gpuops.extras.clusters.launch import Launch
+from gpuops.extras.clusters.scripts import step_command
 from gpuops.model.workloads.cluster import Member
-from gpuops.model.workloads.cluster_run import Launcher
-from gpuops.plan.cluster_run.launch import Launch
+from tests.waiting import wait_until
 
 MEMBER = Member("vm-1", "train-00", "esx-01", 1, "10.1.2.11", None)
 LAUNCH = Launch("train", "r1", Launcher.MPIRUN, (MEMBER,), 1, (1,), ("true",), {})
@@ -38,9 +38,7 @@ def test_guests_that_share_a_home_directory_keep_the_keys_that_were_there(tmp_pa
         (tools / name).chmod(0o700)
     surroundings = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tools}:{os.environ['PATH']}"}
     first = subprocess.Popen(["sh", "-c", step_command("clean", LAUNCH)], env={**surroundings, "FIRST": "1"})
-    until_s = time.monotonic() + 60
-    while not (tmp_path / "moving").exists() and time.monotonic() < until_s:
-        time.sleep(0.02)
+    wait_until((tmp_path / "moving").exists)
     second = subprocess.run(["sh", "-c", step_command("clean", LAUNCH)], env=surroundings, timeout=30, check=False)
     assert (first.wait(timeout=30), second.returncode, keys.read_text()) == (0, 0, mine)
     assert [each.name for each in keys.parent.iterdir()] == ["authorized_keys"]

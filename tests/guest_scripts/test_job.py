@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.errors import ProtocolError, UsageError
-from gpuops.guest_scripts import job as scripts
+from gpuops.extras.jobs import scripts
+from gpuops.extras.jobs.job import ContainerRuntime
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
-from gpuops.model.workloads.job import ContainerRuntime
+from tests.waiting import wait_until
 
 STAND_IN: Final = """#!/bin/sh
 case "$1" in
@@ -97,10 +98,8 @@ class Home:
         return scripts.state_of(printed)
 
     def ended(self, attempt: str) -> ContainerState:
-        until = time.monotonic() + 60
-        while (state := self.look(attempt)).state is ContainerPhase.RUNNING:
-            assert time.monotonic() < until
-        return state
+        wait_until(lambda: self.look(attempt).state is not ContainerPhase.RUNNING)
+        return self.look(attempt)
 
     def log(self, attempt: str) -> bytes:
         parts = [self.path / scripts.DIRECTORY / attempt / f"log.{number}" for number in range(scripts.HEAD_PARTS + 1)]
@@ -167,8 +166,7 @@ def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: 
     """An image that is still pulled has no container yet; apptainer has no `stop` for what `run` has started."""
     (home.path / "act").write_text("trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done")
     home.start("it", ["a"], runtime)
-    while b"up" not in home.log("it"):
-        time.sleep(0.02)
+    wait_until(lambda: b"up" in home.log("it"))
     code, printed = home.run(scripts.job_command("stop", "it", 20))
     state = scripts.state_of(printed)
     assert (code, state.state, state.exit_code) == (0, ContainerPhase.ENDED, 9)
@@ -182,8 +180,7 @@ def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: 
 def test_what_does_not_heed_its_mark_is_killed_after_the_grace(home: Home) -> None:
     (home.path / "act").write_text("trap '' TERM; echo up; while :; do sleep 0.1; done")
     home.start("it", ["a"], ContainerRuntime.APPTAINER)
-    while b"up" not in home.log("it"):
-        time.sleep(0.02)
+    wait_until(lambda: b"up" in home.log("it"))
     assert home.run(scripts.job_command("clear", "it")) == (scripts.RUNS_STILL, "")
     code, printed = home.run(scripts.job_command("stop", "it", 1))
     assert code == 0 and scripts.state_of(printed).exit_code == 137

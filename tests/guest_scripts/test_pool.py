@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from gpuops.errors import Refused, StepFailed
-from gpuops.guest_scripts import pool as guest_scripts
-from gpuops.model.workloads.lease_book import LentShare
-from gpuops.model.workloads.remote_gpu import ProgramHook, RemoteProgram, ServerPorts
+from gpuops.extras.lending import scripts as guest_scripts
+from gpuops.extras.lending.lease_book import LentShare
+from gpuops.extras.lending.remote_gpu import ProgramHook, RemoteProgram, ServerPorts
 
 SHARE: Final = LentShare("gpu-01", 1, 600)
 SERVER, CLIENT = "192.0.2.7", "192.0.2.9"

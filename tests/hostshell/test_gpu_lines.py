@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused
-from gpuops.hostshell.gpu_details import DETAILS, read_details
-from gpuops.hostshell.gpu_lines import read_notices
-from gpuops.hostshell.gpu_readings import GPUS
-from gpuops.hostshell.nvidia_smi import QUERY, NvidiaSmi
-from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS
+from gpuops.hostshell.gpu_lines import DETAILS, GPUS, read_details, read_notices
+from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
 from gpuops.model.vcenter.host_settings import SmiState

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, catalog_of, observe
+from gpuops.api import Site, catalog_of
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.execute.measurements.case_reading import read_cases
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.diagnosis.case_reading import read_cases
+from gpuops.extras.observe.observing import observe
+from gpuops.extras.observe.store import Measurements
 from gpuops.hostshell import nvidia_smi as asking
-from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
-from gpuops.hostshell.nvidia_smi import NvidiaSmi
-from gpuops.hostshell.vgpu_listing import VGPUS, read_vgpus
+from gpuops.hostshell.gpu_lines import GPUS, GPUS_BEFORE_R535, read_gpus
+from gpuops.hostshell.nvidia_smi import VGPUS, NvidiaSmi, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import (
     CPU_MHZ,
@@ -197,7 +197,7 @@ def test_without_a_shell_nobody_is_asked(lab: Lab) -> None:
 
 
 def test_a_name_that_two_vms_of_a_host_have_tells_of_neither(lab: Lab) -> None:
-    from gpuops.execute.measurements.host_readings import host_readings
+    from gpuops.extras.observe.host_readings import host_readings
 
     inventory = lab.site.vcenter.inventory()
     host = inventory.find_host(NAME)

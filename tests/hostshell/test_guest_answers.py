@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.hostshell import guest_answers
-from gpuops.hostshell.guest_answers import SshAnswers
+from gpuops.hostshell import guest_ssh
+from gpuops.hostshell.guest_ssh import SshAnswers
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.vm import Vm
@@ -78,7 +78,7 @@ def test_a_guest_whose_key_is_not_known_is_not_entered_and_holds_up_no_other(
 def test_one_that_does_not_end_well_says_so(
     enter: Callable[[Answer], ShellHost], monkeypatch: pytest.MonkeyPatch, status: int, says: str
 ) -> None:
-    monkeypatch.setattr(guest_answers, "LIMIT_S", 1.0 if status == STAYS else 60.0)
+    monkeypatch.setattr(guest_ssh, "LIMIT_S", 1.0 if status == STAYS else 60.0)
     reply = asked(enter(lambda command: ("x" * 65_536, status)))["vm-1"]
     assert reply.text is None
     assert says in reply.why_not

@@ -16,7 +16,7 @@ from gpuops.api import Site, configure, doctor, mig_show
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import rolling_change
-from gpuops.hostshell.gpu_details import DETAILS
+from gpuops.hostshell.gpu_lines import DETAILS
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.devices.gpu import PciAddress
@@ -238,7 +238,7 @@ def test_doctor_does_not_take_a_silent_nvidia_smi_for_a_privilege(bench: Bench) 
     bench.host.state.driver_version = ""
     [finding] = [each for each in doctor(bench.site, Scope(host=NAME)).findings if "nvidia-smi: " in each.reason]
     assert finding.reason.startswith("its GPUs are not known by nvidia-smi: esx-01.lab: nvidia-smi ends with 9")
-    assert finding.fix == "make nvidia-smi answer: gpuops mig show --host esx-01.lab --host-shell ssh"
+    assert finding.fix == "make nvidia-smi answer: gpuops host mig show --host esx-01.lab --host-shell ssh"
 
 
 def test_without_a_shell_nothing_is_asked_and_nothing_can_be_switched(bench: Bench) -> None:

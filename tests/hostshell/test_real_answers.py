@@ -15,10 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.catalog import load
-from gpuops.hostshell.gpu_details import DETAILS
-from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535
-from gpuops.hostshell.nvidia_smi import QUERY, NvidiaSmi
-from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, read_instances
+from gpuops.hostshell.gpu_lines import DETAILS, GPUS, GPUS_BEFORE_R535
+from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi, read_instances
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
 from gpuops.model.guests.guest import GuestMode, GuestSystem

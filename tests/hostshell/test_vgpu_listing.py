@@ -15,10 +15,9 @@ from gpuops.api import Site, run
 from gpuops.catalog import load
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused
-from gpuops.hostshell.gpu_details import DETAILS
-from gpuops.hostshell.nvidia_smi import QUERY, NvidiaSmi
+from gpuops.hostshell.gpu_lines import DETAILS
+from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS, NvidiaSmi, read_instances, read_vgpus
 from gpuops.hostshell.ssh import Ssh
-from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, read_instances, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.plan.vm.attach import Attach

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, observe
+from gpuops.api import Site
 from gpuops.api.connection import vgpu_use
 from gpuops.clock import wall_clock
 from gpuops.execute.site.vgpu_use import ASK_AGAIN_S, HostsVgpuUse, most_used
-from gpuops.hostshell.nvidia_smi import NvidiaSmi
-from gpuops.hostshell.vgpu_listing import VGPUS
+from gpuops.extras.observe.observing import observe
+from gpuops.hostshell.nvidia_smi import VGPUS, NvidiaSmi
 from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.measurement import MeasurementSettings
@@ -114,6 +114,7 @@ def test_a_vm_with_a_vgpu_that_is_not_told_of_is_unknown() -> None:
 def test_where_hosts_are_not_entered_the_newest_that_is_stored_counts(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
     stored = vgpu_use(lab.site, None, lab.said.append)
+    assert stored is not None
     assert {use.percent for use in stored.use(desktops, inventory).values()} == {None}, "no store, and none is made"
     lab.site.shell = NvidiaSmi(lab.host.ssh)
     observe(lab.site)
@@ -136,6 +137,7 @@ def test_a_store_that_is_damaged_ends_no_look(lab: Lab, tmp_path: Path) -> None:
     (folder / "measurements.sqlite").chmod(0o600)
     lab.site.measured = MeasurementSettings(store_dir=str(folder))
     source = vgpu_use(lab.site, None, lab.said.append)
+    assert source is not None
     for _ in range(2):
         assert {use.because for use in source.use(desktops, inventory).values()} == {
             "the store of measurements cannot be read"

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from tests.kills.world import FREE, Files, make
 from tests.renamed import running
+from tests.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 READY_S, RUN_S = 90.0, 120.0
@@ -175,11 +176,8 @@ class Loop:
                 stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            until = time.monotonic() + READY_S
-            while not self._ready.exists():
-                assert process.poll() is None, (self.folder / "sim.log").read_text(encoding="utf-8")
-                assert time.monotonic() < until, "the simulated vCenter does not listen"
-                time.sleep(0.05)
+            wait_until(lambda: self._ready.exists() or process.poll() is not None, READY_S)
+            assert process.poll() is None, (self.folder / "sim.log").read_text(encoding="utf-8")
             yield json.loads(self._ready.read_text(encoding="utf-8"))
         finally:
             process.terminate()

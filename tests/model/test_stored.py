@@ -22,7 +22,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import gpuops
-from gpuops.execute.measurements import diagnoses
+from gpuops.extras.diagnosis import diagnoses
 from gpuops.files.yaml_file import parse_yaml
 from gpuops.model.stored import NOT_STORED, from_stored, names_of, stored_as, stored_name, to_stored, with_field_names
 

@@ -11,10 +11,10 @@ from time import monotonic, sleep
 
 import pytest
 
+from gpuops.extras.notify import sending
+from gpuops.extras.notify.view import notice_text
+from gpuops.extras.notify.watch import send_test
 from gpuops.model.notice import Notice, NoticeKind
-from gpuops.notify import sending
-from gpuops.notify.watch import send_test
-from gpuops.report.notice import notice_text
 from tests.notify.conftest import MailServer, Webhook
 from tests.notify.test_watch import HOSTILE, NOW, Told, state
 

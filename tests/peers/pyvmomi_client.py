@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim
 
 from gpuops.sim.server import start
-
-LOOK_S: Final = 0.02
-"""Between two looks at a task; the samples sleep for a second."""
+from tests.waiting import wait_until
 
 
 class Client:
@@ -40,8 +37,7 @@ class Client:
 
     def result(self, task: Any) -> Any:
         """The result of a task that has ended. Raises the fault that it ended in."""
-        while task.info.state not in (vim.TaskInfo.State.success, vim.TaskInfo.State.error):
-            time.sleep(LOOK_S)
+        wait_until(lambda: task.info.state in (vim.TaskInfo.State.success, vim.TaskInfo.State.error))
         if task.info.state == vim.TaskInfo.State.error:
             raise task.info.error
         return task.info.result

@@ -97,7 +97,7 @@ def test_vcsim_as_it_comes_speaks_6_5_and_is_read_but_not_changed(tmp_path: Path
     policy.write_text(POLICY, encoding="utf-8")
     with running_vcsim(tmp_path) as endpoint:
         gpuops = Gpuops(endpoint, tmp_path)
-        for verb in ("inventory", "capacity", "doctor", "mode show", "scheduler show", "mig show"):
+        for verb in ("inventory", "capacity", "doctor", "host mode show", "host scheduler show", "host mig show"):
             gpuops(*verb.split())
         assert gpuops.json("inventory")["api_version"] == "6.5"
         gpuops("rotate", "init", "--policy", str(policy), exit_code=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from .pyvmomi_client import LOOK_S, Client, client
+from tests.waiting import wait_until
+
+from .pyvmomi_client import Client, client
 
 pytestmark = pytest.mark.peer
 
@@ -141,8 +142,7 @@ def test_counters_are_listed_and_queried(lab: Client) -> None:
     assert counters["cpu.usage.average"] in available
     metric = vim.PerformanceManager.MetricId(counterId=counters["cpu.usage.average"], instance="")
     query = vim.PerformanceManager.QuerySpec(entity=vm, metricId=[metric], intervalId=20, maxSample=1)
-    while not (found := manager.QueryPerf(querySpec=[query])):
-        time.sleep(LOOK_S)
+    found = wait_until(lambda: manager.QueryPerf(querySpec=[query]))
     assert found[0].entity == vm
     assert 0 <= found[0].value[0].value[0] <= 10_000
 

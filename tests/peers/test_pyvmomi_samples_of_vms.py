@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyVmomi import vim
 
-from .pyvmomi_client import LOOK_S, Client, client
+from tests.waiting import wait_until
+
+from .pyvmomi_client import Client, client
 
 pytestmark = pytest.mark.peer
 
@@ -58,8 +59,8 @@ def test_a_template_is_cloned_and_the_clone_runs_and_is_destroyed(lab: Client) -
     place = vim.vm.RelocateSpec(pool=cluster.resourcePool, datastore=template.datastore[0])
     task = template.Clone(template.parent, "clone-01", vim.vm.CloneSpec(location=place, powerOn=True))
     clone = lab.result(task)
-    while clone.runtime.powerState != "poweredOn":  # a task of its own, after the one that clones
-        time.sleep(LOOK_S)
+    # a task of its own, after the one that clones
+    wait_until(lambda: clone.runtime.powerState == "poweredOn")
     assert (clone.name, clone.config.template) == ("clone-01", False)
     assert clone.config.uuid != template.config.uuid
     lab.result(clone.PowerOffVM_Task())
@@ -180,8 +181,7 @@ def test_the_question_of_a_vm_is_answered(lab: Client) -> None:
 
 def test_the_guest_of_a_vm_is_read_once_its_tools_run(lab: Client) -> None:
     vm = lab.vm("vdi-01")
-    while vm.guest.toolsRunningStatus != "guestToolsRunning":
-        time.sleep(LOOK_S)
+    wait_until(lambda: vm.guest.toolsRunningStatus == "guestToolsRunning")
     guest = vm.guest
     assert (guest.guestState, guest.guestFamily) == ("running", "windowsGuest")
     assert [nic.macAddress for nic in guest.net] == [card.macAddress for card in of(vm, D.VirtualEthernetCard)]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import ProfileUnknown, UsageError
+from gpuops.extras.sizing.size_request import SizeRequest, SizingPool, known_profile, sizing_pool
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.sizing import SizeRequest, SizingPool, known_profile, sizing_pool
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
 
 ON = PowerState.ON

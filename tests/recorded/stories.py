@@ -26,7 +26,7 @@ CHANGE_RESUME: Final = ("change", "resume", "--yes")
 CHANGE_ABORT: Final = ("change", "abort", "--yes")
 CHANGE_LOOKS: Final = (CHANGE_STATUS, HISTORY, AUDIT)
 ROLLING: Final = ("--host", "esx-01", "--reboot", "rolling", "--vms", "shut-down", "--yes")
-SCHEDULER: Final = ("scheduler", "set", "--scheduler", "equal-share", *ROLLING)
+SCHEDULER: Final = ("host", "scheduler", "set", "--scheduler", "equal-share", *ROLLING)
 
 Words = Sequence[str]
 
@@ -288,11 +288,11 @@ CHANGES: Final = (
     change("lost-change", "after:settled:EnterMaintenance:1", "the journal is lost; no marker names the VM that is off",
            journal="lost", end=SCHEDULER, vms_off=["vdi-02"]),
     change("change-graphics", "before:settled:ConfigureGraphics:1", "a graphics type is set unnoticed",
-           ("mode", "set", "--default-type", "shared", *EMPTY_HOST)),
+           ("host", "mode", "set", "--default-type", "shared", *EMPTY_HOST)),
     change("change-passthrough", "before:settled:ConfigurePassthrough:1", "a GPU is for VMs whole unnoticed",
-           ("passthrough", "on", "--gpu", "0000:3b:00.0", *EMPTY_HOST)),
+           ("host", "passthrough", "on", "--gpu", "0000:3b:00.0", *EMPTY_HOST)),
     change("change-modes", "before:settled:ConfigureModes:1", "the same by the call of vSphere 9.1",
-           ("passthrough", "on", "--gpu", "0000:3b:00.0", *EMPTY_HOST), scenario=fleet(api_version="9.1.0.0")),
+           ("host", "passthrough", "on", "--gpu", "0000:3b:00.0", *EMPTY_HOST), scenario=fleet(api_version="9.1.0.0")),
     change("defrag", "after:submitted:RelocateVm:1", "a desktop is on its way to make room", DEFRAG,
            scenario=_two_desktops()),
     change("attach", "before:settled:ReconfigureVm:1", "a VM has its vGPU unnoticed", ATTACH, end=ATTACH,

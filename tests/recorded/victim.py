@@ -21,12 +21,12 @@ import pyVmomi  # noqa: F401
 import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite  # noqa: F401
 
-from gpuops.api import job_queue
 from gpuops.cli.app import main
 from gpuops.clock import set_ahead
 from gpuops.execute.journal import journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
+from gpuops.extras.jobs import job_queue
 
 FORKED: Final = get_context("forkserver")
 FORKED.set_forkserver_preload([__name__])

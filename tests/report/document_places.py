@@ -1,4 +1,4 @@
-"""Finds the kinds of documents in the sources of `report` and `cli`, which the decorator `printed` registers."""
+"""Finds the kinds of documents in `report`, `cli` and `extras`, which the decorator `printed` registers."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def built_as_dicts() -> Iterator[str]:
 
 @cache
 def _trees() -> dict[Path, ast.Module]:
-    paths = [path for folder in ("report", "cli") for path in sorted((SOURCES / folder).rglob("*.py"))]
+    paths = [path for folder in ("report", "cli", "extras") for path in sorted((SOURCES / folder).rglob("*.py"))]
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuops.extras.clusters.program_lines import LONGEST_LINE, ProgramLines
 from gpuops.model.vcenter.target import WITHHELD, Secret
-from gpuops.report.workloads.program_lines import LONGEST_LINE, ProgramLines
 
 PASSWORD = "Kept4now"
 HOSTILE = st.one_of(

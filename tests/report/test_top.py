@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.api import catalog_of
-from gpuops.execute.measurements.current_use import gpus_of_samples
+from gpuops.extras.observe.current_use import gpus_of_samples
+from gpuops.extras.web.top import Top, filter_and_sort, heading_lines
+from gpuops.extras.web.top_table import bar, picture, top_document, top_text
+from gpuops.extras.web.top_view import TopView, view_after_key, visible_rows
+from gpuops.extras.web.top_words import SortKey, TopLevel
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
@@ -24,10 +28,6 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.layout import cells, plain
 from gpuops.report.monitoring.fleet import fleet
-from gpuops.report.monitoring.top import Top, filter_and_sort, heading_lines
-from gpuops.report.monitoring.top_table import bar, picture, top_document, top_text
-from gpuops.report.monitoring.top_view import TopView, view_after_key, visible_rows
-from gpuops.report.monitoring.top_words import SortKey, TopLevel
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 HOSTILE = '"><img src=x onerror=alert(1)>\x1b[2J\u202eevil 🎮'

@@ -186,7 +186,7 @@ def _number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
 
 
-def _loop_that_rests(node: ast.AST) -> bool:
+def is_resting_loop(node: ast.AST) -> bool:
     rests = ("sleep", "pause", "_pause")
     return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
 
@@ -211,7 +211,7 @@ RULES: Final = (
         "trust-by-argument",
         "pyVmomi's thumbprint= and its like switch verification off",
         _trust_by_argument,
-        ("gpuops/config/", "gpuops/cli/opening.py"),
+        ("gpuops/config/", "gpuops/console/opening.py"),
     ),
     Rule(
         "adapters",
@@ -224,7 +224,7 @@ RULES: Final = (
         "redirects, the environment's proxies and packed replies come with them",
         _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
         # httpx is told to do none of it, and tests/broker/test_hostile.py holds it to that
-        (TRANSPORT, "gpuops/broker/horizon_wire.py"),
+        (TRANSPORT, "gpuops/broker/horizon.py"),
     ),
     Rule(
         "another-parser",
@@ -248,14 +248,13 @@ RULES: Final = (
     Rule(
         "loop-that-rests",
         "clock.rounds looks again until the time is up, and once more then",
-        _loop_that_rests,
+        is_resting_loop,
         (
             "gpuops/clock.py",
             "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
-            "gpuops/execute/cluster_run/running.py",  # its limit changes while it waits
-            "gpuops/execute/measurements/observing.py",  # from here on services: they go on for ever
+            "gpuops/extras/observe/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
-            "gpuops/web/following.py",
+            "gpuops/extras/web/http/following.py",
             "gpuops/sim/",  # a vCenter of its own
         ),
     ),
@@ -281,25 +280,27 @@ RULES: Final = (
         (
             "gpuops/files/file.py",
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
-            "gpuops/notify/outbox.py",
+            "gpuops/extras/bundle/bundle_names.py",
+            "gpuops/extras/diagnosis/diagnoses.py",
+            "gpuops/extras/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
             "gpuops/guest_scripts/commands.py",
             "gpuops/sim/scenario/deviations.py",
             "gpuops/cli/app.py",
-            "gpuops/cli/failure.py",
+            "gpuops/console/failure.py",
             "gpuops/cli/first_steps/help.py",
-            "gpuops/cli/output.py",
-            "gpuops/cli/sites/processes.py",  # the null device
-            "gpuops/report/bundle/harmless.py",
-            "gpuops/report/page/html.py",
-            "gpuops/web/application.py",
+            "gpuops/console/output.py",
+            "gpuops/extras/fleet/sites/processes.py",  # the null device
+            "gpuops/extras/bundle/harmless.py",
+            "gpuops/extras/web/page/html.py",
+            "gpuops/extras/web/http/application.py",
             "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
-            "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/fault_injection/rule.py",
             "gpuops/sim/vcenter/counters.py",
-            "gpuops/sim/render/config_option.py",
-            "gpuops/sim/wire/server_process.py",
+            "gpuops/sim/render/config_target.py",
+            "gpuops/sim/wire/sim_client.py",
         ),
     ),
     Rule(
@@ -310,20 +311,24 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
+            "gpuops/extras/clusters/overrides.py",
+            "gpuops/extras/clusters/run.py",
+            "gpuops/extras/diagnosis/diagnoses.py",
+            "gpuops/extras/jobs/store.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
-            "gpuops/report/bundle/harmless.py",
-            "gpuops/report/bundle/world.py",  # and what it wrote itself
+            "gpuops/extras/bundle/harmless.py",
+            "gpuops/extras/bundle/world.py",  # and what it wrote itself
             "gpuops/sim/scenario/deviations.py",
             "gpuops/sim/scenario/scenario_file.py",
-            "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/fault_injection/rule.py",
             "gpuops/sim/vcenter/counters.py",
             "gpuops/sim/wire/automation/services.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",
-            "gpuops/cli/output.py",  # what it wrote itself
+            "gpuops/console/output.py",  # what it wrote itself
             "gpuops/ansible_collections/",
         ),
     ),
@@ -335,22 +340,26 @@ RULES: Final = (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
             "gpuops/execute/journal/step_json.py",  # from here on classes with stored names
-            "gpuops/execute/measurements/diagnoses.py",
-            "gpuops/execute/pool/book.py",
+            "gpuops/extras/diagnosis/diagnoses.py",
+            "gpuops/extras/lending/book.py",
             "gpuops/execute/site/kept_measurement.py",
-            "gpuops/execute/change/change_order.py",  # from here on nothing that is stored
+            "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",
-            "gpuops/runner/taking_up.py",
+            "gpuops/extras/fleet/runner/taking_up.py",
             "gpuops/broker/",
             "gpuops/cli/",
             "gpuops/report/",
+            "gpuops/extras/bundle/contact.py",
+            "gpuops/extras/web/page/html.py",
             "gpuops/sim/",
             "gpuops/vsphere/",
         ),
     ),
     Rule("unboxed-template", "a template that people edit must not reach Python", _unboxed_templates),
     Rule("formatted-log", "what is formatted early cannot be told from what we say", _formatted_log),
-    Rule("printed", "cli/output.py makes text harmless and knows where it goes", _printed, ("gpuops/cli/output.py",)),
+    Rule(
+        "printed", "cli/output.py makes text harmless and knows where it goes", _printed, ("gpuops/console/output.py",)
+    ),
     Rule(
         "escaped-elsewhere",
         "report/layout.py escapes every line, cell and label: a view gives it names as they are",
@@ -358,8 +367,8 @@ RULES: Final = (
         (
             "gpuops/report/layout.py",
             "gpuops/report/csv_text.py",  # from here on what layout does not print: cells of CSV
-            "gpuops/report/page/html.py",
-            "gpuops/report/workloads/program_lines.py",  # lines of a guest's program, which are stored too
+            "gpuops/extras/web/page/html.py",
+            "gpuops/extras/clusters/program_lines.py",  # lines of a guest's program, which are stored too
         ),
     ),
     Rule(
@@ -368,15 +377,15 @@ RULES: Final = (
         _call_of("reveal"),
         (
             "gpuops/config/vcenter/notices.py",  # its scheme and host alone are shown
-            "gpuops/notify/sending.py",
+            "gpuops/extras/notify/sending.py",
             "gpuops/broker/horizon.py",
-            "gpuops/web/access.py",  # it becomes a digest, to compare with
+            "gpuops/extras/web/http/access.py",  # it becomes a digest, to compare with
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there
-            "gpuops/report/workloads/program_lines.py",  # for its length
+            "gpuops/extras/clusters/program_lines.py",  # for its length
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/transport/automation_login.py",
-            "gpuops/vsphere/guest_login.py",
+            "gpuops/vsphere/guests/guest_login.py",
         ),
     ),
 )

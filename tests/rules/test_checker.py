@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.rules.checker import RULES, Rule, broken, broken_in
+from tests.rules.checker import RULES, Rule, broken, broken_in, is_resting_loop
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOMEWHERE: Final = "gpuops/plan/somewhere.py"
@@ -64,7 +65,7 @@ GOOD: Final[dict[str, tuple[str, ...]]] = {
     "trust-by-argument": ("network.tls_context(target)", "target.thumbprint"),
     "adapters": ("from pyVmomi import vim", "from gpuops.vsphere.transport.stub import Stub"),
     "another-client": ("import http", "from urllib.parse import quote"),
-    "another-parser": ("from gpuops.vsphere.transport.reply import elements\nelements(reply)",),
+    "another-parser": ("from gpuops.vsphere.transport.messages import elements\nelements(reply)",),
     "another-clock": (
         "from gpuops.clock import wall_clock",
         "datetime.fromtimestamp(moment_s, UTC)",
@@ -111,6 +112,26 @@ def test_a_rule_is_silent_in_its_places(rule: Rule) -> None:
 
 def test_every_rule_has_bad_and_good_examples() -> None:
     assert set(BAD) == set(GOOD) == {rule.name for rule in RULES}
+
+
+def test_tests_wait_by_wait_until() -> None:
+    """The loops of these files do something between two looks, never end, or are coroutines."""
+    files = [file for file in sorted((ROOT / "tests").rglob("*.py")) if "sleep(" in file.read_text(encoding="utf-8")]
+    resting = {file for file in files for node in ast.walk(ast.parse(file.read_bytes())) if is_resting_loop(node)}
+    assert {file.relative_to(ROOT / "tests").as_posix() for file in resting} == {
+        "bench/services/load.py",
+        "bench/services/runners.py",
+        "fleet/play.py",
+        "kills/loop.py",
+        "kills/test_renamed.py",
+        "notify/test_hostile_receivers.py",
+        "runner/memory_queue.py",
+        "runner/test_queue.py",
+        "runner/test_service.py",
+        "soak_services.py",
+        "threats/remove.py",
+        "wire/guests/measuring/gpu_time.py",
+    }
 
 
 @pytest.mark.timeout(600)  # many seconds of CPU, on a machine that others use too

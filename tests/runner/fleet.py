@@ -11,14 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -27,6 +26,7 @@ from gpuops.clock import machine_time
 from gpuops.sim.wire.ready_file import ReadyFile, read
 from gpuops.sim.wire.sim_client import SimClient
 from tests.kills.world import Files, make
+from tests.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 READY_S: Final = 90.0
@@ -211,11 +211,3 @@ def fleet(folder: Path, url: str, count: int, seed: int = 0) -> Iterator[Fleet]:
         for process in processes:
             process.terminate()
             process.wait(timeout=READY_S)
-
-
-def wait_until(true: Any, seconds: float) -> None:
-    """Returns when it is true; fails after so long."""
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"not within {seconds:.0f} s"
-        time.sleep(0.05)

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from gpuops import clock
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.services.runner import ask_fleet
 from gpuops.clock import set_ahead
 from gpuops.config.vcenter.sites import refuse_one_login
+from gpuops.console.options import CommonOptions
 from gpuops.errors import Refused, UsageError
+from gpuops.extras.fleet.cli import ask_fleet
 from tests.runner.test_due import PARIS, policy_of
 
 
@@ -66,7 +66,7 @@ def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.Monke
         reached.append(f"{site} {name}")
         return True
 
-    monkeypatch.setattr("gpuops.cli.services.runner._ask_for_night", asked)
+    monkeypatch.setattr("gpuops.extras.fleet.cli._ask_for_night", asked)
     ask_fleet(CommonOptions(), policy, yes=True)
     assert reached == ["prod nights"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpuops.cli.services.runner import _say
+from gpuops.extras.fleet.cli import _say
+from gpuops.extras.fleet.runner.procrastinate_queue import LAST_RANK, ProcrastinateQueue, _digest
 from gpuops.model.nights.runners import PolicyTurn
-from gpuops.runner.procrastinate_queue import LAST_RANK, ProcrastinateQueue, _digest
 from tests.execute.journal.postgres import Server
 from tests.runner.test_queue import SINCE, TURN, queues, taken, until
 

@@ -14,10 +14,10 @@ from gpuops.clock import set_ahead
 from gpuops.config.policy import load_policy
 from gpuops.config.vcenter.targets import parsed_configuration
 from gpuops.errors import TargetError, UsageError
+from gpuops.extras.fleet.runner.leaving import LeavingTargets, leaving
+from gpuops.extras.fleet.runner.service import Service
+from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.model.nights.runners import Half, PolicyTurn
-from gpuops.runner.leaving import LeavingTargets, leaving
-from gpuops.runner.service import Service
-from gpuops.runner.site_policy import Rotations
 from tests.runner.memory_queue import CalledChildren, MemoryQueue, looks, service_of
 from tests.runner.test_configuration import NOW, Edited, edited
 
@@ -89,7 +89,7 @@ def test_its_return_is_given_the_file_that_had_it(at: object, edited: Edited) ->
 
 
 def test_the_process_of_its_return_has_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuops.runner.children import Children
+    from gpuops.extras.fleet.runner.children import Children
 
     given: list[dict[str, str]] = []
 

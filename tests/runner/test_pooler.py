@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+from gpuops.extras.fleet.runner.procrastinate_queue import ProcrastinateQueue
 from tests.execute.journal.pooler import pgbouncer, pooler
 from tests.execute.journal.postgres import Server
 from tests.runner.test_hostile_rows import played_of

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from procrastinate.jobs import Job, Status
 
+from gpuops.extras.fleet.runner.job_queue import HandedOver
+from gpuops.extras.fleet.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from gpuops.model.nights.runners import PolicyTurn, TurnState
-from gpuops.runner.job_queue import HandedOver
-from gpuops.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from tests.execute.journal.postgres import Server
 
 TURN = PolicyTurn("prod", "nights")

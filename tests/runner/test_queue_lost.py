@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 from procrastinate.jobs import Status
 
+from gpuops.extras.fleet.runner import procrastinate_queue as module
+from gpuops.extras.fleet.runner import service as service_module
+from gpuops.extras.fleet.runner.job_queue import HandedOver, QueueAway
+from gpuops.extras.fleet.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from gpuops.model.nights.runners import Half, PolicyTurn, TurnState
-from gpuops.runner import procrastinate_queue as module
-from gpuops.runner import service as service_module
-from gpuops.runner.job_queue import HandedOver, QueueAway
-from gpuops.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.memory_queue import service_of
 from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, taken, until

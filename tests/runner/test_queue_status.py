@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from gpuops.extras.fleet.runner_view import RunnerStatusDocument, runner_text
 from gpuops.model.nights.runners import QueueStatus, RunnerSeen
 from gpuops.report.document import as_values
 from gpuops.report.layout import plain
-from gpuops.report.services.runner import RunnerStatusDocument, runner_text
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 LIVING = RunnerSeen(3, NOW - timedelta(seconds=2))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.execute.journal.postgres import Server
-from tests.runner.fleet import EVENING, MORNING, Fleet, Site, fleet, wait_until
+from tests.runner.fleet import EVENING, MORNING, Fleet, Site, fleet
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # real heartbeats
 TAKEN_OVER_S = 90.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.extras.fleet.runner import service as module
+from gpuops.extras.fleet.runner.site_policy import SitePolicy, load_policy_file, read_anew
 from gpuops.model.nights.runners import Half
-from gpuops.runner import service as module
-from gpuops.runner.site_policy import SitePolicy, load_policy_file, read_anew
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from gpuops.extras.fleet.runner.leaving import leaving
+from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.files.file import parse_json, parse_toml
-from gpuops.runner.leaving import leaving
-from gpuops.runner.site_policy import Rotations
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_configuration import NOW, URL, Edited
 

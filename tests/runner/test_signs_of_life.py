@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 
+from gpuops.extras.fleet.runner import procrastinate_queue
 from gpuops.model.nights.runners import PolicyTurn, TurnState
-from gpuops.runner import procrastinate_queue
 from tests.execute.journal.postgres import Server
 from tests.runner.test_queue import SINCE, queues, states, until
 

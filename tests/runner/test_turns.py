@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from gpuops.extras.fleet.runner import children as children_module
+from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.job_queue import HandedOver
+from gpuops.extras.fleet.runner.site_policy import SitePolicy
 from gpuops.model.nights.runners import Half, PolicyTurn
-from gpuops.runner import children as children_module
-from gpuops.runner.children import Children
-from gpuops.runner.job_queue import HandedOver
-from gpuops.runner.site_policy import SitePolicy
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import policy_of
 

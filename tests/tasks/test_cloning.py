@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, UsageError
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.tasks.connection import open_site
 from gpuops.tasks.reads import vm_gpu_info
 from gpuops.tasks.result import TaskResult

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.extras.clusters.tasks import gpu_cluster
 from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
-from gpuops.tasks.clusters import gpu_cluster
 from gpuops.tasks.connection import ConnectionArguments
 
 pytestmark = pytest.mark.long

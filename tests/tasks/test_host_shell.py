@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from gpuops.cli.options import HostShellOptions, Shell
+from gpuops.console.options import HostShellOptions, Shell
 from gpuops.errors import UsageError
-from gpuops.hostshell.gpu_details import DETAILS
-from gpuops.hostshell.nvidia_smi import QUERY
-from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS
+from gpuops.hostshell.gpu_lines import DETAILS
+from gpuops.hostshell.nvidia_smi import INDEX, INSTANCES, QUERY, VGPUS
 from gpuops.sim.state.host_state import GpuFault
 from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
 from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info

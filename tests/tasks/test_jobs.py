@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.tasks.jobs import gpu_job, gpu_job_info
+from gpuops.extras.jobs.tasks import gpu_job, gpu_job_info
 from gpuops.tasks.result import TaskResult
 from tests.tasks.conftest import Lab
 

@@ -10,13 +10,13 @@ import pytest
 
 from gpuops.errors import HostNotFound, PolicyError, UsageError
 from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.extras.diagnosis.tasks import gpu_diagnosis_info
+from gpuops.extras.sizing.tasks import gpu_sizing_info
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.reads import (
     gpu_capacity_info,
-    gpu_diagnosis_info,
     gpu_placement,
     gpu_readiness_info,
-    gpu_sizing_info,
     guest_gpu_info,
     host_gpu_info,
     vm_gpu_info,

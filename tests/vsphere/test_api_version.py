@@ -10,9 +10,9 @@ import pytest
 from pyVmomi import VmomiSupport
 
 from gpuops.plan.core.versions import version_numbers
-from gpuops.sim.core.paths import resolve
+from gpuops.sim.core.fragments import resolve
 from gpuops.vsphere.reading.bulk import property_paths
-from gpuops.vsphere.transport.api_version import KNOWN
+from gpuops.vsphere.transport.wire import KNOWN
 
 
 def test_the_known_versions_are_pyvmomis_newest_first() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from gpuops.errors import OutcomeUnknown, StepFailed
 from gpuops.model.vcenter.task import LEASE_OPERATION
-from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
+from gpuops.vsphere.session import CANCEL_OPERATION, ChangeRecord
 
 TASK = SimpleNamespace(_moId="task-1")
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.desktops.evidence import SessionCount
-from gpuops.vsphere.reading.guests.guest_sessions import GuestProcess, count_sessions
+from gpuops.vsphere.guests.guest_sessions import GuestProcess, count_sessions
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
 LOGIN = "gpuops"
-ALONE = "its login is shown its own processes alone"
+ALONE = "its login sees only its own processes"
 
 
 def windows(owner: str, name: str = "explorer.exe", minutes: int | None = 90) -> GuestProcess:

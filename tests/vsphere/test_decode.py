@@ -11,6 +11,7 @@ import pytest
 from lxml import etree
 
 from gpuops.errors import ProtocolError
+from gpuops.extras.clusters.edited import HUGE_PAGES
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.vm import (
     DirectPathDevice,
@@ -23,7 +24,6 @@ from gpuops.model.vcenter.vm import (
     VmNic,
     pin_key,
 )
-from gpuops.plan.cluster.edited import HUGE_PAGES
 from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.vsphere.reading.bulk.pages import ReadObject

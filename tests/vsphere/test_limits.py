@@ -18,7 +18,7 @@ import pytest
 
 from gpuops.errors import VcenterUnreachable
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.vsphere.transport import exchange, network, reply, stub
+from gpuops.vsphere.transport import exchange, messages, network, stub
 
 TARGET = Target("vc", "me", Secret("pw"))
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -208,12 +208,12 @@ def test_what_is_packed_wrongly(pack: Callable[[bytes], bytes], encoding: str, s
     assert said_of_it in str(refused.value)
 
 
-@pytest.mark.parametrize("read", [reply.elements, lambda received: stub.deserialize_reply(received, datetime, None)])
+@pytest.mark.parametrize("read", [messages.elements, lambda received: stub.deserialize_reply(received, datetime, None)])
 @pytest.mark.parametrize(
     ("received", "said_of_it"),
     [
         (b"<!DOCTYPE a><a/>", "a document type, which SOAP forbids"),
-        (said("<a/>" * (reply.MOST_MARKS + 1)), ",000 elements and attributes in one reply"),
+        (said("<a/>" * (messages.MOST_MARKS + 1)), ",000 elements and attributes in one reply"),
     ],
     ids=["document type", "elements"],
 )
@@ -223,11 +223,11 @@ def test_what_no_parser_gets(read: Callable[[bytes], Any], received: bytes, said
 
 
 def test_what_lxml_never_has() -> None:
-    assert reply.elements(b"<a>" * 256 + b"</a>" * 256) is not None
+    assert messages.elements(b"<a>" * 256 + b"</a>" * 256) is not None
     with pytest.raises(network.UnreadableReply, match="depth"):
-        reply.elements(b"<a>" * 257 + b"</a>" * 257)
+        messages.elements(b"<a>" * 257 + b"</a>" * 257)
     with pytest.raises(network.UnreadableReply, match="not XML"):
-        reply.elements(said(f"<returnval>{'x' * 10_000_001}</returnval>"))
+        messages.elements(said(f"<returnval>{'x' * 10_000_001}</returnval>"))
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,6 @@ def test_attributes_and_namespaces_count_for_the_typed_parser(inside: str, said_
 
 def test_an_answer_about_thousands_of_objects_may_be_longer_than_one_about_none() -> None:
     small, large = b"<a/>", b"<entity/>" * 3000
-    assert reply.typed_limit(small) == reply.MOST_TYPED + reply.TYPED_PER_MARK
-    assert reply.typed_limit(large) > 3000 * 15 * 8, "15 privileges of each, of eight marks"
-    assert reply.typed_limit(large * 1000) == reply.MOST_MARKS
+    assert messages.typed_limit(small) == messages.MOST_TYPED + messages.TYPED_PER_MARK
+    assert messages.typed_limit(large) > 3000 * 15 * 8, "15 privileges of each, of eight marks"
+    assert messages.typed_limit(large * 1000) == messages.MOST_MARKS

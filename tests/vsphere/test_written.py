@@ -12,7 +12,7 @@ from pyVmomi import vim
 
 from gpuops.errors import ProtocolError, UsageError
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.vsphere.transport.request_text import escape_text
+from gpuops.vsphere.transport.messages import escape_text
 from gpuops.vsphere.transport.stub import Stub
 from gpuops.vsphere.transport.wire import envelope
 

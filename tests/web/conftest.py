@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,27 +17,20 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from gpuops.clock import passed_s
 from gpuops.errors import NotConnected
+from gpuops.extras.web.http.access import Access
+from gpuops.extras.web.http.current import Current
+from gpuops.extras.web.http.following import FleetRead, Following
+from gpuops.extras.web.http.server import WebServer, serving
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
-from gpuops.web.access import Access
-from gpuops.web.current import Current
-from gpuops.web.following import FleetRead, Following
-from gpuops.web.server import WebServer, serving
 from tests.cli.conftest import clean
 from tests.report.page.conftest import Reported, reported
+from tests.waiting import wait_until
 
 __all__ = ["clean", "reported"]
 
 LONGEST_S: Final = 60.0
-
-
-def until(holds: Callable[[], bool], within_s: float = LONGEST_S) -> None:
-    ends = passed_s() + within_s
-    while not holds():
-        assert passed_s() < ends
-        time.sleep(0.02)
 
 
 @dataclass
@@ -161,7 +153,7 @@ def service(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env={**os.environ, **(environ or {})}
     ) as run:
         try:
-            until(lambda: run.poll() is not None or listens(port))
+            wait_until(lambda: run.poll() is not None or listens(port))
             yield f"http://127.0.0.1:{port}", run
         finally:
             run.kill()

@@ -10,9 +10,9 @@ from hmac import compare_digest
 import pytest
 
 from gpuops.errors import UsageError
+from gpuops.extras.web.http import access
+from gpuops.extras.web.http.access import SECRET_HEADER, Access, PasswordLogin, ProxyLogin
 from gpuops.model.vcenter.target import Secret
-from gpuops.web import access
-from gpuops.web.access import SECRET_HEADER, Access, PasswordLogin, ProxyLogin
 
 PASSWORD, SECRET = "correct horse battery", "a secret of the proxy"
 PASSWORDS = PasswordLogin.parse(Secret(f"ann:{PASSWORD}\n\nbén:häßlich: with colons\n"), "logins")

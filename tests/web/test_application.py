@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from gpuops.extras.web.http import application
+from gpuops.extras.web.http.access import Access, PasswordLogin, ProxyLogin
 from gpuops.model.vcenter.target import Secret
-from gpuops.web import application
-from gpuops.web.access import Access, PasswordLogin, ProxyLogin
-from tests.web.conftest import Serve, Served, events, until
+from tests.waiting import wait_until
+from tests.web.conftest import Serve, Served, events
 
 pytestmark = pytest.mark.long
 
@@ -130,7 +131,7 @@ def test_before_the_first_read_it_says_so(serve: Serve) -> None:
     assert served.said == ["vc.example.com:443 does not answer"]
     served.fleet.away = ""
     assert served.look()
-    until(lambda: served.get("/healthz").status_code == 200)
+    wait_until(lambda: served.get("/healthz").status_code == 200)
 
 
 def test_a_vcenter_that_is_away_leaves_the_last_page_and_its_age(served: Served) -> None:
@@ -185,7 +186,7 @@ def test_a_document_that_cannot_be_made_is_said_and_ends_nothing(
     def broken(*told: Any) -> str:
         raise RuntimeError("no such template")
 
-    monkeypatch.setattr("gpuops.web.following.served_page", broken)
+    monkeypatch.setattr("gpuops.extras.web.http.following.served_page", broken)
     assert served.get("/").status_code == 500
     assert served.said == ["'/' was not answered: RuntimeError: no such template"]
     assert served.get("/healthz").status_code == 200
@@ -216,7 +217,7 @@ def test_so_many_watch_and_no_more(served: Served, monkeypatch: pytest.MonkeyPat
         assert [next(each)["edition"] for each in told] == ["1", "1"]
         refused = served.get("/events")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
-    until(lambda: watches(served))
+    wait_until(lambda: watches(served))
 
 
 def watches(served: Served) -> bool:

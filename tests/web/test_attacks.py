@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 import pytest
 
 from gpuops.clock import passed_s
+from gpuops.extras.web.http import connection
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.web import connection
-from tests.web.conftest import Serve, Served, received, service, until
+from tests.waiting import wait_until
+from tests.web.conftest import Serve, Served, received, service
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 LAST = REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -105,9 +105,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(
     began_s = passed_s()
     with served.connected() as client:
         client.sendall(sent)
-        while not gone(client):
-            assert passed_s() - began_s < 20
-            time.sleep(0.1)
+        wait_until(lambda: gone(client), 20, every_s=0.1)
     assert passed_s() - began_s > 0.5
 
 
@@ -127,13 +125,10 @@ def gone(client: socket.socket) -> bool:
 def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "REQUEST_S", 1.0)
     served = serve()
-    began_s = passed_s()
     with served.connected() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 503 "), "it is answered without it"
-        while not gone(client):
-            assert passed_s() - began_s < 20
-            time.sleep(0.1)
+        wait_until(lambda: gone(client), 20, every_s=0.1)
 
 
 @pytest.mark.long
@@ -155,7 +150,7 @@ def test_who_does_not_take_an_answer_is_left(serve: Serve, monkeypatch: pytest.M
             most_kib = max(most_kib, resident_kib())
             return not served.server._server.server_state.connections
 
-        until(all_cut_off)
+        wait_until(all_cut_off)
         assert most_kib - before_kib < 60 * 1024, "not a copy for each"
         assert answers_at_once(served)
         assert all(len(received(client)) < 29_000_000 for client in clients), "they were cut off"
@@ -208,7 +203,7 @@ def test_where_all_connections_are_watched_the_next_is_refused_at_once(
         began_s = passed_s()
         refused = served.raw(b"")
         assert refused.startswith(b"HTTP/1.1 503 ") and passed_s() - began_s < AT_ONCE_S
-    until(lambda: served.raw(REQUEST).startswith(b"HTTP/1.1 200 "))
+    wait_until(lambda: served.raw(REQUEST).startswith(b"HTTP/1.1 200 "))
 
 
 BODIES = (
@@ -231,7 +226,7 @@ def test_a_session_of_attacks_and_looks_changes_nothing_in_vcenter(clean: Any, t
     with SimServer(build("lab", clock=ClockMode.REAL)) as server:
         with service(server, tmp_path) as (url, run):
             port = int(url.rpartition(":")[2])
-            until(lambda: b"200 OK" in said(port, LAST))
+            wait_until(lambda: b"200 OK" in said(port, LAST))
             statuses = {said(port, attack)[:13] for attack in ATTACKS}
             assert statuses == {b"HTTP/1.1 200 ", b"HTTP/1.1 404 ", b"HTTP/1.1 405 "}
             for name in ("report", "inventory", "capacity", "doctor", "history"):

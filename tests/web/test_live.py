@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from gpuops.extras.web.http import application
+from gpuops.extras.web.http.access import Access, PasswordLogin
 from gpuops.model.vcenter.target import Secret
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.web import application
-from gpuops.web.access import Access, PasswordLogin
 from tests.report.page.conftest import Opened
 from tests.report.page.test_page import hostile
-from tests.web.conftest import Serve, Served, service, until
+from tests.waiting import wait_until
+from tests.web.conftest import Serve, Served, service
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_what_the_policy_forbids_is_refused_by_the_browser(opened: Opened) -> No
         "fetch('http://127.0.0.1:1/').catch(() => {})",
     ):
         page.evaluate(made)
-        until(lambda: any("Content Security Policy" in each for each in opened.complaints))
+        wait_until(lambda: any("Content Security Policy" in each for each in opened.complaints))
         opened.complaints.clear()
     assert page.evaluate("window.ran") is None
 

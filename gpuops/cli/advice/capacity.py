@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, HostShellOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, HostShellOptions
+from gpuops.console.spread import reads_sites, spread
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 
 
@@ -43,8 +43,8 @@ def capacity(
       gpuops capacity --forecast --vcenter sim:lab
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.advice.capacity import capacity_document, capacity_text
 
     if forecast:
@@ -67,10 +67,9 @@ def _forecast(
     saved: Path | None,
 ) -> None:
     """Print when profiles run out. Raises UsageError for options that exclude each other, before vCenter is read."""
-    from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.errors import UsageError
-    from gpuops.report.advice.run_out import run_out_document, run_out_text
+    from gpuops.extensions import load
 
     excluded = {
         "--policy": policy,
@@ -86,5 +85,5 @@ def _forecast(
     with open_site(common) as site:
         host_shell.give_to(site)
         inventory = site.with_vgpus(read_inventory(site, common))
-        forecasts = api.capacity_forecast(request, inventory, site)
-    output.show(run_out_text(forecasts, inventory), run_out_document(forecasts, inventory))
+        forecasts = load("observe.running_out.capacity_forecast")(request, inventory, site)
+    output.show(*load("observe.run_out_view.run_out_views")(forecasts, inventory))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, HostShellOptions
-from gpuops.cli.spread import Fixed, reads_sites, spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, HostShellOptions
+from gpuops.console.spread import Fixed, reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.core.command_line import Names, Option
@@ -99,7 +99,7 @@ def place(
     workloads = _of_file(file, options) if file is not None else (_single(options),)
 
     from gpuops import api
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.console.opening import open_site, remember
     from gpuops.report.advice.placement import placements_document, placements_text
 
     layout = _layout(mig_layout, vm_options.host) if mig_layout is not None else None

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import Format
+from gpuops.console import output
+from gpuops.console.options import Format
 
 
 def _models(incomplete: str) -> list[str]:
@@ -35,7 +35,7 @@ def profiles(
     """
     from gpuops.advise.gpu_profiles import profiles_of
     from gpuops.catalog import load
-    from gpuops.plan.what_if.gpu_models import board_meant
+    from gpuops.plan.capacity.gpu_models import board_meant
     from gpuops.report.advice.gpu_profiles import ProfilesModelsDocument, models_text, profiles_document, profiles_text
 
     if format is not None:

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.spread import spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 
 config = VerbTable("config", "Write, show and change the configuration file: the vCenters of this machine.")
@@ -23,9 +23,9 @@ File = Annotated[
 
 def keys(incomplete: str) -> list[str]:
     """TARGET.KEY of the targets that are there."""
-    from gpuops.cli.completion import configured_targets
     from gpuops.config.decoding import keys_of
     from gpuops.config.vcenter.targets import TABLES, NamedTarget
+    from gpuops.console.completion import configured_targets
 
     single = [key for key in keys_of(NamedTarget) if key not in TABLES]
     every = [f"{name}.{key}" for name in configured_targets() for key in single]
@@ -78,9 +78,9 @@ def config_show(common: CommonOptions, file: File = None) -> None:
       gpuops config show
       gpuops config show --vcenter sim:lab
     """
-    from gpuops.cli.opening import flags_of
     from gpuops.config.vcenter.origins import TargetLines, shown_targets
     from gpuops.config.vcenter.sources import read_configuration
+    from gpuops.console.opening import flags_of
     from gpuops.files.file import read_text
     from gpuops.report.first_steps.config import show_document, show_text
 

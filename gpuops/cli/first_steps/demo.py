@@ -20,7 +20,7 @@ from typing import Annotated, Final
 
 import typer
 
-from gpuops.cli import output
+from gpuops.console import output
 from gpuops.errors import PartlyDone, VcenterUnreachable
 
 

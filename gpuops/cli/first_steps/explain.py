@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from gpuops.cli import output
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
-from gpuops.cli.options import Format
+from gpuops.console import output
+from gpuops.console.options import Format
 from gpuops.errors import UsageError
 
 _TEMPLATES: Final = {
@@ -50,8 +50,7 @@ def explain(
       gpuops explain config.targets.host
     """
     from gpuops.config.explanation import explain as explain_key
-    from gpuops.files.file import read_text
-    from gpuops.files.templates import templates
+    from gpuops.files.file import read_text, templates
     from gpuops.report.first_steps.explain import ExplainDocument, explain_text
 
     file, *words = [word for word in key.replace("[]", "").split(".") if word not in ("toml", "yaml", "yml")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gpuops.cli import output
+from gpuops.console import output
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.spread import spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions
+from gpuops.console.spread import spread
 
 login = VerbTable("login", "Log in to a vCenter, and say who and what.")
 
@@ -30,7 +30,7 @@ def login_test(common: CommonOptions) -> None:
       gpuops login test --vcenter sim:lab
     """
     from gpuops.api import login_test as ask
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.report.first_steps.login import LoginTestDocument, login_text
 
     with open_site(common) as site:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 import typer
 
-from gpuops.cli import output
+from gpuops.console import output
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ class InputFile(NamedTuple):
 
 
 INPUTS: Final = {
-    "case": InputFile("A line of a file of `gpuops diagnose --cases`", "gpuops.config.case_file:CaseLine"),
-    "cluster": InputFile("A cluster of `gpuops cluster`", "gpuops.config.cluster_file:ClusterFile"),
+    "case": InputFile("A line of a file of `gpuops diagnose --cases`", "gpuops.extras.diagnosis.case_file:CaseLine"),
+    "cluster": InputFile("A cluster of `gpuops cluster`", "gpuops.extras.clusters.cluster_file:ClusterFile"),
     "config": InputFile("The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration"),
-    "jobs": InputFile("Jobs of `gpuops job`", "gpuops.config.jobs_file:JobsFile"),
-    "mig-layout": InputFile("Layouts of `gpuops mig check`", "gpuops.config.layout_file:LayoutFile"),
+    "jobs": InputFile("Jobs of `gpuops job`", "gpuops.extras.jobs.jobs_file:JobsFile"),
+    "mig-layout": InputFile("Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile"),
     "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
-    "pool": InputFile("A pool of `gpuops pool`", "gpuops.config.pool_file:PoolFile"),
+    "pool": InputFile("A pool of `gpuops pool`", "gpuops.extras.lending.pool_file:PoolFile"),
     "remote-gpu": InputFile(
-        "A program that lends GPUs over the network", "gpuops.model.workloads.remote_gpu:RemoteProgram"
+        "A program that lends GPUs over the network", "gpuops.extras.lending.remote_gpu:RemoteProgram"
     ),
     "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
     "role-file": InputFile("Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile"),

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import Format
+from gpuops.console import output
+from gpuops.console.options import Format
 from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
 from gpuops.files.private_file import write_new, write_private
 
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.vcenter.address import Address
-    from gpuops.vsphere.transport.certificate import ServerCertificate
+    from gpuops.vsphere.transport.network import ServerCertificate
 
 Result = TypeVar("Result")
 _TRIES: Final = 3
@@ -73,10 +73,10 @@ class _Answers:
     def site(self, username: str, password: str) -> Iterator[Site]:
         """Log in with the settings that `_write` will store. Raises NotConnected or a subclass."""
         from gpuops.api import connect_checked
-        from gpuops.cli.opening import warn
         from gpuops.config.vcenter.layers import Flags
         from gpuops.config.vcenter.sources import resolve
         from gpuops.config.vcenter.targets import parsed_configuration
+        from gpuops.console.opening import warn
         from gpuops.model.vcenter.target import Secret
 
         with TemporaryDirectory(prefix="gpuops-setup-") as folder:
@@ -162,7 +162,7 @@ def _agrees(question: str) -> bool:
 
 
 def _ask_password(question: str) -> str:
-    from gpuops.cli.opening import ask_secret
+    from gpuops.console.opening import ask_secret
 
     try:
         password = ask_secret(f"{question}: ")
@@ -177,7 +177,7 @@ def _ask_address(path: Path, host: str | None) -> _Answers:
     """Ask for the address, and whether its certificate is to be trusted. Raises Refused for a no."""
     from gpuops.config.vcenter.address import Address
     from gpuops.model.vcenter.target import Secret, Target
-    from gpuops.vsphere.transport.certificate import presented_certificate
+    from gpuops.vsphere.transport.network import presented_certificate
 
     text = host or _ask("Address of the vCenter, as vc.example.com")
     if text.startswith("sim:"):
@@ -279,7 +279,7 @@ def _offer_roles(answers: _Answers) -> bool:
     """
     from gpuops.api import roles
     from gpuops.config.role_file import load_roles
-    from gpuops.files.templates import templates
+    from gpuops.files.file import templates
     from gpuops.report.monitoring.doctor import roles_text
 
     try:

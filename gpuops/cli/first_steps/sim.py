@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion, output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import Format
+from gpuops.console import completion, output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import Format
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
@@ -160,7 +160,7 @@ def list_faults(
       gpuops sim serve --scenario vdi --faults faults.yaml --ready-file ready.json &
     """
     from gpuops.report.first_steps.simulator import faults_document, faults_text
-    from gpuops.sim.fault_injection.catalogue import catalogue
+    from gpuops.sim.fault_injection.rule import catalogue
 
     if format is not None:
         output.choose(format)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
 from gpuops.errors import UsageError
-from gpuops.files.file import is_missing, read_bytes, read_text
+from gpuops.files.file import FOLDER, describe_template, is_missing, read_bytes, read_text, templates
 from gpuops.files.private_file import write_private
-from gpuops.files.templates import FOLDER, describe_template, templates
 
 if TYPE_CHECKING:
     from gpuops.report.layout import Shown

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RunOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.change_progress import ChangeProgress
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RunOptions
+from gpuops.console.spread import reads_sites, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.core.abandonment import Abandonment
@@ -32,7 +32,7 @@ def status(common: CommonOptions) -> None:
       gpuops change status --vcenter prod
     """
     from gpuops.api import change_status
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.report.hosts.change import ChangeStatusDocument, status_text
 
     with open_site(common) as site:
@@ -98,7 +98,7 @@ def abandon(
       gpuops change abandon --vm vdi-007 --vcenter prod
     """
     from gpuops.api import change_abandon
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.errors import UsageError
     from gpuops.model.nights.journal import Thing
 
@@ -116,7 +116,7 @@ def _carry_out(
     run_options: RunOptions,
     host_shell: HostShellOptions,
 ) -> None:
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
 
     run = command if not run_options.dry_run else ""
     with open_site(common, guarded=True, run=run) as site, ChangeProgress() as progress:
@@ -127,32 +127,11 @@ def _carry_out(
     show(report)
 
 
-class ChangeProgress:
-    """Prints each line of a change's progress on stderr, and after an interruption how to continue."""
-
-    def __init__(self) -> None:
-        self._began = False
-
-    def __call__(self, line: str) -> None:
-        self._began = True
-        output.progress(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._began:
-            goes_on = "gpuops change resume goes on with it, gpuops change abort gives it up"
-            output.note_if_cut_off(kind, "cut off, hosts may be out of service", goes_on)
-
-
 def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
     """Ask before hosts are taken out of service."""
 
     def ask(report: ChangeReport) -> None:
-        from gpuops.cli.running import confirm
+        from gpuops.console.running import confirm
         from gpuops.report.hosts.change import change_text
 
         if not yes:
@@ -165,7 +144,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
     """Ask before a host or VM is given up."""
 
     def ask(abandonment: Abandonment) -> None:
-        from gpuops.cli.running import confirm
+        from gpuops.console.running import confirm
         from gpuops.report.hosts.given_up import abandonment_text
 
         if not yes:
@@ -183,7 +162,7 @@ def show_abandoned(abandonment: Abandonment) -> None:
 
 def show(report: ChangeReport | Report) -> None:
     """Print the report and end with its exit code."""
-    from gpuops.cli.running import show_brief
+    from gpuops.console.running import show_brief
     from gpuops.plan.core.plan import Report
     from gpuops.report.brief import change_line, run_line
     from gpuops.report.hosts.change import ChangeDocument, change_text

@@ -1,4 +1,4 @@
-"""`gpuops scheduler`, `mode`, `passthrough` and `mig`: what hosts do with their GPUs, shown and set.
+"""`gpuops host`: scheduler, mode, passthrough and mig of hosts' GPUs, shown and set.
 
 With `--reboot rolling` a setting is brought into force host by host, as a change that `gpuops change` resumes.
 """
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
-from gpuops.cli.spread import Fixed, reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
+from gpuops.console.spread import Fixed, reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.host_plan import HostRequest
 
 
+host = VerbTable("host", "Show and set the scheduler, mode, DirectPath I/O and MIG mode of hosts' GPUs.")
 scheduler = VerbTable("scheduler", "Show and set the vGPU scheduler of hosts: best effort, equal share or fixed share.")
 
 
@@ -40,10 +41,10 @@ def scheduler_show(common: CommonOptions, scope: Scope) -> None:
 
     \b
     Example:
-      gpuops scheduler show --host 'esx-0*' --vcenter sim:lab
+      gpuops host scheduler show --host 'esx-0*' --vcenter sim:lab
     """
     from gpuops.api import scheduler_show
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.console.opening import open_site, remember
     from gpuops.report.hosts.host_settings import SchedulerShowDocument, scheduler_text
 
     with open_site(common) as site:
@@ -67,8 +68,8 @@ def scheduler_set(
 
     \b
     Examples:
-      gpuops scheduler set --scheduler equal-share --time-slice 2ms --gpu d8:00.0 --host esx-01.lab --vcenter sim:lab
-      gpuops scheduler set --scheduler fixed-share --host 'esx-01*' --reboot rolling --dry-run --vcenter sim:scattered
+      gpuops host scheduler set --scheduler equal-share --gpu d8:00.0 --host esx-01.lab --vcenter sim:lab
+      gpuops host scheduler set --scheduler fixed-share --host esx-01 --reboot rolling --dry-run --vcenter sim:scattered
     """
 
     set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)
@@ -88,10 +89,10 @@ def mode_show(common: CommonOptions, scope: Scope) -> None:
 
     \b
     Example:
-      gpuops mode show --host esx-02.lab --vcenter sim:lab
+      gpuops host mode show --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.api import mode_show
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.console.opening import open_site, remember
     from gpuops.report.hosts.host_settings import mode_document, mode_text
 
     with open_site(common) as site:
@@ -115,14 +116,37 @@ def mode_set(
 
     \b
     Examples:
-      gpuops mode set --vgpu-mode sameSize --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
-      gpuops mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
+      gpuops host mode set --vgpu-mode sameSize --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
+      gpuops host mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
     """
 
     set_on_hosts(request, "mode-set", common, rebooting, dry_run=dry_run)
 
 
-passthrough = VerbTable("passthrough", "Switch DirectPath I/O of hosts' GPUs and other devices on and off.")
+passthrough = VerbTable("passthrough", "Show and switch DirectPath I/O of hosts' GPUs and other devices.")
+
+
+@passthrough.command("show")
+@spread
+@reads_sites
+def passthrough_show(common: CommonOptions, scope: Scope) -> None:
+    """Show per host and device whether VMs get it whole, by DirectPath I/O, and whether a reboot is pending.
+
+    Changes nothing.
+
+    \b
+    Example:
+      gpuops host passthrough show --host esx-02.lab --vcenter sim:lab
+    """
+    from gpuops.console.opening import open_site, read_inventory
+    from gpuops.report.hosts.passthrough_text import PassthroughShowDocument, passthrough_text
+
+    with open_site(common) as site:
+        inventory = read_inventory(site, common)
+    scope.check(inventory)
+    hosts = scope.device_hosts(inventory)
+    document = PassthroughShowDocument.from_attributes(inventory, read_at=inventory.taken_at, hosts=hosts)
+    output.show(passthrough_text(inventory, hosts), document)
 
 
 @passthrough.command("on")
@@ -139,8 +163,8 @@ def passthrough_on(
 
     \b
     Examples:
-      gpuops passthrough on --gpu 0000:af:00.0 --label a100-ml --host esx-01.lab --dry-run --vcenter sim:lab
-      gpuops passthrough on --device 0000:af:00.0 --host esx-02.acc --dry-run --vcenter sim:accelerators
+      gpuops host passthrough on --gpu 0000:af:00.0 --label a100-ml --host esx-01.lab --dry-run --vcenter sim:lab
+      gpuops host passthrough on --device 0000:af:00.0 --host esx-02.acc --dry-run --vcenter sim:accelerators
     """
 
     set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)
@@ -160,15 +184,15 @@ def passthrough_off(
 
     \b
     Example:
-      gpuops passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
+      gpuops host passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
     """
 
     set_on_hosts(request, "passthrough-off", common, rebooting, dry_run=dry_run)
 
 
 mig = VerbTable("mig", "Show and switch MIG mode of hosts' GPUs, and check layouts of GPU instances.")
-mig_set = VerbTable("set", "Switch MIG mode of GPUs on or off.")
-mig.add_typer(mig_set)
+for noun in (scheduler, mode, passthrough, mig):
+    host.add_typer(noun)
 
 
 @mig.command("show")
@@ -181,10 +205,10 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
 
     \b
     Example:
-      gpuops mig show --host esx-01.lab --vcenter sim:lab
+      gpuops host mig show --host esx-01.lab --vcenter sim:lab
     """
     from gpuops.api import mig_show
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.report.hosts.host_settings import mig_document, mig_text
 
     with open_site(common) as site:
@@ -194,7 +218,7 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
     output.leave(report_exit_code(partly=any(host.settings is not None and host.settings.silent for host in hosts)))
 
 
-@mig_set.command("on")
+@mig.command("on")
 @spread
 def mig_on(
     common: CommonOptions,
@@ -209,12 +233,12 @@ def mig_on(
 
     \b
     Example:
-      gpuops mig set on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
+      gpuops host mig on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
     """
     _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
 
 
-@mig_set.command("off")
+@mig.command("off")
 @spread
 def mig_off(
     common: CommonOptions,
@@ -227,7 +251,7 @@ def mig_off(
 
     \b
     Example:
-      gpuops mig set off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
+      gpuops host mig off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
     """
     _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
 
@@ -247,13 +271,13 @@ def mig_check(
 
     \b
     Examples:
-      gpuops mig check --file templates/mig-layout.yaml --model a100
-      gpuops mig check --file templates/mig-layout.yaml --config balanced --model h100 --output json
+      gpuops host mig check --file templates/mig-layout.yaml --model a100
+      gpuops host mig check --file templates/mig-layout.yaml --config balanced --model h100 --output json
     """
     from gpuops.advise.gpu_layouts import judge_layout
     from gpuops.catalog import load
     from gpuops.config.layout_file import find_layout, load_layouts
-    from gpuops.plan.what_if.gpu_models import board_meant
+    from gpuops.plan.capacity.gpu_models import board_meant
     from gpuops.report.hosts.gpu_layouts import layouts_document, layouts_exit_code, layouts_text
 
     if format is not None:
@@ -296,8 +320,8 @@ def set_on_hosts(
         _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)
         return
     from gpuops.api import configure
-    from gpuops.cli.opening import open_site, remember
-    from gpuops.cli.running import show_brief
+    from gpuops.console.opening import open_site, remember
+    from gpuops.console.running import show_brief
     from gpuops.report.brief import run_line
     from gpuops.report.hosts.host_plan import host_report_document, host_report_text
 
@@ -324,8 +348,9 @@ def _roll(
     dry_run: bool,
 ) -> None:
     from gpuops.api import change
-    from gpuops.cli.hosts.change import ChangeProgress, confirm_reboots, show
-    from gpuops.cli.opening import open_site, remember
+    from gpuops.cli.hosts.change import confirm_reboots, show
+    from gpuops.console.change_progress import ChangeProgress
+    from gpuops.console.opening import open_site, remember
 
     verb = kind.replace("-", " ")
     with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as progress:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, HostShellOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, HostShellOptions
+from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.plan.core.scope import Scope
 
@@ -57,9 +57,9 @@ def doctor(
         _list_assumptions(common, host_shell, strict=strict)
         return
     from gpuops.api import doctor as examine
-    from gpuops.cli.opening import open_site, remember
     from gpuops.config.policy import load_policy
     from gpuops.config.role_file import load_roles
+    from gpuops.console.opening import open_site, remember
     from gpuops.report.monitoring.doctor import doctor_document, doctor_text
 
     wishes = load_roles(roles) if roles is not None else ()
@@ -75,7 +75,7 @@ def doctor(
 def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, strict: bool) -> None:
     """Show which rules this vCenter confirms or contradicts; with `strict` a contradicted one is exit code 3."""
     from gpuops.api.first_contact import judged_contact
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.model.assumption import Standing
     from gpuops.report.first_contact import AssumptionsDocument, assumptions_text
 
@@ -123,8 +123,8 @@ def roles_apply(
 
 def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
     from gpuops.api import roles as bring
-    from gpuops.cli.opening import open_site
     from gpuops.config.role_file import load_roles
+    from gpuops.console.opening import open_site
     from gpuops.report.monitoring.doctor import roles_document, roles_text
 
     wishes = load_roles(file)

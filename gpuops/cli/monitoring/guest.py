@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion, output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, PolicyFile
-from gpuops.cli.spread import spread
+from gpuops.console import completion, output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, PolicyFile
+from gpuops.console.spread import spread
 from gpuops.errors import report_exit_code
 from gpuops.model.guests.guest import GuestWay
 from gpuops.plan.guest.rows import MustHave
@@ -63,8 +63,8 @@ def guest_check(
       gpuops guest check --pool ml --policy /etc/gpuops/policy.yaml --strict
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.plan.guest.question import GuestQuestion, wanted_frameworks
     from gpuops.plan.guest.rows import GuestNeeds
     from gpuops.report.monitoring.guest import guest_check_document, guest_check_text

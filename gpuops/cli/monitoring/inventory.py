@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions, HostShellOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import completion, output
+from gpuops.console.options import CommonOptions, HostShellOptions
+from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import NoPermission, UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def inventory(
       gpuops inventory --save fleet.json --vcenter sim:lab
     """
     from gpuops.api import catalog_of
-    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.monitoring.fleet import FleetFilters, fleet
     from gpuops.report.monitoring.fleet_summary import MOST_HOSTS, summary_text
     from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text

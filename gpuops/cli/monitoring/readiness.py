@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions
+from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import report_exit_code
 from gpuops.plan.core.scope import Scope
 
@@ -35,7 +35,7 @@ def readiness(
       gpuops readiness --strict --cluster scattered-cluster --vcenter sim:scattered
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.monitoring.readiness import readiness_document, readiness_text
 
     with open_site(common, saved=saved) as site:

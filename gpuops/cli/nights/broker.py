@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions
+from gpuops.console.spread import reads_sites, spread
 
 broker = VerbTable("broker", "Show desktop pools of the connection broker, and their sessions.")
 
@@ -28,7 +28,7 @@ def broker_show(common: CommonOptions) -> None:
       gpuops broker show --vcenter sim:vdi
     """
     from gpuops.api import broker_show as ask
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.report.nights.broker import BrokerShowDocument, broker_text
 
     with open_site(common) as site:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions
-from gpuops.cli.spread import also_csv, reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions
+from gpuops.console.spread import also_csv, reads_sites, spread
 from gpuops.model.nights.history import EventKind
 from gpuops.model.time_text import format_minute
 
@@ -39,8 +39,8 @@ def listing(
     """
     from gpuops import clock
     from gpuops.api import history as past_events
-    from gpuops.cli.opening import journal_of, vcenter_of_site
     from gpuops.config.date_text import parse_since
+    from gpuops.console.opening import journal_of, vcenter_of_site
     from gpuops.report.nights.history import history_text
     from gpuops.report.nights.history_rows import HistoryDocument, history_csv
 
@@ -70,7 +70,7 @@ def show(
       gpuops history show 2026-11-20
     """
     from gpuops.api import past_night
-    from gpuops.cli.opening import journal_of
+    from gpuops.console.opening import journal_of
     from gpuops.report.nights.history import night_text
     from gpuops.report.nights.history_rows import HistoryNightDocument, night_csv
 

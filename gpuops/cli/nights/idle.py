@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions, HostShellOptions
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import completion, output
+from gpuops.console.options import CommonOptions, HostShellOptions
+from gpuops.console.spread import reads_sites, spread
 
 if TYPE_CHECKING:
     from gpuops.model.nights.rotation import Policy
@@ -47,8 +47,8 @@ def idle(
       gpuops idle --policy templates/policy.yaml --explain vdi-091 --vcenter sim:vdi
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.nights.idle import idle_document, idle_text
 
     night = load_policy(policy) if policy is not None else None
@@ -64,11 +64,10 @@ def idle(
 
 def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, explain: str | None) -> None:
     """Print a replay. Raises UsageError for options that exclude each other, before vCenter is read."""
-    from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.date_text import parse_since
+    from gpuops.console.opening import open_site, read_inventory
     from gpuops.errors import UsageError
-    from gpuops.report.nights.idle_replay import IdleReplayDocument, replay_text
+    from gpuops.extensions import load
 
     if night is None:
         raise UsageError("--replay: no policy says which nights", hint="say --policy FILE, which has pools and windows")
@@ -77,5 +76,5 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
-        outcome = api.idle_replay(inventory, site, night, begin, pool=pool)
-    output.show(replay_text(outcome), IdleReplayDocument.made_of(outcome))
+        outcome = load("observe.replaying.idle_replay")(inventory, site, night, begin, pool=pool)
+    output.show(*load("observe.replay_view.replay_views")(outcome))

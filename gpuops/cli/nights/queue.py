@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, PolicyFile, Saved
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, PolicyFile, Saved
+from gpuops.console.spread import reads_sites, spread
 
 
 @spread
@@ -37,9 +37,9 @@ def queue(
       gpuops queue --policy templates/spare-policy.yaml --vcenter sim:lab
     """
     from gpuops.api import queue_look
-    from gpuops.cli.opening import open_site
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
     from gpuops.report.nights.ml_queue import queue_document, queue_text
 
     rules = load_policy(policy) if policy is not None else None

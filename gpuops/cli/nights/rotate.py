@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
 from gpuops.cli.nights.rotate_mark import mark
 from gpuops.cli.nights.rotate_repair import adopt, clear_marker
 from gpuops.cli.nights.rotate_state import abandon, audit, overdue, status, unlock
 from gpuops.cli.nights.rotate_timers import timers
 from gpuops.cli.nights.rotate_watch import watch
-from gpuops.cli.options import ByTimer, CommonOptions, PolicyFile, RunOptions, Saved
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import ByTimer, CommonOptions, PolicyFile, RunOptions, Saved
+from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
 
 rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
@@ -51,17 +51,17 @@ def night(
       gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
     """
     if fleet:
-        from gpuops.cli.services.runner import ask_fleet
+        from gpuops.extensions import load
 
         if run_options.dry_run or saved is not None:
             raise UsageError(
                 "--fleet asks runners to play a night: it has no --dry-run and no --inventory",
                 hint="gpuops rotate night --dry-run shows it, without --fleet",
             )
-        ask_fleet(common, policy, yes=run_options.yes)
+        load("fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
         return
     from gpuops.api import rotate_night
-    from gpuops.cli.running import carry_out, policy_of_run, somebody_is_asked
+    from gpuops.console.running import carry_out, policy_of_run, somebody_is_asked
 
     _tell_begun()
     rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
@@ -113,9 +113,9 @@ def plan(
       gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
     """
     from gpuops.api import rotate_plan
-    from gpuops.cli.opening import open_site
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
     from gpuops.report.nights.rotation_plan import preview_document, preview_text
 
     rules = load_policy(policy) if policy is not None else None
@@ -144,8 +144,8 @@ def day(
       gpuops rotate day --yes --vcenter prod
     """
     from gpuops.api import rotate_day
-    from gpuops.cli.running import carry_out, somebody_is_asked, vcenter_wait_under
     from gpuops.config.policy import said_policy
+    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
 
     _tell_begun()
     rules = said_policy(policy)
@@ -173,7 +173,7 @@ def resume(common: CommonOptions, run_options: RunOptions) -> None:
       gpuops rotate resume --yes --vcenter prod
     """
     from gpuops.api import rotate_resume
-    from gpuops.cli.running import carry_out, somebody_is_asked
+    from gpuops.console.running import carry_out, somebody_is_asked
 
     _tell_begun()
     carry_out(
@@ -218,8 +218,8 @@ def restore(
       gpuops rotate restore --from-markers --policy templates/policy.yaml --yes --vcenter prod
     """
     from gpuops.api import rotate_restore
-    from gpuops.cli.running import carry_out, somebody_is_asked, vcenter_wait_under
     from gpuops.config.policy import said_policy
+    from gpuops.console.running import carry_out, somebody_is_asked, vcenter_wait_under
 
     rules = said_policy(policy)
     vms = tuple(vm or ())
@@ -257,8 +257,8 @@ def init(
       gpuops rotate init --policy templates/policy.yaml --dry-run --vcenter prod
     """
     from gpuops.api import rotate_init
-    from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
     from gpuops.report.nights.rotation_setup import setup_document, setup_text
 
     rules = load_policy(policy)
@@ -282,8 +282,8 @@ def skip_next(
       gpuops rotate skip-next --policy templates/policy.yaml --vcenter prod
     """
     from gpuops.api import rotate_skip_next
-    from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
     from gpuops.report.nights.rotation_setup import skip_document, skip_text
 
     rules = load_policy(policy)

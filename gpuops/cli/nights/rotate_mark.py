@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import completion
-from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions
-from gpuops.cli.spread import spread
+from gpuops.console import completion
+from gpuops.console.options import CommonOptions, PolicyFile, RunOptions
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 
 
@@ -46,8 +46,8 @@ def mark(
       gpuops rotate mark --opt-out --vm vdi-07 --clear --policy templates/policy.yaml --vcenter prod
     """
     from gpuops.api import run
-    from gpuops.cli.running import carry_out
     from gpuops.config.policy import load_policy
+    from gpuops.console.running import carry_out
     from gpuops.plan.rotation.marks import RotateMark
 
     if owner is opt_out:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, DryRun, PolicyFile, RunOptions
-from gpuops.cli.spread import spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, DryRun, PolicyFile, RunOptions
+from gpuops.console.spread import spread
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.returns.foreign_nights import Adoption
@@ -33,8 +33,8 @@ def clear_marker(
       gpuops rotate clear-marker --vm vdi-07-copy --dry-run --policy templates/policy.yaml --vcenter prod
     """
     from gpuops.api import rotate_clear_marker
-    from gpuops.cli.running import carry_out, somebody_is_asked
     from gpuops.config.policy import load_policy
+    from gpuops.console.running import carry_out, somebody_is_asked
 
     night_policy = load_policy(policy) if policy is not None else None
     carry_out(
@@ -68,11 +68,11 @@ def adopt(
       gpuops rotate adopt --from 3c5e0b0a-8f4e-4f43-9d67-0c8a5f1b2d11 --dry-run --vcenter prod
     """
     from gpuops.api import rotate_adopt
-    from gpuops.cli.opening import open_site
+    from gpuops.console.opening import open_site
     from gpuops.report.nights.adoption import adoption_document, adoption_text
 
     def ask(planned: Adoption) -> None:
-        from gpuops.cli.running import confirm
+        from gpuops.console.running import confirm
 
         if not yes:
             confirm(adoption_text(planned), "the above makes these VMs the nights of this vCenter")

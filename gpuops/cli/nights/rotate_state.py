@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gpuops import clock
-from gpuops.cli import output
-from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, PolicyFile
-from gpuops.cli.spread import reads_sites, spread
+from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, DryRun, PolicyFile
+from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import PartlyDone, StateDamaged
 from gpuops.model.time_text import format_second
 
@@ -44,8 +44,8 @@ def status(
       gpuops rotate status --watch --vcenter prod
     """
     from gpuops.api import rotate_status
-    from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
 
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
@@ -136,7 +136,7 @@ def verify(
       gpuops rotate audit verify --output json
     """
     from gpuops.api import rotate_audit_verify
-    from gpuops.cli.opening import journal_of
+    from gpuops.console.opening import journal_of
     from gpuops.report.nights.rotation_status import RotateAuditDocument, audit_text
 
     state_dir, url = journal_of(common)
@@ -159,7 +159,7 @@ def overdue(common: CommonOptions) -> None:
       gpuops rotate overdue --output json
     """
     from gpuops.api import overdue_vcenters
-    from gpuops.cli.opening import journal_of
+    from gpuops.console.opening import journal_of
     from gpuops.report.nights.rotation_status import RotationOverdueDocument, all_overdue_text
 
     unreadable = list[StateDamaged]()
@@ -195,8 +195,8 @@ def unlock(
       gpuops rotate unlock --id 5f0c9a1e7d3b2a64 --policy templates/policy.yaml --vcenter prod
     """
     from gpuops.api import rotate_unlock
-    from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
     from gpuops.report.layout import Text
     from gpuops.report.nights.rotation_status import RotateUnlockDocument
 
@@ -231,8 +231,8 @@ def abandon(
     """
     from gpuops.api import rotate_abandon
     from gpuops.cli.hosts.change import confirm_giving_up, show_abandoned
-    from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
 
     rules = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:

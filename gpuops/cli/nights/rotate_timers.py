@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, PolicyFile
-from gpuops.cli.spread import spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, PolicyFile
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 
 

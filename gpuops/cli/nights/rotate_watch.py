@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, PolicyFile
-from gpuops.cli.services import collect_garbage_often
-from gpuops.cli.spread import spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, PolicyFile
+from gpuops.console.services import collect_garbage_often
+from gpuops.console.spread import spread
 from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def watch(
     from contextlib import ExitStack
 
     from gpuops.api import rotate_watch, rotate_watch_look
-    from gpuops.cli.opening import open_site, refuse_vcenter_of_runners
-    from gpuops.cli.running import policy_of_run
+    from gpuops.console.opening import open_site, refuse_vcenter_of_runners
+    from gpuops.console.running import policy_of_run
     from gpuops.execute.state.health import health_address, serve_health
     from gpuops.report.nights.watch import look_document, look_text
 

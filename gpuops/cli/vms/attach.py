@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions, Saved
-from gpuops.cli.spread import spread
+from gpuops.console.options import CommonOptions, HostShellOptions, RunOptions, Saved
+from gpuops.console.spread import spread
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
@@ -36,7 +36,7 @@ def attach(
       gpuops attach --vm ml-08 --dynamic --label l40s-ml --vcenter sim:lab
     """
     from gpuops.api import run
-    from gpuops.cli.running import carry_out
+    from gpuops.console.running import carry_out
 
     def attach_to(site: Site, apply: bool, consent: Consent) -> Report:
         host_shell.give_to(site, saved)
@@ -63,7 +63,7 @@ def detach(common: CommonOptions, run_options: RunOptions, request: Detach, save
       gpuops detach --vm ml-05 --all --dry-run --vcenter sim:lab
     """
     from gpuops.api import run
-    from gpuops.cli.running import carry_out
+    from gpuops.console.running import carry_out
 
     carry_out(
         lambda site, apply, consent: run(request, site, apply=apply, consent=consent),

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, RunOptions
-from gpuops.cli.spread import spread
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, RunOptions
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 from gpuops.plan.moving.defrag import Defrag
 
@@ -44,8 +44,8 @@ def defrag(
         raise UsageError("--profile and --whole-gpus exclude each other", hint="ask twice: for the one, for the other")
 
     from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
-    from gpuops.cli.running import carry_out
+    from gpuops.console.opening import open_site, read_inventory
+    from gpuops.console.running import carry_out
     from gpuops.report.vms.defrag import DefragDocument, defrag_text
 
     if execute:

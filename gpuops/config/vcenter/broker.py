@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from gpuops.config.decoding import Section
 from gpuops.config.vcenter.address import Address, sha256_of
-from gpuops.config.vcenter.login import BROKER_CREDENTIAL, credential_file, read_password_file
+from gpuops.config.vcenter.login import other_password, read_password
 from gpuops.errors import TargetError
 from gpuops.model.file_keys import Reads
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
@@ -97,34 +97,26 @@ def broker_login(
     `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, and without any
     source.
     """
+    source = other_password("broker", where, where.name, environ)
+    if where.password is not None:
+        password = where.password
+    elif source is not None:
+        password = read_password(source)
+    elif ask is not None:
+        password = Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
+    else:
+        raise TargetError(
+            f"no password for {where.domain}\\{where.username} at the broker {where.address}",
+            hint=f"put password_file into [targets.{where.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
+        )
     server = Target(
         host=where.address.host,
         port=where.address.port,
         tls=where.address.tls,
         path="/rest",
         username=where.username,
-        password=_password(where, environ, ask),
+        password=password,
         ca_files=tuple(map(str, where.ca_files)),
         pin=where.thumbprint,
     )
     return BrokerTarget(server, where.domain)
-
-
-def _password(where: BrokerDestination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
-    if where.password is not None:
-        return where.password
-    if file := environ.get("GPUOPS_BROKER_PASSWORD_FILE"):
-        return read_password_file(Path(file), private=True)
-    if spoken := environ.get("GPUOPS_BROKER_PASSWORD"):
-        return Secret(spoken)
-    if where.password_file is not None:
-        return read_password_file(where.password_file, private=True)
-    entry = f"targets.{where.name}.broker.credential"
-    if (credential := credential_file(BROKER_CREDENTIAL, where.credential, entry, where.name, environ)) is not None:
-        return read_password_file(credential)
-    if ask is not None:
-        return Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
-    raise TargetError(
-        f"no password for {where.domain}\\{where.username} at the broker {where.address}",
-        hint=f"put password_file into [targets.{where.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,8 @@ class Simulated:
     """As of a destination."""
     measurements: MeasurementSettings = UNSAID
     """As of a destination."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """As of a destination."""
 
     @property
     def label(self) -> str:
@@ -53,9 +56,8 @@ class Destination:
     username: str | None
     password: Secret | None = None
     password_file: Path | None = None
+    """The file with the password, if `password` is None."""
     verify: bool = True
-    verify_origin: str = ""
-    """What switched verification off: a flag, a variable, `targets.NAME.verify`."""
     ca_files: tuple[Path, ...] = ()
     thumbprint: str | None = None
     """SHA-256 of its certificate, 64 hexadecimal digits in lower case."""
@@ -63,8 +65,6 @@ class Destination:
     name: str | None = None
     """The target's name in the configuration file."""
     credential: str | None = None
-    target_password_file: Path | None = None
-    """The configuration's word, used when nothing before it holds a password."""
     password_of_other: str | None = None
     """User name of the target, whose password the target names while another user logs in; None = no such password."""
     keyring: bool = False
@@ -86,6 +86,8 @@ class Destination:
     """What is measured of it, and where that lies."""
     policies: tuple[Path, ...] = ()
     """The files of its policies."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The option, variable or key (`targets.prod.proxy`) by which each setting of a `Layer` is set."""
 
 
 def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
@@ -103,10 +105,10 @@ def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = Fals
         )
     if guarded and not decided and not where.insecure_by_target:
         raise Refused(
-            f"{where.verify_origin} is refused for an unattended rotation: no admin would see the warning",
+            f"{where.origins['verify']} is refused for an unattended rotation: no admin would see the warning",
             hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
         )
-    return f"the certificate of {where.address} is not verified ({where.verify_origin})"
+    return f"the certificate of {where.address} is not verified ({where.origins['verify']})"
 
 
 def _protected(where: Destination) -> bool:

@@ -20,9 +20,8 @@ from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import HELP_PAGES, TABLES, Configuration, NamedTarget, parsed_configuration
 from gpuops.errors import TargetError, UsageError
-from gpuops.files.file import is_missing, parse_toml, read_text
+from gpuops.files.file import is_missing, parse_toml, read_text, templates
 from gpuops.files.private_file import write_new, write_private
-from gpuops.files.templates import templates
 
 _TEMPLATE: Final = "site.toml"
 _EXAMPLE: Final = "prod"

@@ -7,46 +7,59 @@ nothing: `--vcenter https://other` must not send GOVC_PASSWORD there, nor skip i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from gpuops.config.vcenter.address import Address
 from gpuops.errors import TargetError, UsageError
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.target import Secret
 
+Value = TypeVar("Value", covariant=True)
 _TRUE: Final = frozenset({"1", "true", "yes", "on", "t", "y"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", "f", "n"})
+DEFAULT: Final = "default"
+"""The origin of a setting that nothing sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced(Generic[Value]):
+    """A setting with the option, variable or key (`targets.prod.proxy`) that sets it."""
+
+    value: Value = field(repr=False)
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says; None = nothing."""
+    """The settings from one source; None = it does not have the setting."""
 
-    origin: str
-    vcenter: str | None = None
+    vcenter: Sourced[str] | None = None
     """As it was written: a target's name, an address, `sim:SCENARIO`; other tools name an address only."""
     address: Address | None = None
     """Read from `vcenter` already, in the families of other tools."""
-    username: str | None = None
-    password: Secret | None = None
-    password_file: Path | None = None
-    verify: bool | None = None
-    verify_origin: str = ""
-    """The flag or variable that says it."""
-    ca_files: tuple[Path, ...] | None = None
-    thumbprint: str | None = None
+    username: Sourced[str] | None = None
+    password: Sourced[Secret | Path] | None = None
+    """The password, or the file that holds it."""
+    verify: Sourced[bool] | None = None
+    ca_files: Sourced[tuple[Path, ...]] | None = None
+    thumbprint: Sourced[str] | None = None
     """As it was written."""
-    thumbprint_origin: str = ""
-    proxy: str | None = None
-    journal_url: str | None = field(default=None, repr=False)
-    reader: BulkReader | None = None
+    proxy: Sourced[str] | None = None
+    journal_url: Sourced[str] | None = None
+    reader: Sourced[BulkReader] | None = None
 
     def about(self, address: Address) -> Layer:
         """This layer for a connection to that address: empty when it speaks of another vCenter."""
-        return self if self.address is None or self.address == address else Layer(self.origin)
+        return self if self.address is None or self.address == address else Layer()
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Return the option, variable or key that sets each setting, by the name of the setting."""
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        return {name: setting.origin for name, setting in settings.items() if isinstance(setting, Sourced)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,118 +84,94 @@ class Flags:
 
 def flag_layer(flags: Flags) -> Layer:
     return Layer(
-        "the command line",
-        vcenter=flags.vcenter,
-        username=flags.username,
-        password=flags.password,
-        password_file=flags.password_file,
-        verify=flags.verify,
-        verify_origin=flags.verify_origin,
-        ca_files=(flags.ca_file,) if flags.ca_file else None,
-        thumbprint=flags.thumbprint,
-        thumbprint_origin="--thumbprint",
-        proxy=flags.proxy,
-        journal_url=flags.journal_url,
-        reader=flags.reader,
+        vcenter=sourced(flags.vcenter, "--vcenter"),
+        username=sourced(flags.username, "--username"),
+        password=sourced(flags.password, "--password-stdin") or sourced(flags.password_file, "--password-file"),
+        verify=sourced(flags.verify, flags.verify_origin),
+        ca_files=sourced((flags.ca_file,) if flags.ca_file else None, "--ca-file"),
+        thumbprint=sourced(flags.thumbprint, "--thumbprint"),
+        proxy=sourced(flags.proxy, "--proxy"),
+        journal_url=sourced(flags.journal_url, "--journal-url"),
+        reader=sourced(flags.reader, "--reader"),
     )
 
 
 def gpuops_layer(environ: Mapping[str, str]) -> Layer:
-    insecure = _boolean(environ, "GPUOPS_INSECURE")
     return Layer(
-        "GPUOPS_*",
-        vcenter=environ.get("GPUOPS_VCENTER") or None,
-        username=environ.get("GPUOPS_USERNAME") or None,
-        password=_secret(environ, "GPUOPS_PASSWORD"),
-        password_file=_file(environ.get("GPUOPS_PASSWORD_FILE")),
-        verify=None if insecure is None else not insecure,
-        verify_origin="GPUOPS_INSECURE",
-        ca_files=_files(environ.get("GPUOPS_CA_FILE")),
-        thumbprint=environ.get("GPUOPS_THUMBPRINT") or None,
-        thumbprint_origin="GPUOPS_THUMBPRINT",
-        proxy=environ.get("GPUOPS_PROXY") or None,
-        journal_url=environ.get("GPUOPS_JOURNAL_URL") or None,
-        reader=_reader(environ.get("GPUOPS_READER")),
+        vcenter=_variable(environ, "GPUOPS_VCENTER", str),
+        username=_variable(environ, "GPUOPS_USERNAME", str),
+        password=_variable(environ, "GPUOPS_PASSWORD", Secret) or _variable(environ, "GPUOPS_PASSWORD_FILE", Path),
+        verify=_verify(environ, "GPUOPS_INSECURE", is_verified=False),
+        ca_files=_variable(environ, "GPUOPS_CA_FILE", _files),
+        thumbprint=_variable(environ, "GPUOPS_THUMBPRINT", str),
+        proxy=_variable(environ, "GPUOPS_PROXY", str),
+        journal_url=_variable(environ, "GPUOPS_JOURNAL_URL", str),
+        reader=_variable(environ, "GPUOPS_READER", _reader),
     )
 
 
 def vmware_layer(environ: Mapping[str, str]) -> Layer:
     """The variables of the Ansible collections for VMware (`vmware.vmware.base_options`)."""
-    host, port = environ.get("VMWARE_HOST") or None, environ.get("VMWARE_PORT") or None
-    proxy_host, proxy_port = environ.get("VMWARE_PROXY_HOST"), environ.get("VMWARE_PROXY_PORT")
+    proxy_port = environ.get("VMWARE_PROXY_PORT") or 8080
+    port = _port("VMWARE_PORT", environ.get("VMWARE_PORT") or None)
     return Layer(
-        "VMWARE_*",
-        vcenter=host,
-        address=_address("VMWARE_HOST", host, _port("VMWARE_PORT", port)),
-        username=environ.get("VMWARE_USER") or None,
-        password=_secret(environ, "VMWARE_PASSWORD"),
-        verify=_boolean(environ, "VMWARE_VALIDATE_CERTS"),
-        verify_origin="VMWARE_VALIDATE_CERTS",
-        proxy=f"{proxy_host}:{proxy_port or 8080}" if proxy_host else None,
+        vcenter=_variable(environ, "VMWARE_HOST", str),
+        address=_address("VMWARE_HOST", environ, port),
+        username=_variable(environ, "VMWARE_USER", str),
+        password=_variable(environ, "VMWARE_PASSWORD", Secret),
+        verify=_verify(environ, "VMWARE_VALIDATE_CERTS", is_verified=True),
+        proxy=_variable(environ, "VMWARE_PROXY_HOST", lambda host: f"{host}:{proxy_port}"),
     )
 
 
 def govc_layer(environ: Mapping[str, str]) -> Layer:
     """The variables of govc; GOVC_URL may hold the user and the password."""
-    url = environ.get("GOVC_URL") or None
-    address = _address("GOVC_URL", url, None)
-    insecure = _boolean(environ, "GOVC_INSECURE")
+    address = _address("GOVC_URL", environ)
+    login = login_layer(address, "GOVC_URL") if address is not None else Layer()
     return Layer(
-        "GOVC_*",
-        vcenter=url,
+        vcenter=_variable(environ, "GOVC_URL", str),
         address=address,
-        username=environ.get("GOVC_USERNAME") or (address.username if address else None),
-        password=_secret(environ, "GOVC_PASSWORD") or (address.password if address else None),
-        verify=None if insecure is None else not insecure,
-        verify_origin="GOVC_INSECURE",
-        ca_files=_files(environ.get("GOVC_TLS_CA_CERTS")),
+        username=_variable(environ, "GOVC_USERNAME", str) or login.username,
+        password=_variable(environ, "GOVC_PASSWORD", Secret) or login.password,
+        verify=_verify(environ, "GOVC_INSECURE", is_verified=False),
+        ca_files=_variable(environ, "GOVC_TLS_CA_CERTS", _files),
     )
 
 
-def merged(layers: tuple[Layer, ...]) -> Layer:
-    """One layer: for each setting the first that says anything. A password and its file count as one setting."""
-    result = Layer("all sources")
-    for layer in layers:
-        knows_password = result.password is not None or result.password_file is not None
-        knows_verify = result.verify is not None
-        result = replace(
-            result,
-            username=result.username if result.username is not None else layer.username,
-            password=result.password if knows_password else layer.password,
-            password_file=result.password_file if knows_password else layer.password_file,
-            verify=result.verify if knows_verify else layer.verify,
-            verify_origin=layer.verify_origin
-            if layer.verify is not None and not knows_verify
-            else result.verify_origin,
-            ca_files=result.ca_files if result.ca_files is not None else layer.ca_files,
-            thumbprint=result.thumbprint if result.thumbprint is not None else layer.thumbprint,
-            thumbprint_origin=result.thumbprint_origin if result.thumbprint is not None else layer.thumbprint_origin,
-            proxy=result.proxy if result.proxy is not None else layer.proxy,
-            journal_url=result.journal_url if result.journal_url is not None else layer.journal_url,
-            reader=result.reader if result.reader is not None else layer.reader,
-        )
-    return result
+def login_layer(address: Address, origin: str) -> Layer:
+    """Return the user and the password that are written in an address, if any."""
+    return Layer(username=sourced(address.username, origin), password=sourced(address.password, origin))
 
 
-def _reader(text: str | None) -> BulkReader | None:
+def merged(layers: Iterable[Layer]) -> Layer:
+    """Return one layer with each setting from the first layer that has it."""
+    names, layers = [setting.name for setting in fields(Layer)], tuple(layers)
+    return Layer(**{name: next(filter(None, (getattr(layer, name) for layer in layers)), None) for name in names})
+
+
+def sourced(value: Value | None, origin: str) -> Sourced[Value] | None:
+    """Return the setting with its origin; None = it is not set."""
+    return None if value is None else Sourced(value, origin)
+
+
+def _variable(environ: Mapping[str, str], variable: str, read: Callable[[str], Value | None]) -> Sourced[Value] | None:
+    text = environ.get(variable)
+    return sourced(read(text), variable) if text else None
+
+
+def _reader(text: str) -> BulkReader:
     try:
-        return BulkReader(text) if text else None
+        return BulkReader(text)
     except ValueError:
         raise UsageError("GPUOPS_READER is not a reader", hint="set it to auto, soap or json") from None
 
 
-def _secret(environ: Mapping[str, str], variable: str) -> Secret | None:
-    text = environ.get(variable)
-    return Secret(text) if text else None
-
-
-def _boolean(environ: Mapping[str, str], variable: str) -> bool | None:
+def _verify(environ: Mapping[str, str], variable: str, *, is_verified: bool) -> Sourced[bool] | None:
+    """Return whether the certificate is verified. `is_verified` is what the variable means by true."""
     text = environ.get(variable, "").strip().lower()
-    if not text:
-        return None
-    if text not in _TRUE | _FALSE:
+    if text and text not in _TRUE | _FALSE:
         raise UsageError(f"{variable} is neither true nor false", hint=f"set {variable} to true or false")
-    return text in _TRUE
+    return Sourced((text in _TRUE) is is_verified, variable) if text else None
 
 
 def _port(variable: str, text: str | None) -> int | None:
@@ -193,19 +182,13 @@ def _port(variable: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _address(variable: str, text: str | None, port: int | None) -> Address | None:
-    if text is None:
-        return None
+def _address(variable: str, environ: Mapping[str, str], port: int | None = None) -> Address | None:
     try:
-        return Address.parse(text, port=port)
+        return Address.parse(environ[variable], port=port) if environ.get(variable) else None
     except TargetError as error:
         raise TargetError(f"{variable}: {error.message}", hint=error.hint) from error
 
 
-def _file(text: str | None) -> Path | None:
-    return Path(text) if text else None
-
-
-def _files(text: str | None) -> tuple[Path, ...] | None:
+def _files(text: str) -> tuple[Path, ...] | None:
     """govc's GOVC_TLS_CA_CERTS is a list of files, separated as in PATH."""
-    return tuple(Path(part) for part in text.split(os.pathsep) if part) or None if text else None
+    return tuple(Path(part) for part in text.split(os.pathsep) if part) or None

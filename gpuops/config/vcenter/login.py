@@ -10,11 +10,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from gpuops.config.vcenter.destination import Destination
+from gpuops.config.vcenter.layers import Sourced
 from gpuops.distribution import install_extra
 from gpuops.errors import TargetError
 from gpuops.files.file import read_bytes
@@ -47,11 +49,29 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
     )
 
 
-VCENTER_CREDENTIAL: Final = "gpuops-password"
-BROKER_CREDENTIAL: Final = "gpuops-broker-password"
-GUEST_CREDENTIAL: Final = "gpuops-guest-password"
-"""Usual names of systemd's credentials."""
 _LIMIT_BYTES: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A credential of systemd: LoadCredential= of a unit puts it into CREDENTIALS_DIRECTORY."""
+
+    name: str
+    directory: str | None
+    """None = this process is no unit that has credentials."""
+
+
+PasswordSource: TypeAlias = "Sourced[Secret | Path | Credential]"
+"""Where a password is, unread, and the option, variable or key that says so."""
+
+
+class PasswordKeys(Protocol):
+    """The keys of an entry of the configuration file that say where its password is."""
+
+    @property
+    def password_file(self) -> Path | None: ...
+    @property
+    def credential(self) -> str | None: ...
 
 
 def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
@@ -59,14 +79,8 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
 
     Raises TargetError for a configured source that cannot be read, and without any source.
     """
-    if destination.password is not None:
-        return destination.password
-    file = password_file_of(destination)
-    if file is not None:
-        return read_password_file(file, private=True)
-    entry = f"targets.{destination.name}.credential"
-    credential = credential_file(VCENTER_CREDENTIAL, destination.credential, entry, destination.name, environ)
-    password = read_password_file(credential) if credential is not None else _from_keyring(destination)
+    source = vcenter_password(destination, environ)
+    password = read_password(source) if source is not None else _from_keyring(destination)
     if password is not None:
         return password
     if ask is not None:
@@ -84,9 +98,56 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     )
 
 
-def password_file_of(destination: Destination) -> Path | None:
-    """The file of which `find_password` takes the password; None = it comes from elsewhere."""
-    return None if destination.password is not None else destination.password_file or destination.target_password_file
+def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> PasswordSource | None:
+    """Return where the password of a vCenter is; None = at most in the keyring."""
+    password = destination.password if destination.password is not None else destination.password_file
+    if password is not None:
+        return Sourced(password, destination.origins.get("password", ""))
+    entry = f"targets.{destination.name}"
+    return _credential("gpuops-password", destination.credential, entry, destination.name, environ)
+
+
+def other_password(
+    server: str, keys: PasswordKeys | None, target: str | None, environ: Mapping[str, str]
+) -> PasswordSource | None:
+    """Return where the password of the `broker` or the `guest`s of a target is; None = nothing names it."""
+    variable, entry = f"GPUOPS_{server.upper()}_PASSWORD", f"targets.{target}.{server}"
+    if file := environ.get(f"{variable}_FILE"):
+        return Sourced(Path(file), f"{variable}_FILE")
+    if password := environ.get(variable):
+        return Sourced(Secret(password), variable)
+    if keys is not None and keys.password_file is not None:
+        return Sourced(keys.password_file, f"{entry}.password_file")
+    return _credential(
+        f"gpuops-{server}-password", keys.credential if keys is not None else None, entry, target, environ
+    )
+
+
+def _credential(
+    usual: str, configured_name: str | None, entry: str, target: str | None, environ: Mapping[str, str]
+) -> PasswordSource | None:
+    """Return the credential that the entry names, else `USUAL-TARGET` or `USUAL` if there is one."""
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    if configured_name is not None:
+        return Sourced(Credential(configured_name, directory), f"{entry}.credential")
+    names = [f"{usual}-{target}", usual] if target else [usual]
+    usable = (name for name in names if directory and re.fullmatch(r"[A-Za-z0-9._-]+", name))
+    existing = next((name for name in usable if Path(directory or "", name).exists()), None)
+    return Sourced(Credential(existing, directory), "CREDENTIALS_DIRECTORY") if existing is not None else None
+
+
+def read_password(source: PasswordSource) -> Secret:
+    """Return the password. Raises TargetError if its file or its credential cannot be read."""
+    match source.value:
+        case Secret() as password:
+            return password
+        case Path() as file:
+            return read_password_file(file, private=True)
+        case Credential(name, directory):
+            if directory is None:
+                message = f"{source.origin} is set, and CREDENTIALS_DIRECTORY is not"
+                raise TargetError(message, hint=f"LoadCredential={name}:/path in the unit")
+            return read_password_file(Path(directory) / name)
 
 
 def read_password_file(
@@ -132,30 +193,6 @@ def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
         raise TargetError(f"{name} can be read or written by others (mode {mode:o})", hint=f"chmod 600 {path}")
 
 
-def credential_file(
-    usual: str, configured_name: str | None, entry: str, target: str | None, environ: Mapping[str, str]
-) -> Path | None:
-    """Return the file of LoadCredential= in systemd: the one named by the `entry`, else `USUAL-TARGET`, else `USUAL`.
-
-    None = no such file. Raises TargetError if the entry names one and this process is not a unit.
-    """
-    folder = environ.get("CREDENTIALS_DIRECTORY")
-    if configured_name is not None and folder is None:
-        raise TargetError(
-            f"{entry} is set, and CREDENTIALS_DIRECTORY is not",
-            hint=f"LoadCredential={configured_name}:/path in the unit",
-        )
-    if configured_name is not None and folder is not None:
-        return Path(folder) / configured_name
-    names = ([f"{usual}-{target}"] if target else []) + [usual]
-    usable = (
-        (Path(folder) / file_name for file_name in names if re.fullmatch(r"[A-Za-z0-9._-]+", file_name))
-        if folder
-        else iter(())
-    )
-    return next((path for path in usable if path.exists()), None)
-
-
 def _from_keyring(destination: Destination) -> Secret | None:
     if not destination.keyring:
         return None
@@ -177,18 +214,39 @@ def _from_keyring(destination: Destination) -> Secret | None:
 def guest_login(
     environ: Mapping[str, str], target: str | None = None, entry: GuestEntry | None = None
 ) -> GuestLogin | None:
-    """Return the user of GPUOPS_GUEST_USERNAME, else of that target's entry, with its password; None = no user.
+    """Return the login to the guests of a target, whose entry is `entry`; None = no user is named.
 
-    The password is in the file that GPUOPS_GUEST_PASSWORD_FILE names, in GPUOPS_GUEST_PASSWORD, in the entry's
-    `password_file`, or in a systemd credential; another user is not given what the entry names.
     Raises TargetError for a user without a password, or a file that cannot be read.
+    """
+    user = guest_user(environ, target, entry)
+    if user is None:
+        return None
+    username, source = user
+    if source is not None:
+        return GuestLogin(username.value, read_password(source))
+    is_own = entry is not None and username.value == entry.username
+    where = f"[targets.{target}.guest]" if is_own else "GPUOPS_GUEST_USERNAME"
+    raise TargetError(
+        f"no password for the guest user {username.value!r} of {where}",
+        hint=f"put password_file into {where}"
+        if is_own
+        else "set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
+    )
+
+
+def guest_user(
+    environ: Mapping[str, str], target: str | None, entry: GuestEntry | None
+) -> tuple[Sourced[str], PasswordSource | None] | None:
+    """Return the user of GPUOPS_GUEST_USERNAME, else of the target's entry, and where its password is.
+
+    Another user than that of the entry does not get the password that the entry names.
     """
     spoken = environ.get("GPUOPS_GUEST_USERNAME")
     own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
-    username = spoken or (entry.username if entry is not None else None)
-    if not username:
-        return None
-    return GuestLogin(username, _guest_password(environ, username, target, own_entry))
+    username = Sourced(spoken, "GPUOPS_GUEST_USERNAME") if spoken else None
+    if username is None and entry is not None:
+        username = Sourced(entry.username, f"targets.{target}.guest.username")
+    return None if username is None else (username, other_password("guest", own_entry, target, environ))
 
 
 def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
@@ -198,26 +256,3 @@ def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
     """
     key, known_hosts = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
     return Path(key) if key else None, Path(known_hosts or "~/.ssh/known_hosts")
-
-
-def _guest_password(
-    environ: Mapping[str, str], username: str, target: str | None, own_entry: GuestEntry | None
-) -> Secret:
-    if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
-        return read_password_file(Path(file), private=True)
-    spoken = environ.get("GPUOPS_GUEST_PASSWORD")
-    if spoken:
-        return Secret(spoken)
-    if own_entry is not None and own_entry.password_file is not None:
-        return read_password_file(own_entry.password_file, private=True)
-    named = own_entry.credential if own_entry is not None else None
-    credential = credential_file(GUEST_CREDENTIAL, named, f"targets.{target}.guest.credential", target, environ)
-    if credential is not None:
-        return read_password_file(credential)
-    source_name = f"[targets.{target}.guest]" if own_entry is not None else "GPUOPS_GUEST_USERNAME"
-    raise TargetError(
-        f"no password for the guest user {username!r} of {source_name}",
-        hint=f"put password_file into {source_name}"
-        if own_entry is not None
-        else "set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
-    )

@@ -1,6 +1,6 @@
 """The settings that are in force for a vCenter, and where each comes from: `gpuops config show`.
 
-`sources.resolve` decides what is in force; here the same sources are asked in the same order who says it. No password
+`origins.resolve` decides what is in force; here the same sources are asked in the same order who says it. No password
 is among it, only whether there is one and from where.
 """
 
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.config.vcenter.destination import SERVED, Destination, Simulated
 from gpuops.config.vcenter.journal_url import holds_password
-from gpuops.config.vcenter.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, vmware_layer
-from gpuops.config.vcenter.login import BROKER_CREDENTIAL, GUEST_CREDENTIAL, VCENTER_CREDENTIAL, credential_file
+from gpuops.config.vcenter.layers import DEFAULT, Flags
+from gpuops.config.vcenter.login import Credential, PasswordSource, guest_user, other_password, vcenter_password
 from gpuops.config.vcenter.sources import label, resolve
+from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination
     from gpuops.config.vcenter.sources import NamedTargets
     from gpuops.config.vcenter.targets import NamedTarget
 
-DEFAULT: Final = "default"
 NOT_SET: Final = "not set"
 
 
@@ -44,44 +43,7 @@ class ShownTarget:
     settings: tuple[Setting, ...]
 
 
-_NAMES: Final[tuple[Mapping[str, str], ...]] = (
-    {
-        "username": "--username",
-        "password": "--password-stdin",
-        "password_file": "--password-file",
-        "verify": "--insecure",
-        "ca_files": "--ca-file",
-        "thumbprint": "--thumbprint",
-        "proxy": "--proxy",
-        "journal_url": "--journal-url",
-        "reader": "--reader",
-    },
-    {
-        "username": "GPUOPS_USERNAME",
-        "password": "GPUOPS_PASSWORD",
-        "password_file": "GPUOPS_PASSWORD_FILE",
-        "verify": "GPUOPS_INSECURE",
-        "ca_files": "GPUOPS_CA_FILE",
-        "thumbprint": "GPUOPS_THUMBPRINT",
-        "proxy": "GPUOPS_PROXY",
-        "journal_url": "GPUOPS_JOURNAL_URL",
-        "reader": "GPUOPS_READER",
-    },
-    {
-        "username": "VMWARE_USER",
-        "password": "VMWARE_PASSWORD",
-        "verify": "VMWARE_VALIDATE_CERTS",
-        "proxy": "VMWARE_PROXY_HOST",
-    },
-    {
-        "username": "GOVC_USERNAME",
-        "password": "GOVC_PASSWORD",
-        "verify": "GOVC_INSECURE",
-        "ca_files": "GOVC_TLS_CA_CERTS",
-    },
-)  # the names by which each layer says a setting, in the layers' order
 _TABLES: Final = "broker|guest|measurements"
-_VCENTERS: Final = ("--vcenter", "GPUOPS_VCENTER", "VMWARE_HOST", "GOVC_URL")
 
 
 def shown_targets(
@@ -93,9 +55,9 @@ def shown_targets(
     """
     named = label(flags.vcenter, environ, configuration.default)
     names = [] if flags.vcenter is not None else list(configuration.targets)
-    targets = [ShownTarget(name, _settings(name, flags, environ, configuration, lines)) for name in names]
+    targets = [ShownTarget(name, tuple(_settings(name, flags, environ, configuration, lines))) for name in names]
     if named is not None and named not in names:
-        targets.insert(0, ShownTarget(named, _settings(None, flags, environ, configuration, lines)))
+        targets.insert(0, ShownTarget(named, tuple(_settings(None, flags, environ, configuration, lines))))
     return tuple(targets)
 
 
@@ -132,24 +94,25 @@ class TargetLines:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sources:
-    """The sources of a setting: the layers with their names for it, then the target's entry in the file."""
+class _Origins:
+    """Where the settings of one vCenter come from."""
 
-    layers: tuple[tuple[Layer, Mapping[str, str]], ...]
+    by_setting: Mapping[str, str]
+    """`origins` of the destination."""
     named: NamedTarget | None
     name: str
     lines: TargetLines
 
-    def origin(self, key: str, attribute: str = "") -> str:
-        """Return the first source that has the setting, or the default. `attribute` is its name in a layer."""
-        attribute = attribute or key
-        source_names = next((names for layer, names in self.layers if getattr(layer, attribute) is not None), None)
-        return source_names[attribute] if source_names is not None else self.in_file(key)
+    def of(self, setting: str) -> str:
+        """Return the option or variable that sets it, or the line of the file; else the default."""
+        return self.shown(self.by_setting.get(setting, DEFAULT))
 
-    @property
-    def fleet(self) -> str:
-        """Return the place of the database of `[fleet]`."""
-        return self.lines.place("fleet", "url")
+    def shown(self, origin: str) -> str:
+        """Return FILE:LINE for the origin `targets.NAME.KEY`, and any other as it is."""
+        if origin == "fleet.url":
+            return self.lines.place("fleet", "url")
+        key = origin.removeprefix(f"targets.{self.name}.")
+        return origin if key == origin else self.in_file(key.partition(".")[0])
 
     def in_file(self, key: str) -> str:
         is_in_file = self.named is not None and key in self.named.given
@@ -158,104 +121,69 @@ class _Sources:
 
 def _settings(
     name: str | None, flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
-) -> tuple[Setting, ...]:
+) -> Iterator[Setting]:
     flags = flags if name is None else replace(flags, vcenter=name)
     where = resolve(flags, environ, configuration)
     target_name = name or label(flags.vcenter, environ, configuration.default) or ""
-    named = configuration.targets.get(target_name)
-    host = lines.place(target_name, "host") if named is not None else _named_by(flags, environ)
+    origins = _Origins(where.origins, configuration.targets.get(target_name), target_name, lines)
     if isinstance(where, Simulated):
-        sources = _Sources(_layers(flags, environ, None, host), named, target_name, lines)
-        reader = Setting("reader", where.reader.value, sources.origin("reader"))
-        return Setting("host", where.label, host), reader, *_site(sources)
-    if (flags.vcenter or environ.get("GPUOPS_VCENTER") or "").startswith(SERVED):
-        return (Setting("host", str(where.address), host), Setting("username", where.username or NOT_SET, host))
-    sources = _Sources(_layers(flags, environ, where, host), named, target_name, lines)
-    return tuple(_of_destination(where, sources, environ, host))
+        yield Setting("host", where.label, origins.of("vcenter"))
+        yield Setting("reader", where.reader.value, origins.of("reader"))
+        yield from _site(origins)
+    elif where.label.startswith(SERVED):
+        yield Setting("host", str(where.address), origins.of("vcenter"))
+        yield Setting("username", where.username or NOT_SET, origins.of("vcenter"))
+    else:
+        yield from _of_destination(where, origins, environ)
 
 
-def _named_by(flags: Flags, environ: Mapping[str, str]) -> str:
-    target_texts = (flags.vcenter, *(environ.get(variable) for variable in _VCENTERS[1:]))
-    return next((origin for origin, text in zip(_VCENTERS, target_texts, strict=True) if text), DEFAULT)
-
-
-def _layers(
-    flags: Flags, environ: Mapping[str, str], where: Destination | None, host: str
-) -> tuple[tuple[Layer, Mapping[str, str]], ...]:
-    """Return the layers in the order of `sources`: `user@` in an address has the source of the address."""
-    layers = (flag_layer(flags), gpuops_layer(environ), vmware_layer(environ), govc_layer(environ))
-    if where is None:
-        return tuple(zip(layers[:2], _NAMES[:2], strict=True))
-    usable = [(layer.about(where.address), names) for layer, names in zip(layers, _NAMES, strict=True)]
-    at = next((number for number, layer in enumerate(layers) if layer.address or layer.vcenter), len(layers))
-    address = where.address
-    address_layer = Layer("the address", username=address.username, password=address.password)
-    usable.insert(at + 1, (address_layer, {"username": host, "password": host}))
-    return tuple(usable)
-
-
-def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str, str], host: str) -> list[Setting]:
-    named = sources.named
-    port = sources.in_file("port") if named is not None and named.port is not None else DEFAULT
+def _of_destination(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
+    host = origins.of("vcenter")
+    port = origins.in_file("port")
+    if port == DEFAULT and where.address.port not in (80, 443):
+        port = host
     ca_files = ", ".join(map(str, where.ca_files))
-    bundle = sources.origin("ca_file", "ca_files")
-    if where.ca_files and bundle == DEFAULT:
-        bundle = "REQUESTS_CA_BUNDLE"
-    journal, source = where.journal_url, sources.origin("journal_url")
-    return [
-        Setting("host", where.address.host, host),
-        Setting("port", str(where.address.port), port if port != DEFAULT or where.address.port in (80, 443) else host),
-        Setting("username", where.username or NOT_SET, sources.origin("username")),
-        _password(where, sources, environ),
-        Setting("ca_file", ca_files or "the system's", bundle),
-        Setting("verify", "true" if where.verify else "false", sources.origin("verify")),
-        Setting("thumbprint", where.thumbprint or NOT_SET, sources.origin("thumbprint")),
-        Setting("proxy", where.proxy or NOT_SET, sources.origin("proxy")),
-        Setting("journal_url", _journal(journal), source if source != DEFAULT or journal is None else sources.fleet),
-        Setting("reader", where.reader.value, sources.origin("reader")),
-        *_broker(where, sources, environ),
-        *_guest(where, sources, environ),
-        *_measurements(where, sources),
-        *_site(sources),
-    ]
+    yield Setting("host", where.address.host, host)
+    yield Setting("port", str(where.address.port), port)
+    yield Setting("username", where.username or NOT_SET, origins.of("username"))
+    yield _password(where, origins, environ)
+    yield Setting("ca_file", ca_files or "the system's", origins.of("ca_files"))
+    yield Setting("verify", "true" if where.verify else "false", origins.of("verify"))
+    yield Setting("thumbprint", where.thumbprint or NOT_SET, origins.of("thumbprint"))
+    yield Setting("proxy", where.proxy or NOT_SET, origins.of("proxy"))
+    yield Setting("journal_url", _journal(where.journal_url), origins.of("journal_url"))
+    yield Setting("reader", where.reader.value, origins.of("reader"))
+    yield from _broker(where, origins, environ)
+    yield from _guest(where, origins, environ)
+    yield from _measurements(where, origins)
+    yield from _site(origins)
 
 
-def _broker(where: Destination, sources: _Sources, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """The settings of its connection broker, if it has one; nothing is read for its password."""
+def _broker(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """The settings of its connection broker, if it has one; its password is not read."""
     broker = where.broker
     if broker is None:
         return
-    source = sources.in_file("broker")
+    source = origins.in_file("broker")
     yield Setting("broker.url", str(broker.address), source)
     yield Setting("broker.username", f"{broker.domain}\\{broker.username}", source)
-    yield _broker_password(broker, source, environ)
+    yield _of_password("broker.password", other_password("broker", broker, broker.name, environ), origins)
     yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", source)
     yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, source)
 
 
-def _guest(where: Destination, sources: _Sources, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """The login to guests, if there is one, in the order in which `login.guest_login` looks; nothing is read for it."""
-    entry, spoken = where.guest, environ.get("GPUOPS_GUEST_USERNAME")
-    own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
-    if not spoken and entry is None:
-        return
-    name, source = "guest.password", sources.in_file("guest")
-    user = spoken or (entry.username if entry is not None else NOT_SET)
-    yield Setting("guest.username", user, "GPUOPS_GUEST_USERNAME" if spoken else source)
-    if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
-        yield replace(_from_file(Path(file), "GPUOPS_GUEST_PASSWORD_FILE"), name=name)
-    elif environ.get("GPUOPS_GUEST_PASSWORD"):
-        yield Setting(name, "set", "GPUOPS_GUEST_PASSWORD")
-    elif own_entry is not None and own_entry.password_file is not None:
-        yield replace(_from_file(own_entry.password_file, source), name=name)
-    else:
-        named = own_entry.credential if own_entry is not None else None
-        yield replace(_from_credential(GUEST_CREDENTIAL, named, source, where.name, environ), name=name)
+def _guest(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """The login to guests, if there is one; its password is not read."""
+    user = guest_user(environ, where.name, where.guest)
+    if user is not None:
+        username, source = user
+        yield Setting("guest.username", username.value, origins.shown(username.origin))
+        yield _of_password("guest.password", source, origins)
 
 
-def _measurements(where: Destination, sources: _Sources) -> Iterator[Setting]:
+def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
     """What is said of its measurements, if anything is."""
-    settings, source = where.measurements, sources.in_file("measurements")
+    settings, source = where.measurements, origins.in_file("measurements")
     if source == DEFAULT:
         return
     store = str(settings.store_dir) if settings.store_dir is not None else _journal(settings.store_url or None)
@@ -269,26 +197,14 @@ def _measurements(where: Destination, sources: _Sources) -> Iterator[Setting]:
     yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", source)
 
 
-def _site(sources: _Sources) -> Iterator[Setting]:
+def _site(origins: _Origins) -> Iterator[Setting]:
     """What the file says of the target as a site, if anything (`gpuops help sites`)."""
-    if (named := sources.named) is None:
+    if (named := origins.named) is None:
         return
     labels = ", ".join(f"{name}={value}" for name, value in named.labels.items())
     for key, value in (("zone", named.zone), ("policy", named.policy), ("labels", labels)):
         if value:
-            yield Setting(key, str(value), sources.in_file(key))
-
-
-def _broker_password(broker: BrokerDestination, source: str, environ: Mapping[str, str]) -> Setting:
-    """In the order in which `broker.broker_login` looks."""
-    name = "broker.password"
-    if file := environ.get("GPUOPS_BROKER_PASSWORD_FILE"):
-        return replace(_from_file(Path(file), "GPUOPS_BROKER_PASSWORD_FILE"), name=name)
-    if environ.get("GPUOPS_BROKER_PASSWORD"):
-        return Setting(name, "set", "GPUOPS_BROKER_PASSWORD")
-    if broker.password_file is not None:
-        return replace(_from_file(broker.password_file, source), name=name)
-    return replace(_from_credential(BROKER_CREDENTIAL, broker.credential, source, broker.name, environ), name=name)
+            yield Setting(key, str(value), origins.in_file(key))
 
 
 def _journal(url: str | None) -> str:
@@ -297,33 +213,22 @@ def _journal(url: str | None) -> str:
     return "set, with a password in it" if holds_password(url) else url
 
 
-def _password(where: Destination, sources: _Sources, environ: Mapping[str, str]) -> Setting:
-    """In the order in which `login.find_password` looks; nothing is read for it."""
-    if where.password is not None:
-        return Setting("password", "set", sources.origin("password"))
-    if where.password_file is not None:
-        return _from_file(where.password_file, sources.origin("password_file"))
-    if where.target_password_file is not None:
-        return _from_file(where.target_password_file, sources.in_file("password_file"))
-    setting = _from_credential(VCENTER_CREDENTIAL, where.credential, sources.in_file("credential"), where.name, environ)
-    if setting.value == NOT_SET and where.keyring:
-        return Setting("password", "from the keyring, service gpuops", sources.in_file("keyring"))
-    return setting
+def _password(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Setting:
+    source = vcenter_password(where, environ)
+    if source is None and where.keyring:
+        return Setting("password", "from the keyring, service gpuops", origins.in_file("keyring"))
+    return _of_password("password", source, origins)
 
 
-def _from_credential(
-    usual: str, configured_name: str | None, source: str, target: str | None, environ: Mapping[str, str]
-) -> Setting:
-    """Return the credential that the entry names at `source`, or one of the usual names."""
-    if configured_name is not None:
-        missing_text = "" if environ.get("CREDENTIALS_DIRECTORY") else ", which a systemd unit alone has"
-        return Setting("password", f"set, from the credential {configured_name}{missing_text}", source)
-    credential_path = credential_file(usual, None, "", target, environ)
-    if credential_path is None:
-        return Setting("password", NOT_SET, DEFAULT)
-    return Setting("password", f"set, from the credential {credential_path.name}", "CREDENTIALS_DIRECTORY")
-
-
-def _from_file(path: Path, origin: str) -> Setting:
-    missing_text = "" if path.exists() else ", which is not there"
-    return Setting("password", f"set, from file {path}{missing_text}", origin)
+def _of_password(name: str, source: PasswordSource | None, origins: _Origins) -> Setting:
+    if source is None:
+        return Setting(name, NOT_SET, DEFAULT)
+    match source.value:
+        case Secret():
+            text = "set"
+        case Path() as file:
+            text = f"set, from file {file}{'' if file.exists() else ', which is not there'}"
+        case Credential(credential, directory):
+            missing_text = "" if directory else ", which a systemd unit alone has"
+            text = f"set, from the credential {credential}{missing_text}"
+    return Setting(name, text, origins.shown(source.origin))

@@ -12,12 +12,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpuops.config.vcenter.address import Address, sha256_of
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
 from gpuops.config.vcenter.journal_url import holds_password
-from gpuops.config.vcenter.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
+from gpuops.config.vcenter.layers import (
+    DEFAULT,
+    Flags,
+    Layer,
+    Sourced,
+    Value,
+    flag_layer,
+    govc_layer,
+    gpuops_layer,
+    login_layer,
+    merged,
+    sourced,
+    vmware_layer,
+)
 from gpuops.errors import TargetError, UsageError
 from gpuops.files.file import NOT_PARSED, is_missing, parse_json, read_text
 from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
@@ -28,26 +41,7 @@ if TYPE_CHECKING:
     from gpuops.config.vcenter.broker import BrokerDestination
     from gpuops.config.vcenter.fleet import FleetEntry
     from gpuops.config.vcenter.notices import NotifySettings
-    from gpuops.config.vcenter.targets import NamedTarget
-
-
-class NamedTargets(Protocol):
-    """What is read of a configuration file."""
-
-    @property
-    def default(self) -> str | None:
-        """The target that is meant where none is named."""
-        ...
-
-    @property
-    def targets(self) -> Mapping[str, NamedTarget]:
-        """Its targets by their names."""
-        ...
-
-    @property
-    def fleet(self) -> FleetEntry | None:
-        """The database that runners share, which keeps the journals of its targets as well."""
-        ...
+    from gpuops.config.vcenter.targets import Configuration, NamedTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +53,9 @@ class NoConfiguration:
     fleet: FleetEntry | None = None
 
 
+NamedTargets: TypeAlias = "Configuration | NoConfiguration"
+
+
 @dataclass(frozen=True, slots=True)
 class _Meant:
     """Which vCenter is meant, and which source said so."""
@@ -66,6 +63,8 @@ class _Meant:
     address: Address
     named_by: int
     """Index of the layer that names it; 4 = the configuration file."""
+    origin: str
+    """The option, variable or key that names it."""
     name: str | None = None
     named: NamedTarget | None = None
 
@@ -94,25 +93,25 @@ def read_configuration(path: Path) -> NamedTargets:
 def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
     """The vCenter meant and the way to it. Raises TargetError when nothing is configured; never picks a simulator."""
     ours = (flag_layer(flags), gpuops_layer(environ))
-    text = next((layer.vcenter for layer in ours if layer.vcenter), None)
-    if text and text.startswith(SIMULATED):
-        return _simulated(text, flags, environ)
-    if text and text.startswith(SERVED):
-        url = journal_url(flags, environ, configuration)
-        return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url, reader=_reader(ours))
+    named_text = merged(ours).vcenter
+    if named_text is not None and named_text.value.startswith(SIMULATED):
+        return _simulated(named_text, flags, environ)
+    if named_text is not None and named_text.value.startswith(SERVED):
+        return replace(
+            _served(Path(named_text.value.removeprefix(SERVED))),
+            journal_url=journal_url(flags, environ, configuration),
+            reader=_value(merged(ours).reader) or BulkReader.AUTO,
+            origins={"vcenter": named_text.origin},
+        )
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     target_choice = _meant(layers, configuration)
     if target_choice.named is not None and target_choice.named.host.startswith(SIMULATED):
         return replace(
-            _simulated(target_choice.named.host, flags, environ),
-            notify=_notify(target_choice.name, target_choice.named),
-            idle_command=target_choice.named.idle_command,
-            guest=target_choice.named.guest,
-            measurements=_measured(target_choice.named),
+            _simulated(Sourced(target_choice.named.host, target_choice.origin), flags, environ),
+            **_settings_of_target(target_choice),
         )
     _refuse_password(flags.vcenter, target_choice)
-    url = journal_url(flags, environ, configuration, target_choice.named)
-    return replace(_way(target_choice, layers, environ), journal_url=url)
+    return _way(target_choice, layers, environ, _journal(flags, environ, configuration, target_choice.name))
 
 
 def measurement_settings(
@@ -122,30 +121,34 @@ def measurement_settings(
     return _measured(configuration.targets.get(label(flag, environ, configuration.default) or ""))
 
 
-def journal_url(
-    flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, named: NamedTarget | None = None
-) -> str | None:
-    """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError.
+def journal_url(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> str | None:
+    """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError."""
+    return _value(_journal(flags, environ, configuration, None))
 
-    A target that names none has that of `[fleet]`, where runners write it. Without `named`, the target is asked that
-    the user names, or the file's default one.
+
+def _journal(
+    flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, name: str | None
+) -> Sourced[str] | None:
+    """Return the database that keeps the journal. A target without one has that of `[fleet]`, where runners write it.
+
+    Without `name` the target is the one that the user names, or the file's default one.
     """
-    if named is None:
-        text = label(flags.vcenter, environ, configuration.default)
-        named = configuration.targets.get(text) if text is not None else None
-    layer_url = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
+    url = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
     if flags.journal_url is not None and holds_password(flags.journal_url):
         raise TargetError(
             "a password on the command line is readable by everybody on this machine",
             hint="put it into ~/.pgpass, or the whole URL into GPUOPS_JOURNAL_URL",
         )
-    if layer_url or named is None:
-        return layer_url
-    return named.journal_url or (configuration.fleet.url if configuration.fleet is not None else None)
+    name = name or label(flags.vcenter, environ, configuration.default)
+    named = configuration.targets.get(name or "")
+    if url is not None or named is None:
+        return url
+    fleet_url = configuration.fleet.url if configuration.fleet is not None else None
+    return sourced(named.journal_url, f"targets.{name}.journal_url") or sourced(fleet_url, "fleet.url")
 
 
-def _reader(layers: tuple[Layer, ...], named: NamedTarget | None = None) -> BulkReader:
-    return merged(layers).reader or (named.reader if named is not None else BulkReader.AUTO)
+def _value(setting: Sourced[Value] | None) -> Value | None:
+    return setting.value if setting is not None else None
 
 
 def sim_clock(environ: Mapping[str, str]) -> str:
@@ -153,41 +156,44 @@ def sim_clock(environ: Mapping[str, str]) -> str:
     return environ.get("GPUOPS_SIM_CLOCK") or "virtual"
 
 
-def _simulated(text: str, flags: Flags, environ: Mapping[str, str]) -> Simulated:
+def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str]) -> Simulated:
     """A private vCenter, whose journal lives as long as it does: GPUOPS_JOURNAL_URL speaks of others."""
     if flags.journal_url is not None:
         raise TargetError(
-            f"{text} lives as long as this command, and so does its journal: --journal-url has no meaning there",
+            f"{named_text.value} lives as long as this command, and so does its journal: --journal-url has no meaning "
+            "there",
             hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
         )
-    reader = _reader((flag_layer(flags), gpuops_layer(environ)))
-    return Simulated(text.removeprefix(SIMULATED), sim_clock(environ), reader)
+    settings = replace(merged((flag_layer(flags), gpuops_layer(environ))), vcenter=named_text)
+    reader = _value(settings.reader) or BulkReader.AUTO
+    return Simulated(named_text.value.removeprefix(SIMULATED), sim_clock(environ), reader, origins=settings.origins)
 
 
 def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
     for index, layer in enumerate(layers):
-        if layer.address is not None:
-            return _Meant(layer.address, index)
+        if layer.vcenter is not None and layer.address is not None:
+            return _Meant(layer.address, index, layer.vcenter.origin)
         if layer.vcenter is not None:
             return _named_or_address(layer.vcenter, index, configuration)
     if configuration.default is not None:
-        return _named_or_address(configuration.default, len(layers), configuration)
+        return _named_or_address(Sourced(configuration.default, DEFAULT), len(layers), configuration)
     raise _nothing(configuration)
 
 
-def _named_or_address(text: str, index: int, configuration: NamedTargets) -> _Meant:
+def _named_or_address(named_text: Sourced[str], index: int, configuration: NamedTargets) -> _Meant:
+    text = named_text.value
     named = configuration.targets.get(text)
     if named is not None:
         simulated = named.host.startswith(SIMULATED)
         address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
-        return _Meant(address, index, text, named)
+        return _Meant(address, index, f"targets.{text}.host", text, named)
     if not any(mark in text for mark in ".:/@[") and text != "localhost":
         target_names = ", ".join(sorted(configuration.targets)) or "none"
         raise TargetError(
             f"no target {text!r} in the configuration file{_near(text, configuration)}",
             hint=f"targets there: {target_names}; an address is https://{text}",
         )
-    return _Meant(Address.parse(text), index)
+    return _Meant(Address.parse(text), index, named_text.origin)
 
 
 def _near(text: str, configuration: NamedTargets) -> str:
@@ -195,43 +201,68 @@ def _near(text: str, configuration: NamedTargets) -> str:
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def _way(target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
-    named, address = target_choice.named, target_choice.address
+def _way(
+    target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str], journal: Sourced[str] | None
+) -> Destination:
+    named, name, address = target_choice.named, target_choice.name, target_choice.address
     usable = [layer.about(address) for layer in layers]
     # user@ in an address has the rank of the layer with the address
-    usable.insert(
-        target_choice.named_by + 1, Layer("the address", username=address.username, password=address.password)
-    )
-    found = merged(tuple(usable))
+    usable.insert(target_choice.named_by + 1, login_layer(address, target_choice.origin))
     # another user is not sent the password of the target's own: each such try counts towards the lock of an account
-    own_target = named if named is not None and _is_own_login(found.username, named) else None
+    is_own = named is not None and _is_own_login(_value(merged(usable).username), named)
+    if named is not None:
+        usable.append(_target_layer(f"targets.{name}", named, is_own=is_own))
+    bundle = environ.get("REQUESTS_CA_BUNDLE")
+    usable.append(Layer(ca_files=sourced((Path(bundle),) if bundle else None, "REQUESTS_CA_BUNDLE")))
+    found = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
+    password, thumbprint = _value(found.password), found.thumbprint
+    names_password = named is not None and (named.credential is not None or named.password_file is not None)
     return Destination(
-        label=target_choice.name or str(address),
+        label=name or str(address),
         address=address,
-        username=found.username or (named.username if named else None),
-        password=found.password,
-        password_file=found.password_file,
-        verify=(named is None or named.verify) if found.verify is None else found.verify,
-        verify_origin=found.verify_origin or f"targets.{target_choice.name}.verify",
-        ca_files=_ca_files(found, named, environ),
-        thumbprint=_thumbprint(found, target_choice),
-        proxy=_proxy(found.proxy or (named.proxy if named else None)),
-        name=target_choice.name,
-        credential=own_target.credential if own_target else None,
-        target_password_file=own_target.password_file if own_target else None,
-        password_of_other=named.username
-        if named is not None and own_target is None and _names_password(named)
-        else None,
-        keyring=named.keyring if named else False,
-        reader=found.reader or (named.reader if named else BulkReader.AUTO),
+        username=_value(found.username),
+        password=password if isinstance(password, Secret) else None,
+        password_file=password if isinstance(password, Path) else None,
+        verify=found.verify is None or found.verify.value,
+        ca_files=_value(found.ca_files) or (),
+        thumbprint=sha256_of(thumbprint.value, thumbprint.origin) if thumbprint is not None else None,
+        proxy=_proxy(_value(found.proxy)),
+        name=name,
+        credential=named.credential if named is not None and is_own else None,
+        password_of_other=named.username if named is not None and names_password and not is_own else None,
+        keyring=named is not None and named.keyring,
+        journal_url=_value(journal),
+        reader=_value(found.reader) or BulkReader.AUTO,
         insecure_by_target=named is not None and not named.verify,
-        notify=_notify(target_choice.name, named),
-        idle_command=named.idle_command if named is not None else None,
-        broker=_broker(target_choice.name, named, environ),
-        guest=named.guest if named is not None else None,
-        measurements=_measured(named),
+        broker=_broker(name, named, environ),
         policies=_policies(named),
+        origins=found.origins,
+        **_settings_of_target(target_choice),
     )
+
+
+def _target_layer(entry: str, named: NamedTarget, *, is_own: bool) -> Layer:
+    """Return the settings of a target. `is_own`: its password is for the user who logs in."""
+    return Layer(
+        username=sourced(named.username, f"{entry}.username"),
+        password=sourced(named.password_file, f"{entry}.password_file") if is_own else None,
+        verify=Sourced(named.verify, f"{entry}.verify"),
+        ca_files=sourced((named.ca_file,) if named.ca_file is not None else None, f"{entry}.ca_file"),
+        thumbprint=sourced(named.thumbprint, f"{entry}.thumbprint"),
+        proxy=sourced(named.proxy, f"{entry}.proxy"),
+        reader=Sourced(named.reader, f"{entry}.reader"),
+    )
+
+
+def _settings_of_target(target_choice: _Meant) -> dict[str, Any]:
+    """Return what a target alone says, of a simulated vCenter too."""
+    named = target_choice.named
+    return {
+        "notify": _notify(target_choice.name, named),
+        "idle_command": named.idle_command if named is not None else None,
+        "guest": named.guest if named is not None else None,
+        "measurements": _measured(named),
+    }
 
 
 def _policies(named: NamedTarget | None) -> tuple[Path, ...]:
@@ -255,10 +286,6 @@ def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, s
 def _is_own_login(username: str | None, named: NamedTarget) -> bool:
     """Return whether the target's password is for this login; without a user in the target, it is for any login."""
     return username is None or named.username is None or username.casefold() == named.username.casefold()
-
-
-def _names_password(named: NamedTarget) -> bool:
-    return named.credential is not None or named.password_file is not None
 
 
 def notify_settings(flag: str | None, environ: Mapping[str, str], configuration: NamedTargets) -> NotifySettings | None:
@@ -291,23 +318,6 @@ def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | Non
     from gpuops.config.vcenter.notices import NotifySettings
 
     return NotifySettings(name, named.notify)
-
-
-def _ca_files(layer: Layer, named: NamedTarget | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    if layer.ca_files is not None:
-        return layer.ca_files
-    if named is not None and named.ca_file is not None:
-        return (named.ca_file,)
-    bundle = environ.get("REQUESTS_CA_BUNDLE")
-    return (Path(bundle),) if bundle else ()
-
-
-def _thumbprint(layer: Layer, target_choice: _Meant) -> str | None:
-    if layer.thumbprint is not None:
-        return sha256_of(layer.thumbprint, layer.thumbprint_origin)
-    if target_choice.named is not None and target_choice.named.thumbprint is not None:
-        return sha256_of(target_choice.named.thumbprint, f"targets.{target_choice.name}.thumbprint")
-    return None
 
 
 def _proxy(text: str | None) -> str | None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Locked, Refused
-from gpuops.execute.change import moves
-from gpuops.execute.change.change_order import ChangeOrder, load_order
 from gpuops.execute.change.current_ids import ids_now, intents_now, order_now
 from gpuops.execute.change.history import DisplacedVm, History, history_of
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, load_change_order
 from gpuops.execute.runs.exclusion import open_change
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.run_kind import RESUME_CHANGE
@@ -63,8 +62,6 @@ def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inve
     """Return what giving up that host or VM would mean, by the current journal. Raises Refused."""
     run = open_change(journal)
     if journal is not None and run is not None:
-        if moves.load_moves(run.order) is not None:
-            raise Refused("the change that is open is moves of VMs", hint="gpuops change abort ends it")
         open_change_state = _OpenChange.of(run, journal, inventory)
         target = open_change_state.host(name) if thing is Thing.HOST else open_change_state.vm(name)
         if target is not None:
@@ -98,7 +95,9 @@ class _OpenChange:
 
     @classmethod
     def of(cls, run: Run, journal: Journal, inventory: Inventory) -> _OpenChange:
-        mine, order = journal.state.runs[run.id], load_order(run.order)
+        mine, order = journal.state.runs[run.id], load_change_order(run.order)
+        if isinstance(order, MovesOrder):
+            raise Refused("the change that is open is moves of VMs", hint="gpuops change abort ends it")
         ids = ids_now(order.uuids, mine.intents.values(), inventory)
         given_up = {ids.get(ref, ref) for ref in mine.given_up}
         history = history_of(intents_now(mine.intents.values(), ids), given_up)

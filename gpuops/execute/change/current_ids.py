@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from gpuops.execute.change.change_order import ChangeOrder
+from gpuops.execute.journal.orders import ChangeOrder
 from gpuops.execute.journal.remembered import Intended
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import host_now, vm_now

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.execute.change.change_order import ChangeOrder
 from gpuops.execute.change.history import History, vms_taken_from
 from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
 from gpuops.execute.journal import IntentState
+from gpuops.execute.journal.orders import ChangeOrder
 from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor

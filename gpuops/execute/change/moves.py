@@ -6,14 +6,14 @@ new plan is better than the remaining moves of an old one. Only an interrupted r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.errors import NotConnected, StateDamaged
+from gpuops.errors import NotConnected
 from gpuops.execute.change.history import history_of
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import JournalMove, MovesOrder, dump_order
 from gpuops.execute.lease.lease import HeldLease, lease_during_run
 from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.runs.exclusion import no_change_open, no_rotation_open
@@ -24,73 +24,17 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
-from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed_privileges, refused_without
-from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, Step
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.moving.defrag import Defrag, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 
-VERB: Final = "defrag"
-_FORMAT: Final = 1
 PLAN_AGAIN: Final = "gpuops defrag plans anew on what is there now"
 NO_ROOM: Final = "its host has no room for it that is certain any more"
-
-
-@stored_as(
-    "JournalMove",
-    vm="vm",
-    name="name",
-    source="source",
-    target="target",
-    target_name="target_name",
-    powered_off="powered_off",
-    pins="pins",
-)
-@dataclass(frozen=True, slots=True)
-class JournalMove:
-    """One move as the journal stores it: from host to host, with the VM running or powered off."""
-
-    vm: str
-    name: str
-    source: str
-    target: str
-    target_name: str
-    powered_off: bool
-    pins: Mapping[str, str] = field(default_factory=dict)
-    """The extraConfig entries that bind the VM's vGPUs to GPUs of the new host; set before it starts there."""
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        relocate = RelocateVm(self.vm, self.target)
-        if not self.powered_off:
-            return (relocate,)
-        bind = (ReconfigureVm(self.vm, VmChange(extra_config=self.pins)),) if self.pins else ()
-        return (ShutDownGuest(self.vm, then_off=True), relocate, *bind, PowerOnVm(self.vm, self.target))
-
-    def is_done(self, vm: Vm) -> bool:
-        return vm.host == self.target and vm.power is PowerState.ON
-
-
-def dump_moves(moves: Iterable[JournalMove]) -> str:
-    """Return the moves as JSON."""
-    return json.dumps(
-        {"format": _FORMAT, "verb": VERB, "moves": [to_stored(move) for move in moves]}, ensure_ascii=False
-    )
-
-
-def load_moves(text: str) -> tuple[JournalMove, ...] | None:
-    """Return the moves that `dump_moves` wrote, or None for the order of another change. Raises StateDamaged."""
-    try:
-        body = json.loads(text)
-        if body["verb"] != VERB:
-            return None
-        return tuple(from_stored(JournalMove, move) for move in body["moves"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
 
 
 def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> Report:
@@ -118,7 +62,7 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
                     return replace(report, applied=True)
                 if report.plan != agreed_to:
                     continue
-                run = journal.begin(CHANGE, order=dump_moves(moves), known_runs=known_runs)
+                run = journal.begin(CHANGE, order=dump_order(MovesOrder(moves)), known_runs=known_runs)
                 return finish_moves(run, moves, site, journal, lease.held, report)
 
 
@@ -154,7 +98,7 @@ def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, 
         )
         for move in moves
     ]
-    return ChangeStatus(VERB, run.started, holder, tuple(parts), noun="move")
+    return ChangeStatus(MovesOrder.verb, run.started, holder, tuple(parts), noun="move")
 
 
 def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:

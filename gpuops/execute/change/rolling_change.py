@@ -8,13 +8,13 @@ from typing import Final
 
 from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
-from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_order
 from gpuops.execute.change.current_ids import order_now
 from gpuops.execute.change.history import History, history_of, vms_taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, lease_during_run
 from gpuops.execute.runs.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
 from gpuops.execute.runs.given_up import note_returned, still_given_up
@@ -130,10 +130,9 @@ def status(site: Site) -> ChangeStatus:
             return ChangeStatus(given_up=given_up)
         holder = rotating(site.state_dir, site.vcenter.uuid)
         at_it = str(holder) if holder is not None else ""
-        planned_moves = moves.load_moves(run.order)
-        if planned_moves is not None:
-            return replace(moves.move_status(run, planned_moves, site.vcenter.inventory(), at_it), given_up=given_up)
-        order = load_order(run.order)
+        order = load_change_order(run.order)
+        if isinstance(order, MovesOrder):
+            return replace(moves.move_status(run, order.moves, site.vcenter.inventory(), at_it), given_up=given_up)
         mine = journal.state.runs[run.id]
         history = history_of(mine.intents.values(), mine.given_up)
     parts = tuple(PartProgress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
@@ -214,27 +213,23 @@ def _resume_or_abort(
         run = open_change(journal)
         if run is None:
             return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
-        planned_moves, order = moves.load_moves(run.order), None
-        if planned_moves is None:
-            order = load_order(run.order)
-        policy = last_policy(journal)
-        lock = order.lock_vm if order is not None else policy.lock_vm if policy is not None else None
+        order, policy = load_change_order(run.order), last_policy(journal)
+        lock = order.lock_vm if isinstance(order, ChangeOrder) else policy.lock_vm if policy is not None else None
         with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
-            if order is None:
+            if isinstance(order, MovesOrder):
                 finished = Report(None, before, Plan())
                 if giving_up:
                     return moves.end_moves(run, site, journal, lease.held, finished)
-                return moves.finish_moves(run, planned_moves or (), site, journal, lease.held, finished)
+                return moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
             host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
             return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
 
 
 def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
     """Return the report that an admin is asked to agree to before the change is resumed or aborted."""
-    if moves.load_moves(run.order) is not None:
-        return ChangeReport(moves.VERB, Rolling(), before, Roll(), taking_up=taking_up)
-    order = load_order(run.order)
-    return ChangeReport(order.verb, order.rolling, before, Roll(), taking_up=taking_up)
+    order = load_change_order(run.order)
+    rolling = order.rolling if isinstance(order, ChangeOrder) else Rolling()
+    return ChangeReport(order.verb, rolling, before, Roll(), taking_up=taking_up)
 
 
 def _host_rounds(

@@ -180,11 +180,11 @@ def _into_wal(cursor: sqlite3.Cursor) -> None:
     SQLite refuses this at once in those cases, whatever the timeout (sqlite.org/wal.html, Sometimes Queries Return
     SQLITE_BUSY In WAL Mode).
     """
-    for is_last in clock.rounds((_AGAIN_S,), BUSY_S):
+    for left_s in clock.rounds((_AGAIN_S,), BUSY_S):
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or is_last:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left_s:
                 raise
         else:
             return

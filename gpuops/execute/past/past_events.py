@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal.orders import load_change_order
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.past.past_night import (
@@ -268,6 +269,6 @@ def _verb(run: RunSoFar) -> str:
     if run.kind != CHANGE:
         return _VERBS.get(run.kind, run.kind)
     try:
-        return str(json.loads(run.order)["verb"])
-    except (ValueError, KeyError, TypeError):
+        return load_change_order(run.order).verb
+    except StateDamaged:
         return run.kind

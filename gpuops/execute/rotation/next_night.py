@@ -8,10 +8,9 @@ from pathlib import Path
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, with_jobs
-from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.rotation.installed_timers import timer_misfits
+from gpuops.execute.rotation.night_extension import add_to_queue, by_owners, desktop_use
 from gpuops.execute.rotation.required import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
@@ -65,7 +64,7 @@ def request_of_night(
         setbacks = journal.setbacks() if journal else {}
         ended_nights = journal.ended_nights() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
+    past, obeyed = by_owners(tuple(past), site), add_to_queue(obeyed.at_night(moment), site)
     return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=ended_nights, past=past), moment
 
 
@@ -74,7 +73,7 @@ def _read_forecasts(policy: Policy, site: Site, inventory: Inventory, at: dateti
     night = policy.night_at(at)
     _, until = morning_of(night, at)
     zone = night.zone if night is not None else policy.windows[0].zone if policy.windows else UTC
-    histories = in_use(*site.measurements_store, inventory, policy)
+    histories = desktop_use(site, inventory, policy)
     return {name: forecast(history, at, until, zone) for name, history in histories.items()}
 
 

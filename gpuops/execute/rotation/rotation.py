@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
-from gpuops.execute.jobs.night_jobs import with_jobs
-from gpuops.execute.jobs.nightly import stop_and_report
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.early_consent import ask_before_lock
+from gpuops.execute.rotation.night_extension import add_to_queue, before_return
 from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
 from gpuops.execute.rotation.rotation_lock import locked_journal, require_no_rotation, without_journal
 from gpuops.execute.rotation.rotation_run import RotationRun
@@ -87,9 +86,9 @@ def rotate_day(
     if by_timer and (why := _not_yet_due(policy, site)):
         return _nothing_due(why, site, apply=apply)
     if apply and asks:
-        consent = once_agreed(consent, lambda _: stop_and_report(site))
+        consent = once_agreed(consent, lambda _: before_return(site))
     elif apply:
-        stop_and_report(site)
+        before_return(site)
     return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent, asks=asks)
 
 
@@ -218,7 +217,7 @@ def _run_once_locked(
         require_mode(kind, policy)
         require_setup(policy, site.vcenter)
         require_broker(policy, site)
-        policy = with_jobs(policy.at_night(site.clock()), site)
+        policy = add_to_queue(policy.at_night(site.clock()), site)
     # only a run that takes VMs needs a journal: without one, a return follows vCenter's markers
     returning = not kind.takes
     if not apply:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.nights_elsewhere import nights_elsewhere
+from gpuops.execute.rotation.night_extension import by_owners
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
@@ -225,7 +225,7 @@ class RotationRun:
         """Return the past nights if the policy shares GPUs by past use; empty otherwise."""
         if self.policy.fair_share is None:
             return ()
-        return by_owners_of_jobs((self.spare.past or FollowedNights()).nights(journal), self.site)
+        return by_owners(tuple((self.spare.past or FollowedNights()).nights(journal)), self.site)
 
     @property
     def _lease_number(self) -> int | None:

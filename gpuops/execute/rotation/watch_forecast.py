@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuops.advise.forecast import SLOT, Forecast, forecast
 from gpuops.errors import StateDamaged
-from gpuops.execute.measurements.demand import in_use
+from gpuops.execute.rotation.night_extension import desktop_use
 from gpuops.execute.site import Site
 from gpuops.model.nights.rotation import Policy
 
@@ -54,7 +54,7 @@ class PoolForecasts:
         now = inventory.taken_at
         self.read_at, self.read_s = now, self.site.passed_s()
         try:
-            histories = in_use(*self.site.measurements_store, inventory, self.policy)
+            histories = desktop_use(self.site, inventory, self.policy)
         except StateDamaged as damaged:
             self.site.say(f"{damaged.line}; no desktop comes back by a forecast, `at_least` holds")
             histories = {}

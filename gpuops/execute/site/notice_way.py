@@ -1,4 +1,4 @@
-"""What a site knows of the notices of its runs; `gpuops.notify` sends them."""
+"""What a site knows of the notices of its runs; `gpuops.extras.notify` sends them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def log_unverified_certificate(where: Destination, state_dir: Path, at: str, com
         at,
         "certificate-not-verified",
         vcenter=str(where.address),
-        said_by=where.verify_origin,
+        said_by=where.origins["verify"],
         username=where.username,
         uid=os.getuid(),
         command=command,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,10 +11,24 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from gpuops.model.file_keys import Key, Mistaken, Reads, Text
-from gpuops.model.workloads.job import GuestPath
 
 _WILD: Final = frozenset("*?[")
 _Number = Annotated[int, Meta(ge=0, le=100_000)]
+
+_PATH: Final = re.compile(r"(/[A-Za-z0-9_.@+-]+)+")
+_SYSTEM: Final = frozenset({"proc", "sys", "dev", "run", "etc"})
+"""What a container has of its own, or what speaks to its guest: nothing is mounted over it."""
+
+
+def read_guest_path(text: str) -> str:
+    if not _PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
+        raise ValueError("is no path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
+    if text.split("/")[1] in _SYSTEM:
+        raise ValueError(f"lies below /{text.split('/')[1]}, which is the system's: mount data of another directory")
+    return text
+
+
+GuestPath = Annotated[str, Reads(read_guest_path, Text)]
 
 
 @dataclass(frozen=True, slots=True)

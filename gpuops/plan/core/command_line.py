@@ -1,7 +1,7 @@
 """How the fields of a request are given as options, and command lines of gpuops for people to copy.
 
-The fields of requests are annotated with `Option`, from which `gpuops.cli.spread` makes the options of commands, and
-`make generate` those of Ansible's modules.
+The fields of requests are annotated with `Option`, from which `gpuops.console.options` makes the options of commands,
+and `make generate` those of Ansible's modules.
 A VM's owner chooses its name, and it stays one word of a shell there: `x; reboot` must not be two commands, `--yes` no
 option, and `moid:vm-7` not another VM.
 """

@@ -26,7 +26,7 @@ from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
 
 WANTED_ON_HOSTS: Final = frozenset({"Host.Config.Settings", "Host.Config.PciPassthru"})
-"""What `scheduler set`, `mode set` and `passthrough` need (vSphere API reference, the methods' privileges)."""
+"""What `host scheduler`, `host mode` and `host passthrough` need (vSphere API reference, the methods' privileges)."""
 
 
 @dataclass(frozen=True, slots=True)

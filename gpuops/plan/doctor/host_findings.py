@@ -84,7 +84,7 @@ def _driver(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding
         yield Finding(unread, name, "its NVIDIA driver's version is not known", fix)
     for reason in settings.unread:
         if reason.startswith(UNASKED):
-            fix = f"make nvidia-smi answer: {command('mig show', host=hosts_called(name), host_shell='ssh')}"
+            fix = f"make nvidia-smi answer: {command('host mig show', host=hosts_called(name), host_shell='ssh')}"
             yield Finding(Severity.WARNING, name, f"its GPUs are not known by {reason}", fix)
         else:
             yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
@@ -96,7 +96,7 @@ def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterat
     if state is not None and state.reboot_pending:
         will, named = "on" if state.enabled else "off", "gpu" if isinstance(device, PhysicalGpu) else "device"
         options = {named: str(device.address), "host": hosts_called(host.name), "reboot": _ROLLING}
-        fix = command(f"passthrough {will}", **options)
+        fix = command(f"host passthrough {will}", **options)
         subject = f"{host.name} {device.address}"
         yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
 
@@ -111,7 +111,7 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         fix = _graphics_fix(host.name, gpu.address, configured)
         yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", fix)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
-        fix = command("mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
+        fix = command("host mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
         yield Finding(
@@ -145,7 +145,7 @@ def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
         )
     for gpu_scheduler in host_scheduler.gpus:
         if isinstance(gpu_scheduler.configured, Unread):
-            fix = "gpuops scheduler set writes it anew"
+            fix = "gpuops host scheduler set writes it anew"
             yield Finding(
                 Severity.WARNING,
                 f"{host_scheduler.host.name} {gpu_scheduler.gpu.address}",
@@ -155,7 +155,7 @@ def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
 
 
 def _custody(host: Host) -> Iterator[Finding]:
-    """Yield a note for each host profile or cluster configuration that may undo `scheduler set`."""
+    """Yield a note for each host profile or cluster configuration that may undo `host scheduler set`."""
     custody = custody_of(host)
     for name in custody.profiles or ():
         reason = f"host profile {name} is attached to it, and may set the options of module nvidia back"
@@ -232,12 +232,12 @@ def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:
     """Return the command for a graphics type that waits; a type that no command sets needs a manual reboot."""
     if configured not in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT):
         return _BY_HAND
-    return command("mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
+    return command("host mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
 
 
 def _mig_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
     """Return the command for a MIG mode that waits."""
-    verb = f"mig set {'on' if on else 'off'}"
+    verb = f"host mig {'on' if on else 'off'}"
     return command(verb, gpu=str(gpu), host=hosts_called(host), host_shell="ssh", reboot=_ROLLING)
 
 
@@ -248,7 +248,7 @@ def _module_options_fix(host_scheduler: HostScheduler) -> str:
         scheduler = gpu_scheduler.configured
         if gpu_scheduler.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
             gpu, host = str(gpu_scheduler.gpu.address), hosts_called(host_scheduler.host.name)
-            return command("scheduler set", **_scheduler_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
+            return command("host scheduler set", **_scheduler_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
     return _BY_HAND
 
 

@@ -39,17 +39,17 @@ class HostRequest(Protocol):
 
 REBOOT: Final = (
     "not in force before a reboot of {}: for each host, move or shut down its VMs, put it in maintenance mode and "
-    "reboot it; then gpuops {} show"
+    "reboot it; then gpuops host {} show"
 )
 
 
 UNTOLD: Final = (
     "vCenter tells only when it is set whether it is in force at once, or takes maintenance mode or a reboot of {}; "
-    "then gpuops {} show"
+    "then gpuops host {} show"
 )
 MAINTENANCE: Final = (
     "not in force before maintenance mode of {}: for each host, move or shut down its VMs and put it in maintenance "
-    "mode; then gpuops {} show"
+    "mode; then gpuops host {} show"
 )
 
 

@@ -311,7 +311,7 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -
         return Rejection(subject, "cannot be passed through (the host says it is not capable)")
     hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
     if isinstance(gpu, OtherDevice):
-        on = command("passthrough on", device=str(gpu.address), host=hosts_called(host.name))
+        on = command("host passthrough on", device=str(gpu.address), host=hosts_called(host.name))
         hint = f"{on} gives it to VMs"
     return Rejection(subject, "is not switched to passthrough", hint=hint)
 

@@ -1,4 +1,4 @@
-"""Text and document of `gpuops mig check`: one line for each part of each layout."""
+"""Text and document of `gpuops host mig check`: one line for each part of each layout."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class LayoutRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(judged, judged.layout)
 
 
-@printed("mig-check", by="gpuops mig check")
+@printed("mig-check", by="gpuops host mig check")
 class MigCheckDocument(PrintedDocument, frozen=True):
     """Whether GPUs of a model can have the named layouts of a file."""
 

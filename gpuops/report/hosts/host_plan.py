@@ -96,42 +96,42 @@ def host_report_document(report: Report[HostStep], kind: str) -> PrintedDocument
     return DOCUMENTS[kind].made_of(report)
 
 
-@printed("scheduler-set", by="gpuops scheduler set")
+@printed("scheduler-set", by="gpuops host scheduler set")
 class SchedulerSetDocument(HostRunDocument, frozen=True):
     """The vGPU scheduler that hosts get, and what became of it."""
 
     request: Annotated[SetScheduler, "the options as they were understood"]
 
 
-@printed("mode-set", by="gpuops mode set")
+@printed("mode-set", by="gpuops host mode set")
 class ModeSetDocument(HostRunDocument, frozen=True):
     """The graphics configuration that hosts get, and what became of it."""
 
     request: Annotated[SetMode, "the options as they were understood"]
 
 
-@printed("passthrough-on", by="gpuops passthrough on")
+@printed("passthrough-on", by="gpuops host passthrough on")
 class PassthroughOnDocument(HostRunDocument, frozen=True):
     """The GPUs that are given to VMs whole, by DirectPath I/O, and what became of it."""
 
     request: Annotated[SetPassthrough, "the options as they were understood"]
 
 
-@printed("passthrough-off", by="gpuops passthrough off")
+@printed("passthrough-off", by="gpuops host passthrough off")
 class PassthroughOffDocument(HostRunDocument, frozen=True):
     """The GPUs that are taken out of DirectPath I/O, and what became of it."""
 
     request: Annotated[SetPassthrough, "the options as they were understood"]
 
 
-@printed("mig-set-on", by="gpuops mig set on")
+@printed("mig-set-on", by="gpuops host mig on")
 class MigSetOnDocument(HostRunDocument, frozen=True):
     """The GPUs whose MIG mode is switched on, and what became of it."""
 
     request: Annotated[SetMig, "the options as they were understood"]
 
 
-@printed("mig-set-off", by="gpuops mig set off")
+@printed("mig-set-off", by="gpuops host mig off")
 class MigSetOffDocument(HostRunDocument, frozen=True):
     """The GPUs whose MIG mode is switched off, and what became of it."""
 

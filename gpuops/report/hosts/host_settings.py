@@ -129,7 +129,7 @@ class ModeHostRecord(DocumentRecord, frozen=True):
     unread: Annotated[list[str], "why its devices are not known"]
 
 
-@printed("mode-show", by="gpuops mode show")
+@printed("mode-show", by="gpuops host mode show")
 class ModeShowDocument(VersionedSiteDocument, frozen=True):
     """What the GPUs of hosts are used for."""
 
@@ -187,7 +187,7 @@ class MigHostRecord(DocumentRecord, frozen=True):
     unread: Annotated[list[str], "what could not be read, and why"]
 
 
-@printed("mig-show", by="gpuops mig show")
+@printed("mig-show", by="gpuops host mig show")
 class MigShowDocument(SiteDocument, frozen=True):
     """MIG mode of the GPUs of hosts."""
 
@@ -382,7 +382,7 @@ class SchedulerHostRecord(DocumentRecord, frozen=True):
         )
 
 
-@printed("scheduler-show", by="gpuops scheduler show")
+@printed("scheduler-show", by="gpuops host scheduler show")
 class SchedulerShowDocument(VersionedSiteDocument, frozen=True):
     """The vGPU scheduler of each GPU."""
 

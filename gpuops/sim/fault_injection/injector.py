@@ -12,8 +12,7 @@ from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.encoder import NAMESPACE
-from gpuops.sim.fault_injection.outside_event import OutsideEvent, named
-from gpuops.sim.fault_injection.rule import REPLIES, TASKS, Effect, Ending, Phase, Rule
+from gpuops.sim.fault_injection.rule import REPLIES, TASKS, Effect, Ending, OutsideEvent, Phase, Rule, named
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

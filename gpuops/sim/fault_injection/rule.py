@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from enum import StrEnum
+from functools import cache
+from importlib import resources
 from math import isfinite
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+import yaml
 from msgspec import Meta
 
 from gpuops.errors import UsageError
-from gpuops.files.wrong_value import describe_mismatch
+from gpuops.files.yaml_file import describe_mismatch
+from gpuops.sim.core.registry import is_kind_of
+from gpuops.sim.state.vm_state import Power, Question
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.core.object_store import ObjectStore
+    from gpuops.sim.core.task import Task
 
 
 class Ending(StrEnum):
@@ -169,3 +180,134 @@ class Rule:
 
 def _endless(value: object) -> bool:
     return isinstance(value, float) and not isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: what a client sees of it, and the rules that make it so."""
+
+    id: str
+    sees: str
+    rules: tuple[Rule, ...]
+
+
+@cache
+def catalogue() -> Mapping[str, Fault]:
+    """Every fault by its id, in the order of the file."""
+    source = resources.files("gpuops.sim.fault_injection").joinpath("catalogue.yaml").read_text(encoding="utf-8")
+    return {
+        name: Fault(name, entry["sees"], tuple(Rule.from_json(rule) for rule in entry["rules"]))
+        for name, entry in yaml.safe_load(source).items()
+    }
+
+
+def rules_of(fault: str, changes: Mapping[str, Any] | None = None) -> tuple[Rule, ...]:
+    """The rules of a fault with some keys changed. Raises UsageError for an id or a key that there is not."""
+    declared_fault = catalogue().get(fault)
+    if declared_fault is None:
+        raise UsageError(f"no fault is called {fault!r}", hint="gpuops sim faults lists them")
+    if "effect" in (changes or {}):
+        raise UsageError(f"{fault} has its effect", hint="leave out `fault` to write a rule of your own")
+    return tuple(Rule.from_json({**rule.to_json(), **(changes or {})}) for rule in declared_fault.rules)
+
+
+OUT_OF_SPACE: Final = Question(
+    "msg.hbacommon.outofspace",
+    "There is no more space for virtual disk {}. You might be able to continue this session by freeing disk space on "
+    "the relevant volume, and clicking Retry. Click Cancel to terminate this session.",
+    (("0", "Retry"), ("1", "Cancel")),
+)
+"""The question of a full datastore, as ESXi asks it (VMware knowledge base on msg.hbacommon.outofspace)."""
+
+ANSWER_LOOK: Final = timedelta(seconds=5)
+"""How often a task of vCenter checks whether its VM's question was answered."""
+
+
+def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
+    """Whether a VM waits for an answer; the first call for it makes it ask. False for any other object."""
+    if entity.wsdl_name != "VirtualMachine":
+        return False
+    if entity.moid in store.asked:
+        return entity.state.question is not None
+    store.asked.add(entity.moid)
+    text = OUT_OF_SPACE.text.format(f"{entity.name}.vmdk")
+    entity.state.question = Question(OUT_OF_SPACE.id, text, OUT_OF_SPACE.choices)
+    entity.touch("runtime", "summary")
+    return True
+
+
+class AwaitingAnswer:
+    """A task that waits for the answer to its VM's question, and ends at the first check after it, as in vCenter.
+
+    It is called at the answer and does not poll: a night would have seven thousand polls.
+    """
+
+    def __init__(self, store: ObjectStore, vm: Any, go_on: Callable[[], None]) -> None:
+        self._store = store
+        self._go_on = go_on
+        self._asked_at = store.clock.now()
+        store.registry.watch(vm.moid, self)
+
+    def object_touched(self, managed_object: Any, paths: Collection[str]) -> None:
+        if managed_object.state.question is not None:
+            return
+        self._store.registry.unwatch(managed_object.moid, self)
+        clock = self._store.clock
+        until_look = ANSWER_LOOK - (clock.now() - self._asked_at) % ANSWER_LOOK
+        # No wait of a client jumps to this look.
+        clock.schedule(until_look.total_seconds(), self._go_on, background=True)
+
+    def object_removed(self, managed_object: Any) -> None:
+        """Its question can no longer be answered."""
+
+
+def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
+    """The end of a task after which the GPU still counts as taken for a while."""
+    if not lingers_s or task.entity.wsdl_name != "VirtualMachine":
+        return complete
+    vm: Any = task.entity
+
+    def end() -> None:
+        host, seats = vm.host(), vm.state.seats
+        complete()
+        if vm.state.power is not Power.ON and seats:
+            host.lingering = (*host.lingering, *seats)
+            host.load_changed()
+            host.world.clock.schedule(lingers_s, lambda: _given_back(host, seats))
+
+    return end
+
+
+def _given_back(host: Any, seats: tuple[Any, ...]) -> None:
+    host.lingering = tuple(seat for seat in host.lingering if seat not in seats)
+    host.load_changed()
+
+
+Act = Callable[[Any, "Rule"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideEvent:
+    """What is done to each targeted object of a type; with no type, once to the whole vCenter."""
+
+    kind: str
+    act: Act
+    is_unseen: bool = False
+    """Whether it changes what vCenter answers and nothing that it keeps."""
+
+    def strike(self, store: ObjectStore, targets: Iterable[ManagedObject], rule: Rule) -> None:
+        """Does it to the targets."""
+        if not self.kind:
+            self.act(store, rule)
+            return
+        for target in targets:
+            if is_kind_of(target.wsdl_name, self.kind):
+                self.act(target, rule)
+
+
+def named(name: str, outside_events: Mapping[str, OutsideEvent]) -> OutsideEvent:
+    """The event that a rule names as its `happening`. Raises UsageError."""
+    try:
+        return outside_events[name]
+    except KeyError:
+        raise UsageError(f"no happening is called {name!r}", hint=f"there are: {', '.join(outside_events)}") from None

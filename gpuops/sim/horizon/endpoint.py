@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from gpuops.files.file import NOT_PARSED, parse_json
-from gpuops.sim.horizon.pod import Pod
-from gpuops.sim.horizon.records import MachineRecord, VcenterList
+from gpuops.sim.horizon.pod import MachineRecord, Pod, VcenterList
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire.handler import Incoming, Outgoing
 

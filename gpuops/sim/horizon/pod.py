@@ -5,6 +5,9 @@ whose desktop is suspended or off has it resumed, as Horizon does, and is sent a
 of a pool that is always powered on are powered on again within a minute, unless they are in maintenance, and so are as
 many of a pool with spare machines that so many run unused; an instant clone is deleted and made anew when its user logs
 off.
+
+A record is as vCenter has the VM, unless the pool, or the test for one VM, declares another form. All forms are of
+public reports about tools that join both by names, or follow from the fields that a record has.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from gpuops.sim.core.inventory_tree import unescaped
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.horizon.records import MachineRecord, VcenterList, record_of
 from gpuops.sim.outside_events import vms as vm_events
 from gpuops.sim.state.desktop_pool import RecordForm
 from gpuops.sim.state.vm_state import Power
@@ -28,6 +31,67 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
     from gpuops.sim.state.desktop_pool import DesktopPoolState
     from gpuops.sim.world import World
+
+
+class VcenterList(StrEnum):
+    """How a pod tells which vCenters it has."""
+
+    WITH_UUIDS = "with-uuids"
+    WITHOUT_UUIDS = "without-uuids"
+    FORBIDDEN = "forbidden"
+    """The account may not read them."""
+    OLD_UUID = "old-uuid"
+    """The vCenter was rebuilt: the pod knows it by the uuid that it had before."""
+    COPIED = "copied"
+    """The second vCenter is a copy of the first, with its uuid."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRecord:
+    """What the server's list has of a machine, but for its state."""
+
+    id: str
+    name: str
+    path: str | None
+    vcenter: str | None
+    """Id of its vCenter."""
+    pool: DesktopPoolState
+    vm: VmEntity | None
+    """None = its VM is in another vCenter, or is gone."""
+    managed: bool = True
+
+
+def record_of(form: RecordForm, identity: str, pool: DesktopPoolState, vm: VmEntity, vcenter: str) -> MachineRecord:
+    """The record of a machine in that form."""
+    name, path = vm.name, inventory_path(vm)
+    folder = path.rpartition("/")[0]
+    match form:
+        case RecordForm.NO_PATH:
+            return MachineRecord(identity, name, None, vcenter, pool, vm)
+        case RecordForm.OTHER_CASE:
+            return MachineRecord(identity, name.upper(), path.upper(), vcenter, pool, vm)
+        case RecordForm.UNESCAPED:
+            return MachineRecord(identity, unescaped(name), unescaped(path), vcenter, pool, vm)
+        case RecordForm.RENAMED:
+            return MachineRecord(identity, f"{name}-earlier", f"{folder}/{name}-earlier", vcenter, pool, vm)
+        case RecordForm.MOVED:
+            return MachineRecord(identity, name, f"{folder}/earlier/{name}", vcenter, pool, vm)
+        case RecordForm.NO_VCENTER:
+            return MachineRecord(identity, name, path, None, pool, vm)
+        case RecordForm.UNMANAGED:
+            return MachineRecord(identity, f"{name}.vdi.test", None, None, pool, vm, managed=False)
+        case _:
+            return MachineRecord(identity, name, path, vcenter, pool, vm)
+
+
+def inventory_path(vm: VmEntity) -> str:
+    """Its inventory path, from the datacenter down."""
+    parts, at = [vm.name], vm.world.find(vm.parent or "")
+    while at is not None and getattr(at, "parent", None):
+        parts.append(at.display_name)
+        at = vm.world.find(str(getattr(at, "parent", "")))
+    return "/" + "/".join(reversed(parts))
+
 
 ALWAYS_ON: Final = "ALWAYS_POWERED_ON"
 POWER_CHECK_S: Final = 60.0

@@ -1,6 +1,6 @@
 """Distributed switches and their port groups as operations see them: what each holds, and who is connected where.
 
-What clients set is kept as the API's own objects, so that no field of the many is lost; `objects.distributed` derives
+What clients set is kept as the API's own objects, so that no field of the many is lost; `objects.datastore` derives
 from these and shows it.
 """
 

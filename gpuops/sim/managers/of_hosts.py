@@ -13,8 +13,7 @@ from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
 from gpuops.sim.inventory import faults
-from gpuops.sim.managers.of_vcenter import LICENCES
-from gpuops.sim.managers.plain import plain_kind
+from gpuops.sim.managers.of_vcenter import LICENCES, plain_kind
 from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
 from gpuops.sim.objects.host_managers import (
     HostAssignableHardwareManager,

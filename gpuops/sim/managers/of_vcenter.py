@@ -1,4 +1,4 @@
-"""The managers of ServiceContent that only answer reads: what each says, and their making on demand."""
+"""The managers of ServiceContent that only answer reads: classes of the API's type tables with tables of answers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,36 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
+from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.inventory import faults
-from gpuops.sim.managers.plain import plain_kind
 from gpuops.sim.render import distributed
-from gpuops.sim.render.defaults import default
+from gpuops.sim.render.defaults import default, plain_value
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID, managers_of
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
+
+
+def plain_kind(wsdl_name: str, base: type[ManagedObject], properties: Properties, methods: Methods) -> type[Any]:
+    """The class of a manager: these properties and methods, and plain values for the properties that it must have.
+
+    Its other methods are answered with NotSupported, as every method that is not simulated.
+    """
+    required = {
+        info.name: partial(_plain, info.type)
+        for info in vmomi_type(wsdl_name)._GetPropertyList()
+        if not info.flags & VmomiSupport.F_OPTIONAL
+    }
+    members = {"property_table": {**required, **properties}, "method_table": methods}
+    return type(
+        wsdl_name, (base,), {"wsdl_name": wsdl_name, "__doc__": f"{wsdl_name}, which only answers reads.", **members}
+    )
+
+
+def _plain(kind: Any, manager: ManagedObject) -> Any:
+    return plain_value(kind)
+
 
 ALARM: Final = "alarm-1"
 """A vCenter comes with many alarms; this is the first. Clients read the list, and then each that is on it."""

@@ -1,4 +1,4 @@
-"""ComputeResource, a host without a cluster, and ClusterComputeResource, hosts under DRS and HA."""
+"""ComputeResource (a host without a cluster), ClusterComputeResource, and their resource pools and vApps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,132 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import Methods, Properties, method, prop
-from gpuops.sim.inventory.entities import ComputeEntity
-from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
+from gpuops.sim.inventory.managed_entity import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
-from gpuops.sim.objects.resource_pool import ResourcePool
-from gpuops.sim.operations import cluster_change, inventory_change, removal
-from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations import cluster_change, initial_placement, inventory_change, removal
 from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
     from gpuops.sim.world import World
+
+MIB = 1 << 20
+
+
+class ResourcePool(PoolEntity):
+    """A resource pool on the wire."""
+
+    wsdl_name = "ResourcePool"
+
+    property_table: ClassVar[Properties] = {
+        "owner": lambda self: self.owner(),
+        "vm": lambda self: list(self.members.values()),
+        "resourcePool": lambda self: self.pools,
+    }
+
+    method_table: ClassVar[Methods] = {
+        "CreateResourcePool": lambda self, call, name, spec: inventory_change.create_pool(
+            self, call, name, spec, new_pool
+        ),
+        "DestroyChildren": removal.destroy_children,
+        "Destroy_Task": removal.destroy,
+    }
+
+    @prop("config")
+    def _config(self) -> Any:
+        # the system reserves all that there is for the root pool (vSphere API, ResourcePool)
+        totals = self.owner().totals() if isinstance(self.above(), ComputeEntity) else {"totalCpu": 0, "totalMemory": 0}
+        return vim.ResourceConfigSpec(
+            entity=self.ref,
+            changeVersion="1",
+            cpuAllocation=_allocation(totals["totalCpu"], 4000),
+            memoryAllocation=_allocation(totals["totalMemory"] // MIB, 163840),
+        )
+
+    @prop("runtime")
+    def _runtime(self) -> Any:
+        totals = self.owner().totals()
+        running = [vm.state for vm in self.all_members() if vm.state.power == "poweredOn"]
+        reserving = running
+        if "suspended-vm-memory" in self.world.deviations:  # assumption: suspended-vm-memory
+            reserving = running + [vm.state for vm in self.all_members() if vm.state.power == "suspended"]
+        memory = sum(vm.reserved_mib for vm in reserving) * MIB
+        used = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running) * MIB
+        mhz = sum(vm.cpu_reservation_mhz for vm in running)
+        return vim.ResourcePool.RuntimeInfo(
+            memory=_usage(totals["totalMemory"], memory, used),
+            cpu=_usage(totals["totalCpu"], mhz, sum(vm.cpu_usage_mhz for vm in running)),
+            overallStatus="green",
+        )
+
+    @prop("summary")
+    def _summary(self) -> Any:
+        configured = sum(vm.state.memory_mib for vm in self.all_members())
+        return vim.ResourcePool.Summary(
+            name=self.name, config=self._config(), runtime=self._runtime(), configuredMemoryMB=configured
+        )
+
+    @method
+    def UpdateConfig(self, call: Call, name: str | None = None, config: Any = None) -> None:
+        if name is not None:
+            before, stored_name = self.name, self.world.get(self.parent).checked_name(name, self)
+            self.rename(stored_name)
+            self.world.ledger.record(call, self, before={"name": before}, after={"name": stored_name})
+        if config is not None:
+            inventory_change.refuse_limits(config)
+
+
+def new_pool(world: World, moid: str, name: str, parent: PoolEntity) -> ResourcePool:
+    """A registered resource pool below another one."""
+    pool = ResourcePool(world, moid, name, parent.moid, parent.owner_moid)
+    world.register(pool)
+    parent.pools.append(pool)
+    parent.touch("resourcePool")
+    return pool
+
+
+def _allocation(reservation: int, shares: int) -> Any:
+    return vim.ResourceAllocationInfo(
+        reservation=reservation,
+        expandableReservation=True,
+        limit=-1,
+        shares=vim.SharesInfo(shares=shares, level="normal"),
+    )
+
+
+def _usage(total: int, reserved: int, used: int) -> Any:
+    return vim.ResourcePool.ResourceUsage(
+        reservationUsed=reserved,
+        reservationUsedForVm=reserved,
+        unreservedForPool=max(0, total - reserved),
+        unreservedForVm=max(0, total - reserved),
+        overallUsage=used,
+        maxUsage=total,
+    )
+
+
+class VirtualApp(ResourcePool):
+    """A vApp within a pool. It shows where it is and what is in it; its start order is not modelled."""
+
+    wsdl_name = "VirtualApp"
+
+    property_table: ClassVar[Properties] = {"parentFolder": lambda self: self.world.get(self.folder)}
+
+    def __init__(self, world: World, moid: str, name: str, pool: ResourcePool, folder: str) -> None:
+        super().__init__(world, moid, name, pool.moid, pool.owner_moid)
+        self.folder = folder
+        pool.pools.append(self)
+
+    def take_in(self, vm: VmEntity) -> None:
+        """Make the VM a member."""
+        vm.leave_pool()
+        vm.state.pool = self.moid
+        self.add(vm)
+        vm.touch("resourcePool", "parentVApp")
 
 
 class ComputeResource(ComputeEntity):

@@ -1,4 +1,4 @@
-"""Datastores and networks."""
+"""Datastores, networks, distributed switches and their port groups."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import Properties, prop
+from gpuops.sim.core.managed_object import Methods, Properties, prop
 from gpuops.sim.inventory.entities import DatastoreEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.render import host_storage
-from gpuops.sim.render.defaults import default
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
+from gpuops.sim.operations import distributed_switches, removal
+from gpuops.sim.render import distributed, host_config
+from gpuops.sim.render.defaults import default, filled
 
 MIB = 1 << 20
 
@@ -56,12 +57,12 @@ class VmfsDatastore(DatastoreEntity):
             maxPhysicalRDMFileSize=64 << 40,
             maxVirtualRDMFileSize=64 << 40,
             timestamp=self.world.clock.now(),
-            vmfs=host_storage.vmfs(self),
+            vmfs=host_config.vmfs(self),
         )
 
     @prop("host")
     def _hosts(self) -> Any:
-        mount = host_storage.mount(self)
+        mount = host_config.mount(self)
         return [vim.Datastore.HostMount(key=vim.HostSystem(moid), mountInfo=mount) for moid in self.host_moids]
 
 
@@ -83,3 +84,63 @@ class Network(ManagedEntity):
 
     def _serves(self, vm: VmEntity) -> bool:
         return any(card.network == self.moid for card in vm.state.network_cards)
+
+
+class DistributedVirtualPortgroup(PortgroupEntity, Network):
+    """A distributed port group on the wire: a network whose key is its moid."""
+
+    wsdl_name = "DistributedVirtualPortgroup"
+
+    property_table: ClassVar[Properties] = {
+        "key": lambda self: self.moid,
+        "config": distributed.portgroup_config,
+        "portKeys": lambda self: self.port_keys(),
+    }
+
+    method_table: ClassVar[Methods] = {
+        "Destroy_Task": removal.destroy,
+    }
+
+
+class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
+    """A distributed switch on the wire."""
+
+    wsdl_name = "VmwareDistributedVirtualSwitch"
+
+    property_table: ClassVar[Properties] = {
+        "uuid": lambda self: self.uuid,
+        "capability": lambda self: default("DVSCapability"),
+        "summary": distributed.summary,
+        "config": distributed.config,
+        "portgroup": lambda self: self.portgroups(),
+        "runtime": distributed.runtime,
+    }
+
+    method_table: ClassVar[Methods] = {
+        "ReconfigureDvs_Task": distributed_switches.change_hosts,
+        "AddDVPortgroup_Task": lambda self, call, spec: distributed_switches.add_portgroups(
+            self, call, spec, DistributedVirtualPortgroup
+        ),
+        "FetchDVPorts": lambda self, call, criteria=None: [
+            port for port in distributed.ports(self) if criteria is None or _meets(self, port, criteria)
+        ],
+        "Destroy_Task": removal.destroy,
+    }
+
+
+def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
+    """Whether a port is one of those asked for (vSphere API, DistributedVirtualSwitchPortCriteria)."""
+    uplinks = {portgroup.moid for portgroup in switch.portgroups() if portgroup.is_uplink}
+    hosts = [host._moId for host in criteria.host]
+    inside = criteria.inside is not False
+    facts = (
+        (criteria.connected, port.connectee is not None),
+        (criteria.active, port.state is not None and port.state.runtimeInfo.linkUp),
+        (criteria.uplinkPort, port.portgroupKey in uplinks),
+    )
+    return (
+        all(expected is None or expected == is_so for expected, is_so in facts)
+        and (not criteria.portgroupKey or (port.portgroupKey in criteria.portgroupKey) == inside)
+        and (not criteria.portKey or port.key in criteria.portKey)
+        and (not hosts or (port.proxyHost is not None and port.proxyHost._moId in hosts))
+    )

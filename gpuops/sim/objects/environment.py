@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations import initial_placement
 from gpuops.sim.operations.vms import move_trials
-from gpuops.sim.render import config_option, config_target
+from gpuops.sim.render import config_target
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -46,7 +46,7 @@ class EnvironmentBrowser(ManagedObject):
 
     method_table: ClassVar[Methods] = {
         "QueryConfigTarget": lambda self, call, host=None: config_target.config_target(self._hosts(host)),
-        "QueryConfigOptionDescriptor": lambda self, call: config_option.descriptors(
+        "QueryConfigOptionDescriptor": lambda self, call: config_target.descriptors(
             [host.ref for host in self.owner.hosts()]
         ),
     }
@@ -71,13 +71,13 @@ class EnvironmentBrowser(ManagedObject):
     @method
     def QueryConfigOption(self, call: Call, key: str | None = None, host: Any = None) -> Any:
         self._hosts(host)
-        return config_option.config_option(key or config_option.NEWEST)
+        return config_target.config_option(key or config_target.NEWEST)
 
     @method
     def QueryConfigOptionEx(self, call: Call, spec: Any = None) -> Any:
         self._hosts(spec.host if spec else None)
-        key = (spec.key if spec else None) or config_option.NEWEST
-        return config_option.config_option(key, frozenset(spec.guestId) if spec else frozenset())
+        key = (spec.key if spec else None) or config_target.NEWEST
+        return config_target.config_option(key, frozenset(spec.guestId) if spec else frozenset())
 
 
 class VirtualMachineCompatibilityChecker(ManagedObject):

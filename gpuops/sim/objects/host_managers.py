@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
-from gpuops.sim.operations.hosts import graphics_change, passthrough_change
+from gpuops.sim.operations import device_settings
 from gpuops.sim.render import config_target, host_graphics
-from gpuops.sim.render.device_groups import group_info, offered_groups
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.defaults import filled
+from gpuops.sim.render.pci import group_info, offered_groups
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -50,7 +50,7 @@ class HostGraphicsManager(HostManager):
     }
 
     method_table: ClassVar[Methods] = {
-        "UpdateGraphicsConfig": lambda self, call, config: graphics_change.update(self.host, call, config),
+        "UpdateGraphicsConfig": lambda self, call, config: device_settings.update_graphics(self.host, call, config),
         "RefreshGraphicsManager": lambda self, call: self.host.graphics_changed(),
         "IsSharedGraphicsActive": lambda self, call: any(
             gpu.listed and gpu.graphics_type != "direct" for gpu in self.host.state.gpus
@@ -68,7 +68,7 @@ class HostPciPassthruSystem(HostManager):
     property_table: ClassVar[Properties] = {"pciPassthruInfo": lambda self: self.host.read("config.pciPassthruInfo")}
 
     method_table: ClassVar[Methods] = {
-        "UpdatePassthruConfig": lambda self, call, config: passthrough_change.update(self.host, call, config),
+        "UpdatePassthruConfig": lambda self, call, config: device_settings.update_passthrough(self.host, call, config),
         "Refresh": lambda self, call: self.host.graphics_changed(),
     }
 
@@ -84,7 +84,7 @@ class HostAssignableHardwareManager(HostManager):
     }
 
     method_table: ClassVar[Methods] = {
-        "UpdateAssignableHardwareConfig": lambda self, call, config: passthrough_change.update_labels(
+        "UpdateAssignableHardwareConfig": lambda self, call, config: device_settings.update_labels(
             self.host, call, config
         ),
         "RetrieveDynamicPassthroughInfo": lambda self, call: config_target.dynamic_devices([self.host.state]),

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.core.managed_object import Methods, Properties, SharedValue, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, SharedValue, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import inventory_change, removal
-from gpuops.sim.operations.hosts import maintenance
-from gpuops.sim.render import distributed, host_config, host_graphics, host_hardware, host_network
+from gpuops.sim.operations import inventory_change, maintenance, removal
+from gpuops.sim.render import distributed, host_config, host_graphics, host_network
 from gpuops.sim.render.host_network import firewall
 from gpuops.sim.render.pci import pci_devices
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-
+    from gpuops.sim.world import World
 
 SHARED: Final = frozenset(
     {
@@ -62,13 +61,13 @@ class HostSystem(HostEntity):
         "runtime summary.runtime": lambda self: host_config.runtime(self.state),
         "runtime.connectionState": lambda self: host_config.runtime(self.state).connectionState,
         "runtime.inMaintenanceMode": lambda self: self.state.in_maintenance,
-        "hardware": lambda self: host_hardware.hardware(self.state),
-        "hardware.cpuInfo": lambda self: host_hardware.cpu_info(self.state),
-        "hardware.systemInfo": lambda self: host_hardware.system(self.state),
-        "hardware.numaInfo": lambda self: host_hardware.numa(self.state),
+        "hardware": lambda self: host_config.hardware(self.state),
+        "hardware.cpuInfo": lambda self: host_config.cpu_info(self.state),
+        "hardware.systemInfo": lambda self: host_config.system(self.state),
+        "hardware.numaInfo": lambda self: host_config.numa(self.state),
         "hardware.pciDevice": lambda self: pci_devices(self.state),
         "hardware.memorySize": lambda self: self.state.model.memory_mib << 20,
-        "capability": lambda self: host_hardware.capability(self.state),
+        "capability": lambda self: host_config.capability(self.state),
         "config": host_config.config,
         "config.graphicsInfo": lambda self: host_graphics.graphics_info(self.state, self.seats()),
         "config.graphicsConfig": lambda self: host_graphics.graphics_config(self.state),
@@ -119,3 +118,44 @@ class HostSystem(HostEntity):
     @method
     def QueryTpmAttestationReport(self, call: Call) -> Any:
         return None  # these hosts have no TPM, and the report is optional
+
+
+class HostProfile(ManagedObject):
+    """A profile attached to hosts and clusters; of its settings this world knows the options of module nvidia."""
+
+    wsdl_name = "HostProfile"
+    world: World
+
+    property_table: ClassVar[Properties] = {
+        "name": lambda self: self.name,
+        "entity": lambda self: [self.world.get(moid) for moid in self.entities],
+        "createdTime modifiedTime": lambda self: self.made_at,
+        "complianceStatus": lambda self: "unknown",
+    }
+
+    def __init__(self, world: World, moid: str, name: str, entities: tuple[str, ...], module_options: str) -> None:
+        super().__init__(world, moid)
+        self.name = name
+        self.entities = entities
+        """Moids of what it is attached to."""
+        self.module_options = module_options
+        self.made_at = world.clock.now()
+
+    def holds(self, host: HostSystem) -> bool:
+        """Whether it is attached to the host or to its cluster."""
+        return host.moid in self.entities or host.state.parent in self.entities
+
+
+class HostProfileManager(ManagedObject):
+    """All host profiles of the vCenter."""
+
+    wsdl_name = "HostProfileManager"
+    volatile = True
+    world: World
+
+    property_table: ClassVar[Properties] = {"profile": lambda self: list(self.world.by_type("HostProfile"))}
+
+    @method
+    def FindAssociatedProfile(self, call: Call, entity: Any) -> Any:
+        moid = self.world.get(entity).moid
+        return [profile for profile in self.world.by_type("HostProfile") if moid in profile.entities]

@@ -10,26 +10,52 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import UNSET, Methods, Properties, SharedValue, method, prop
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, SharedValue, method, prop
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import EMPTY, custom_values
-from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
-from gpuops.sim.operations.vms import (
-    hardware_upgrade,
-    movement,
-    power,
-    question,
-    reconfigure,
-    snapshot_revert,
-    snapshots,
-)
+from gpuops.sim.operations.vms import movement, power, reconfigure, snapshots
 from gpuops.sim.render import vm_config, vm_runtime, vm_shape
 from gpuops.sim.render.defaults import default
 from gpuops.sim.render.devices import devices
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.state.vm_state import VmState
+    from gpuops.sim.world import World
+
+
+class VirtualMachineSnapshot(ManagedObject):
+    """A snapshot of `vm`; `taken` is the VM's state at that time."""
+
+    wsdl_name = "VirtualMachineSnapshot"
+    world: World
+
+    property_table: ClassVar[Properties] = {
+        "vm": lambda self: self.vm,
+        "config": lambda self: vm_config.config(self.taken, self.vm.host().state),
+        "childSnapshot": lambda self: [
+            self.world.get(snapshot.moid) for snapshot in self.vm.state.snapshots if snapshot.parent == self.moid
+        ],
+    }
+
+    method_table: ClassVar[Methods] = {
+        "RemoveSnapshot_Task": lambda self, call, removeChildren, **_: snapshots.remove_one(
+            self.vm, call, self.moid, children=removeChildren
+        ),
+        "RenameSnapshot": lambda self, call, name=None, description=None: snapshots.rename(
+            self.vm, call, self.moid, name, description
+        ),
+    }
+
+    def __init__(self, world: World, moid: str, vm: VmEntity, vm_state: VmState) -> None:
+        super().__init__(world, moid)
+        self.vm = vm
+        self.taken = vm_state
+
+    @method
+    def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
+        quiet = bool(suppressPowerOn)
+        return snapshots.revert_to(self.vm, call, call.method, self.moid, suppress_power_on=quiet)
 
 
 class VirtualMachine(VmEntity):
@@ -132,7 +158,7 @@ class VirtualMachine(VmEntity):
 
     method_table: ClassVar[Methods] = {
         "ReconfigVM_Task": reconfigure.reconfigure,
-        "UpgradeVM_Task": lambda self, call, version=None: hardware_upgrade.upgrade(self, call, version),
+        "UpgradeVM_Task": lambda self, call, version=None: reconfigure.upgrade(self, call, version),
         "PowerOnVM_Task": lambda self, call, host=None: power.power_on(self, call, host),
         "PowerOffVM_Task": power.power_off,
         "SuspendVM_Task": power.suspend,
@@ -141,7 +167,7 @@ class VirtualMachine(VmEntity):
         "RebootGuest": power.reboot_guest,
         "StandbyGuest": power.stand_by_guest,
         "TerminateVM": power.terminate,
-        "AnswerVM": lambda self, call, questionId, answerChoice: question.answer(self, call, questionId, answerChoice),
+        "AnswerVM": lambda self, call, questionId, answerChoice: power.answer(self, call, questionId, answerChoice),
         "RelocateVM_Task": lambda self, call, spec, priority=None, **_: movement.relocate(self, call, spec),
         "MigrateVM_Task": lambda self, call, pool=None, host=None, state=None, **_: movement.migrate(
             self, call, pool, host, state
@@ -161,7 +187,7 @@ class VirtualMachine(VmEntity):
     @method
     def RevertToCurrentSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
         current, quiet = self.state.current_snapshot, bool(suppressPowerOn)
-        return snapshot_revert.revert_to(self, call, call.method, current, suppress_power_on=quiet)
+        return snapshots.revert_to(self, call, call.method, current, suppress_power_on=quiet)
 
 
 SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {

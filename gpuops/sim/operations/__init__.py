@@ -1,5 +1,5 @@
 """What wire methods do to the state, one file per kind of work: faults are vim faults, effects are recorded.
 
-`vms`, `hosts`, `networks`, `guests` are what is done to these, `admission` where a VM may run; beside them stand
-changes of the inventory and of clusters, and what all use: privileges, and the record of what was changed.
+`vms` is what is done to one VM. The other files are changes of hosts, clusters, switches and the inventory, where a VM
+may run, guest operations, and what all use: privileges, and the record of what was changed.
 """

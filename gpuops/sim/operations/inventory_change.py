@@ -14,11 +14,10 @@ from pyVmomi import vim
 
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity, VmEntity
-from gpuops.sim.inventory.folder_entity import FolderEntity
-from gpuops.sim.inventory.registration import enter, leave, new_moid
+from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
+from gpuops.sim.inventory.managed_entity import enter, leave, new_moid
 from gpuops.sim.operations import cluster_change
-from gpuops.sim.operations.networks.port_connection import with_own_ports
+from gpuops.sim.operations.distributed_switches import with_own_ports
 from gpuops.sim.operations.removal import forget
 from gpuops.sim.state.drs import DrsState
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity, VmEntity
-from gpuops.sim.inventory.folder_entity import FolderEntity
+from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-from gpuops.sim.operations.networks import distributed_change
+from gpuops.sim.operations import distributed_switches
 from gpuops.sim.operations.vms import movement
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def _may_go(entity: Any) -> None:
             if isinstance(entity.above(), ComputeEntity):
                 raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
         case DistributedSwitchEntity() | PortgroupEntity():
-            distributed_change.may_go(entity)
+            distributed_switches.may_go(entity)
         case _:
             if any(folder.children for folder in entity.folders.values()):
                 raise faults.in_use(entity)
@@ -111,7 +110,7 @@ def forget(entity: Any) -> None:
     world = entity.world
     match entity:
         case DistributedSwitchEntity() | PortgroupEntity():
-            distributed_change.forget(entity)
+            distributed_switches.forget(entity)
         case HostEntity():
             _forget_host(entity)
         case ComputeEntity():

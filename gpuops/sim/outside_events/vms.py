@@ -9,12 +9,12 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.inventory.registration import enter, enter_new, new_moid, new_uuid
-from gpuops.sim.operations.admission.initial_placement import place
+from gpuops.sim.inventory.managed_entity import enter, enter_new, new_moid, new_uuid
+from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.operations.recording import facts, recorded
-from gpuops.sim.operations.vms import power, snapshot_revert
-from gpuops.sim.operations.vms.drift import drift
+from gpuops.sim.operations.vms import power, snapshots
 from gpuops.sim.operations.vms.movement import copy_state, remove_vm
+from gpuops.sim.operations.vms.power import drift
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
@@ -109,17 +109,17 @@ def power_off(vm: VmEntity, rule: Rule) -> None:
 
 def revert_to_off(vm: VmEntity, rule: Rule) -> None:
     """Somebody reverts it to a snapshot that was taken when it was off, or without its memory."""
-    snapshot_revert.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.OFF)
+    snapshots.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.OFF)
 
 
 def revert_to_suspended(vm: VmEntity, rule: Rule) -> None:
     """Somebody reverts it to a snapshot that was taken when it was suspended."""
-    snapshot_revert.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.SUSPENDED)
+    snapshots.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.SUSPENDED)
 
 
 def revert_to_running(vm: VmEntity, rule: Rule) -> None:
     """Somebody reverts it to a snapshot that was taken, with its memory, when it ran."""
-    snapshot_revert.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.ON)
+    snapshots.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.ON)
 
 
 def power_on(vm: VmEntity, rule: Rule) -> None:

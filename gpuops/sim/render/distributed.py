@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render.defaults import default
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.state.host_network import KernelAdapter
 
 if TYPE_CHECKING:

@@ -1,21 +1,21 @@
-"""`config`, `summary`, `runtime` and `configManager` of a host."""
+"""`hardware`, `config`, `summary`, `runtime` and `configManager` of a host, and the capabilities of its ESXi."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render import host_graphics, host_network, host_storage
-from gpuops.sim.render.defaults import default
-from gpuops.sim.render.pci import network_ports
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render import host_graphics, host_network
+from gpuops.sim.render.defaults import default, filled
+from gpuops.sim.render.pci import bridge_of, network_ports, pci_devices
 from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:
-    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity
 
 OWN_MOIDS: Final = {"advancedOption": "hostOptions"}
 """What the moids of managers begin with where that is not the name of their field in configManager."""
@@ -53,8 +53,8 @@ def config(host: HostEntity) -> Any:
         assignableHardwareBinding=host_graphics.bindings(host),
         assignableHardwareConfig=host_graphics.hardware_labels(host.state),
         option=host.manager(OWN_MOIDS["advancedOption"]).read("setting"),
-        storageDevice=host_storage.device(host.datastores()),
-        fileSystemVolume=host_storage.volumes(host.datastores()),
+        storageDevice=device(host.datastores()),
+        fileSystemVolume=volumes(host.datastores()),
         firewall=host_network.firewall(state),
     )
 
@@ -151,4 +151,186 @@ def connection_info(host: HostEntity) -> Any:
         vm=[vm.read("summary") for vm in host.vms()],
         network=[],
         datastore=[],
+    )
+
+
+MIB: Final = 1 << 20
+
+
+def hardware(host: HostState) -> Any:
+    model = host.model
+    hz = model.cpu_mhz * 1_000_000
+    return filled(
+        vim.host.HardwareInfo,
+        systemInfo=system(host),
+        cpuInfo=cpu_info(host),
+        cpuPkg=[
+            vim.host.CpuPackage(
+                index=socket,
+                vendor="intel",
+                hz=hz,
+                busHz=100_000_000,
+                description=model.cpu_model,
+                threadId=list(_threads(host, socket, model.sockets)),
+            )
+            for socket in range(model.sockets)
+        ],
+        memorySize=model.memory_mib * MIB,
+        numaInfo=numa(host),
+        smcPresent=False,
+        pciDevice=pci_devices(host),
+        biosInfo=vim.host.BIOSInfo(biosVersion="2.19.1", vendor=model.vendor, firmwareType="UEFI"),
+    )
+
+
+def cpu_info(host: HostState) -> Any:
+    model = host.model
+    return vim.host.CpuInfo(
+        numCpuPackages=model.sockets, numCpuCores=model.cores, numCpuThreads=model.threads, hz=model.cpu_mhz * 1_000_000
+    )
+
+
+def system(host: HostState) -> Any:
+    return vim.host.SystemInfo(
+        vendor=host.model.vendor, model=host.model.model, uuid=host.uuid, serialNumber=host.uuid[-8:].upper()
+    )
+
+
+def numa(host: HostState) -> Any:
+    """`hardware.numaInfo`: the nodes, their logical CPUs and memory, and the PCI devices beside each."""
+    nodes, first = [], 0
+    for node in host.model.every_node():
+        size = node.memory_mib * MIB
+        nodes.append(
+            vim.host.NumaNode(
+                typeId=node.id,
+                cpuID=list(range(first, first + node.threads)),
+                memorySize=size,
+                memoryRangeBegin=0,
+                memoryRangeLength=size,
+                pciId=_devices_of_node(host, node.id),
+            )
+        )
+        first += node.threads
+    return vim.host.NumaInfo(type="NUMA", numNodes=len(nodes), numaNode=nodes)
+
+
+def _devices_of_node(host: HostState, node: int) -> list[str]:
+    nics = [port.pci_id for port in network_ports(host) if port.numa_node == node]
+    return nics + [id_ for gpu in host.devices if gpu.numa_node == node for id_ in (bridge_of(gpu.pci_id), gpu.pci_id)]
+
+
+def _threads(host: HostState, part: int, parts: int) -> range:
+    each = host.model.threads // parts
+    return range(part * each, (part + 1) * each)
+
+
+def capability(host: HostState) -> Any:
+    """`capability`: all the old features, and those of assignable hardware that GPUs need."""
+    return default("HostCapability", deviceRebindWithoutRebootSupported=host.rebinds_without_reboot)
+
+
+ADAPTER: Final = "vmhba0"
+ADAPTER_KEY: Final = f"key-vim.host.BlockHba-{ADAPTER}"
+BLOCK: Final = 512
+BLOCKS_PER_MIB: Final = (1 << 20) // BLOCK
+
+
+def device(stores: list[DatastoreEntity]) -> Any:
+    """HostStorageDeviceInfo: disks in the order of the datastores on them."""
+    numbered = list(enumerate(stores))
+    return vim.host.StorageDeviceInfo(
+        hostBusAdapter=[default("HostBlockHba", key=ADAPTER_KEY, device=ADAPTER)],
+        scsiLun=[_disk(store) for store in stores],
+        scsiTopology=vim.host.ScsiTopology(
+            adapter=[
+                vim.host.ScsiTopology.Interface(
+                    key=f"key-vim.host.ScsiTopology.Interface-{ADAPTER}",
+                    adapter=ADAPTER_KEY,
+                    target=[_target(number, store) for number, store in numbered],
+                )
+            ]
+        ),
+        multipathInfo=vim.host.MultipathInfo(lun=[_paths(number, store) for number, store in numbered]),
+        softwareInternetScsiEnabled=False,
+    )
+
+
+def volumes(stores: list[DatastoreEntity]) -> Any:
+    """HostFileSystemVolumeInfo."""
+    return vim.host.FileSystemVolumeInfo(
+        volumeTypeList=["VMFS", "NFS", "NFS41", "vsan", "VVOL", "VFFS", "OTHER", "PMEM"],
+        mountInfo=[
+            vim.host.FileSystemMountInfo(
+                mountInfo=mount(store), volume=vmfs(store), vStorageSupport="vStorageSupported"
+            )
+            for store in stores
+        ],
+    )
+
+
+def mount(store: DatastoreEntity) -> Any:
+    """HostMountInfo, the same on every host."""
+    return vim.host.MountInfo(
+        path=f"/vmfs/volumes/{store.moid}", accessMode="readWrite", mounted=True, accessible=store.accessible
+    )
+
+
+def vmfs(store: DatastoreEntity) -> Any:
+    """HostVmfsVolume."""
+    return default(
+        "HostVmfsVolume",
+        name=store.name,
+        capacity=store.capacity_mib << 20,
+        uuid=store.moid,
+        extent=[vim.host.ScsiDisk.Partition(diskName=_canonical(store), partition=1)],
+    )
+
+
+def _canonical(store: DatastoreEntity) -> str:
+    return f"naa.{uuid5(NAMESPACE_URL, store.url).hex}"
+
+
+def _disk_key(store: DatastoreEntity) -> str:
+    return f"key-vim.host.ScsiDisk-{_canonical(store)}"
+
+
+def _disk(store: DatastoreEntity) -> Any:
+    name = _canonical(store)
+    return default(
+        "HostScsiDisk",
+        key=_disk_key(store),
+        uuid=name.removeprefix("naa."),
+        canonicalName=name,
+        displayName=f"Simulated disk ({name})",
+        deviceName=f"/vmfs/devices/disks/{name}",
+        devicePath=f"/vmfs/devices/disks/{name}",
+        capacity=vim.host.DiskDimensions.Lba(blockSize=BLOCK, block=store.capacity_mib * BLOCKS_PER_MIB),
+    )
+
+
+def _target(number: int, store: DatastoreEntity) -> Any:
+    key = f"key-vim.host.ScsiTopology.Target-{ADAPTER}:0:{number}"
+    lun = vim.host.ScsiTopology.Lun(key=f"key-vim.host.ScsiTopology.Lun-{number}", lun=0, scsiLun=_disk_key(store))
+    return vim.host.ScsiTopology.Target(key=key, target=number, lun=[lun])
+
+
+def _paths(number: int, store: DatastoreEntity) -> Any:
+    lun_key, name = f"key-vim.host.MultipathInfo.LogicalUnit-{_canonical(store)}", f"{ADAPTER}:C0:T{number}:L0"
+    return vim.host.MultipathInfo.LogicalUnit(
+        key=lun_key,
+        id=_canonical(store),
+        lun=_disk_key(store),
+        path=[
+            vim.host.MultipathInfo.Path(
+                key=f"key-vim.host.MultipathInfo.Path-{name}",
+                name=name,
+                pathState="active",
+                state="active",
+                isWorkingPath=True,
+                adapter=ADAPTER_KEY,
+                lun=lun_key,
+            )
+        ],
+        policy=vim.host.MultipathInfo.FixedLogicalUnitPolicy(policy="VMW_PSP_FIXED", prefer=name),
     )

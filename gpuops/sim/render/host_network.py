@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.defaults import default, default_fields
+from gpuops.sim.render.defaults import default, default_fields, filled
 from gpuops.sim.render.pci import NIC_NAME, network_ports
-from gpuops.sim.render.required_fields import filled
-from gpuops.sim.state.host_network import KernelAdapter, PortGroup, VirtualSwitch
+from gpuops.sim.state.host_network import KernelAdapter, NetworkPort, PortGroup, VirtualSwitch
 from gpuops.sim.state.host_state import HostState
-from gpuops.sim.state.network_port import NetworkPort
 
 GATEWAY: Final = "203.0.113.254"
 SWITCH_PORTS: Final = 128

@@ -1,15 +1,22 @@
-"""PCI devices of a host: GPUs behind their bridges, network cards; ids as the API sends them, signed shorts."""
+"""PCI devices of a host, and its vendor device groups: vGPUs that come together because NVLink joins their GPUs.
+
+Ids of devices are signed shorts, as the API sends them. Names and rules of groups: `Nvidia:2@grid_a100d-80c%NVLink`,
+full-frame-buffer types only, GPUs out of MIG mode (NVIDIA AI Enterprise docs, "vGPU for Compute"; vSphere API,
+VirtualMachineVendorDeviceGroupInfo).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyVmomi import vim
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.defaults import filled
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_network import NetworkPort
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
-from gpuops.sim.state.network_port import NetworkPort
 
 INTEL: Final = 0x8086
 MELLANOX: Final = 0x15B3
@@ -157,4 +164,52 @@ def _device(
         parentBridge=parent,
         deviceName=device[1],
         deviceClassName=class_name,
+    )
+
+
+P = vim.vm.device.VirtualPCIPassthrough
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedGroup:
+    """A group by name; `profiles` are its members in order of their sequence ids."""
+
+    name: str
+    profiles: tuple[str, ...]
+
+
+def offered_groups(host: HostState) -> tuple[OfferedGroup, ...]:
+    """Every group of all GPUs that one NVLink bridge or switch joins."""
+    groups = []
+    for joined in host.nvlink_sets().values():
+        usable = all(gpu.serves_vgpus and gpu.mode is GpuMode.SAME_SIZE for gpu in joined)
+        if usable and len(joined) > 1:
+            groups += [
+                OfferedGroup(f"Nvidia:{len(joined)}@{name}%NVLink", (name,) * len(joined))
+                for name in joined[0].board.nvlink_types
+            ]
+    return tuple(dict.fromkeys(groups))
+
+
+def group_info(group: OfferedGroup) -> Any:
+    """VirtualMachineVendorDeviceGroupInfo: the group with template devices to copy into a spec."""
+    return vim.vm.VendorDeviceGroupInfo(
+        name=group.name,
+        deviceGroupName=group.name,
+        deviceGroupDescription=f"{len(group.profiles)} vGPUs joined by NVLink",
+        componentDeviceInfo=[
+            filled(
+                vim.vm.VendorDeviceGroupInfo.ComponentDeviceInfo,
+                type="nvidiaVgpu",
+                vendorName="NVIDIA",
+                deviceName=profile,
+                isConfigurable=False,
+                device=P(
+                    key=-1 - number,
+                    backing=P.VmiopBackingInfo(vgpu=profile),
+                    deviceGroupInfo=vim.vm.device.VirtualDevice.DeviceGroupInfo(groupInstanceKey=-1, sequenceId=number),
+                ),
+            )
+            for number, profile in enumerate(group.profiles)
+        ],
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.config_option import guest_name
+from gpuops.sim.render.config_target import guest_name
 from gpuops.sim.render.defaults import default
 from gpuops.sim.render.devices import Identity, devices
 from gpuops.sim.state.host_state import HostState

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.config_option import guest_name
-from gpuops.sim.render.defaults import default
+from gpuops.sim.render.config_target import guest_name
+from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.render.devices import Identity, disk_file, identity
-from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import managed_by, version
 from gpuops.sim.state.vm_state import Power, SnapshotState, VgpuBacking, VmState
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
@@ -14,34 +14,77 @@ from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import of_hosts, of_vcenter
 from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker, VirtualMachineProvisioningChecker
-from gpuops.sim.objects.host_profiles import HostProfileManager
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.objects.host_system import HostProfileManager
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.bundle import moids_read
-from gpuops.sim.scenario.direct_path import add_direct_path
-from gpuops.sim.scenario.hosts import add_clusters, newcomer
+from gpuops.sim.scenario.declared import DirectPathProfileDeclared
+from gpuops.sim.scenario.hosts import add_clusters, add_switches, new_site, newcomer
 from gpuops.sim.scenario.measurement import measure
-from gpuops.sim.scenario.networks import add_switches
 from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile
-from gpuops.sim.scenario.site import new_site
 from gpuops.sim.scenario.vms import add_vms
-from gpuops.sim.services.authorization_manager import AuthorizationManager
+from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
 from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
-from gpuops.sim.services.event_manager import EventManager
-from gpuops.sim.services.guest_file_manager import GuestFileManager
-from gpuops.sim.services.guest_managers import GuestAuthManager, GuestOperationsManager, GuestProcessManager
+from gpuops.sim.services.guest_managers import (
+    GuestAuthManager,
+    GuestFileManager,
+    GuestOperationsManager,
+    GuestProcessManager,
+)
+from gpuops.sim.services.history_collector import EventManager, TaskManager
 from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
-from gpuops.sim.services.search_index import SearchIndex
-from gpuops.sim.services.service_instance import ServiceInstance, managers_of
-from gpuops.sim.services.session_manager import SessionManager
-from gpuops.sim.services.task_manager import TaskManager
+from gpuops.sim.services.service_instance import SearchIndex, ServiceInstance, managers_of
 from gpuops.sim.services.view_manager import ViewManager
 from gpuops.sim.state.desktop_pool import DesktopPoolState
+from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.world import API_VERSION, World
+
+if TYPE_CHECKING:
+    from gpuops.sim.scenario.hosts import ScenarioSite
+
+
+def add_direct_path(site: ScenarioSite) -> None:
+    """Raises PolicyError for a cluster that the scenario has not, for a reservation of what has no profile, and for a
+    profile of no one thing."""
+    declared = site.declared
+    profiles = [
+        DirectPathProfileState(f"dpp-{number}", profile.name, "", _config(profile))
+        for number, profile in enumerate(declared.direct_path_profiles, 1)
+    ]
+    clusters = {cluster.name: cluster.moid for cluster in site.world.by_type("ClusterComputeResource")}
+    reservations = []
+    for reservation in declared.reservations:
+        name = reservation.vgpu or reservation.profile
+        if reservation.on not in clusters:
+            raise PolicyError(f"reservation of {name}: the scenario has no cluster {reservation.on!r}")
+        like = (
+            profile.config
+            for profile in profiles
+            if name == (profile.config.vgpu if reservation.vgpu else profile.name)
+        )
+        config = next(like, None)
+        if config is None:
+            raise PolicyError(f"reservation of {name}: no DirectPath profile is declared for it")
+        reservations.append(ReservationState(config, reservation.units, clusters[reservation.on], reservation.vms))
+    site.world.direct_path = DirectPathState({profile.id: profile for profile in profiles}, tuple(reservations))
+
+
+def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
+    if sum(map(bool, (declared.vgpu, declared.group, declared.devices))) != 1:
+        raise PolicyError(f"DirectPath profile {declared.name}: say one of vgpu, group and devices")
+    ids = []
+    for text in declared.devices:
+        vendor, _, device = text.partition(":")
+        try:
+            ids.append((int(vendor, 16), int(device, 16)))
+        except ValueError:
+            raise PolicyError(f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE") from None
+    return DirectPathConfig(declared.vgpu, declared.group, tuple(ids), declared.label)
+
 
 _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
     (SessionManager, "SessionManager"),

@@ -1,26 +1,107 @@
 """What scenario files declare of hosts, their hardware, VMs and pools; `scenario_file.py` reads and checks them.
 
-Names may hold `{}` or `{:03}` (three digits), which become numbers from `first` on. A count is a number, the name of a
+Names may hold `{}` or `{:03}` (three digits), which become numbers from `first` on. They are no format strings of
+Python: a scenario may come from a stranger, and those can ask for any width. A count is a number, the name of a
 parameter, or `{percent: 40, of: hosts}`; counts of one list whose percents add up to 100 add up to the parameter.
-`repeated.py` checks and expands both.
+
+`gpuops bundle` writes scenarios with further keys for a cluster, host or VM that was read from a vCenter. The rules of
+the simulated hosts place a declared VM, but a VM that was read runs where it ran: the search for a wrong rule needs the
+original state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
 
-from gpuops.sim.scenario.as_read import ClusterAsRead, HostAsRead, NodeAsRead, VmAsRead
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.desktop_pool import RecordForm
-from gpuops.sim.state.drs import Behavior
+from gpuops.sim.state.drs import Behavior, HaAdmission
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
+from gpuops.sim.state.host_network import MOST_FUNCTIONS
 from gpuops.sim.state.host_state import GpuFault
-from gpuops.sim.state.network_port import MOST_FUNCTIONS
+
+if TYPE_CHECKING:
+    from gpuops.sim.scenario.scenario_file import ScenarioFile
+
+
+class _AsRead(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Checked by msgspec, as the rest of a scenario."""
+
+
+class NodeAsRead(_AsRead, frozen=True):
+    id: int
+    logical_cpus: int
+    memory_mib: int
+
+
+class HostAsRead(_AsRead, frozen=True):
+    moid: str
+    connection: Literal["connected", "disconnected"] = "connected"
+    in_maintenance: bool = False
+    booted: datetime | None = None
+    default_graphics_type: Literal["shared", "sharedDirect"] = "sharedDirect"
+    datastores: tuple[str, ...] | None = None
+    """Moids of those that it sees; None = all."""
+
+
+class RuleAsRead(_AsRead, frozen=True):
+    """One DRS rule; VMs, and the hosts that they are to be on and off, are moids."""
+
+    name: str
+    kind: Literal["together", "apart", "hosts"]
+    vms: tuple[str, ...]
+    on: tuple[str, ...] | None = None
+    off: tuple[str, ...] = ()
+    mandatory: bool = False
+
+
+class ClusterAsRead(_AsRead, frozen=True):
+    moid: str | None = None
+    standalone: bool = False
+    """Whether it is the place of a host that is in no cluster."""
+    ha: HaAdmission | None = None
+    """None = HA refuses no power-on."""
+    overrides: Mapping[str, Literal["manual", "partiallyAutomated", "fullyAutomated", "off"]] = field(
+        default_factory=dict
+    )
+    """By a VM's moid: a behavior of DRS, or `off`."""
+    rules: tuple[RuleAsRead, ...] = ()
+
+
+class VmAsRead(_AsRead, frozen=True):
+    """One VM. What is known of its devices is in their order."""
+
+    moid: str
+    datastore: str | None = None
+    """Moid; None = the first one."""
+    gpus: tuple[str, ...] = ()
+    """The PCI address under each of its vGPUs while it runs; () = where its host puts it."""
+    starts: tuple[int | None, ...] = ()
+    """Where each lies on its GPU, as far as the host told."""
+    held: tuple[str | None, ...] = ()
+    """The PCI address under each of its DirectPath devices."""
+    device_keys: tuple[int, ...] = ()
+    """() = they are numbered anew."""
+    nodes: tuple[int | None, ...] = ()
+    """The virtual NUMA node of each device."""
+    group: str | None = None
+    """The device group that its vGPUs are."""
+    cores_per_socket: int = 1
+    cores_per_numa_node: int | None = None
+    memory_reservation_mib: int = 0
+    cpu_reservation_mhz: int = 0
+    memory_locked: bool = False
+    cpu_hot_add: bool = False
+    nested_virtualization: bool = False
+    booted: datetime | None = None
+    suspended: datetime | None = None
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -366,3 +447,57 @@ class ReservationDeclared(Declared, frozen=True):
     profile: str = ""
     vms: tuple[str, ...] = ()
     """Names, where * stands for anything."""
+
+
+LONGEST_NAME: Final = 255
+"""Characters of a name as it is declared; a host's DNS name has no more."""
+NAMES_AND_COUNTS: Final = "a name may hold {} or {:03}; a count is a number, or a parameter of this scenario"
+_NUMBER: Final = re.compile(r"\{(?::0?([1-9]))?\}")
+
+
+def expand_name(pattern: str, number: int) -> str:
+    """Return the name with this number.
+
+    >>> expand_name("esx-{:03}.lab", 7)
+    'esx-007.lab'
+    """
+    return _NUMBER.sub(lambda field: str(number).zfill(int(field[1] or 0)), pattern)
+
+
+def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
+    """What the counts of one list come to; shares of one parameter are rounded so that they add up."""
+    numbers_used: list[int] = []
+    so_far: dict[str, float] = {}
+    for count in counts:
+        match count:
+            case Share(percent=percent, of=of):
+                low = so_far.get(of, 0.0)
+                so_far[of] = low + percent
+                total = parameters[of]
+                numbers_used.append(round(total * so_far[of] / 100) - round(total * low / 100))
+            case str():
+                numbers_used.append(parameters[count])
+            case _:
+                numbers_used.append(count)
+    return numbers_used
+
+
+def wrong_repetitions(scenario: ScenarioFile) -> Iterator[str]:
+    """The names that cannot be expanded and the counts by unknown parameters, with their places in the file."""
+    entries: list[tuple[str, str, Count]] = []
+    for number, cluster in enumerate(scenario.clusters):
+        entries.append((f"clusters.{number}", cluster.name, 1))
+        entries += _entries(f"clusters.{number}.hosts", [(hosts.name, hosts.count) for hosts in cluster.hosts])
+    entries += _entries("vms", [(vms.name, vms.count) for vms in scenario.vms])
+    for place, name, count in entries:
+        if len(name) > LONGEST_NAME:
+            yield f"{place}.name: has more than {LONGEST_NAME} characters"
+        if set(_NUMBER.sub("", name)) & set("{}"):
+            yield f"{place}.name: {name[:80]!r} has braces, and not as in {{}} or {{:03}}"
+        parameter = count.of if isinstance(count, Share) else count
+        if isinstance(parameter, str) and parameter not in scenario.parameters:
+            yield f"{place}.count: there is no parameter {parameter[:80]!r}"
+
+
+def _entries(place: str, declared: Sequence[tuple[str, Count]]) -> Iterator[tuple[str, str, Count]]:
+    return ((f"{place}.{number}", name, count) for number, (name, count) in enumerate(declared))

@@ -1,39 +1,206 @@
-"""Clusters and hosts of a scenario."""
+"""A scenario while it is built: the tree, datastores and networks first, then clusters and hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from pyVmomi import vim
+
+from gpuops.errors import PolicyError
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.sim.inventory.registration import new_moid, new_uuid
+from gpuops.sim.core.inventory_tree import escaped
+from gpuops.sim.inventory.managed_entity import ManagedEntity, new_moid, new_uuid
+from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
+from gpuops.sim.objects.datastore import (
+    DistributedVirtualPortgroup,
+    Network,
+    VmfsDatastore,
+    VmwareDistributedVirtualSwitch,
+)
 from gpuops.sim.objects.environment import HostDatastoreBrowser
-from gpuops.sim.objects.host_profiles import HostProfile
-from gpuops.sim.objects.host_system import HostSystem
-from gpuops.sim.scenario.as_read import ClusterAsRead
+from gpuops.sim.objects.folder import Folder, new_datacenter
+from gpuops.sim.objects.host_system import HostProfile, HostSystem
+from gpuops.sim.operations.distributed_switches import enter_portgroup, enter_switch, free_port, new_config, set_proxy
+from gpuops.sim.render import distributed
+from gpuops.sim.render.host_network import installed_rulesets
+from gpuops.sim.render.pci import nic_names
 from gpuops.sim.scenario.declared import (
+    ClusterAsRead,
     ClusterDeclared,
     GpuDeclared,
     HostsDeclared,
     ModelDeclared,
     OtherDeviceDeclared,
+    expand_name,
+    numbers,
 )
-from gpuops.sim.scenario.networks import equip, port
-from gpuops.sim.scenario.repeated import expand_name, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, Override
 from gpuops.sim.state.gpu_admission import Deviation
-from gpuops.sim.state.host_network import installed_network
+from gpuops.sim.state.host_network import KernelAdapter, NetworkPort, ProxySwitch, installed_network
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import ComputeEntity
-    from gpuops.sim.scenario.site import ScenarioSite
+    from gpuops.sim.objects.folder import Datacenter
+    from gpuops.sim.scenario.declared import GuestDeclared, NetworkPortDeclared, SwitchDeclared
+    from gpuops.sim.scenario.scenario_file import ScenarioFile
     from gpuops.sim.world import World
+
+Declared = TypeVar("Declared")
+
+ROOT: Final = "group-d1"
+
+
+@dataclass(slots=True)
+class ScenarioSite:
+    """The world, what is declared of it, and what stands already."""
+
+    world: World
+    declared: ScenarioFile
+    parameters: dict[str, int]
+    datacenter: Datacenter
+    datastores: list[VmfsDatastore] = field(default_factory=list)
+    networks: list[Network] = field(default_factory=list)
+    hosts: dict[str, list[HostSystem]] = field(default_factory=dict)
+    """By group, and by own name."""
+
+    def hosts_of(self, group: str) -> list[HostSystem]:
+        """The hosts of a group, or the one of that name. Raises PolicyError."""
+        hosts = self.hosts.get(group)
+        if not hosts:
+            raise PolicyError(f"the scenario has no hosts {group!r}", hint=f"it has {', '.join(self.hosts)}")
+        return hosts
+
+    def model(self, name: str) -> ModelDeclared:
+        """The server model of that name. Raises PolicyError."""
+        return self._declaration_named(self.declared.models, "server model", name)
+
+    def guest(self, name: str) -> GuestDeclared:
+        """The guest system of that name. Raises PolicyError."""
+        return self._declaration_named(self.declared.guests, "guest", name)
+
+    def _declaration_named(self, declared: Mapping[str, Declared], kind_text: str, name: str) -> Declared:
+        if name not in declared:
+            raise PolicyError(
+                f"the scenario has no {kind_text} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
+            )
+        return declared[name]
+
+
+def new_site(world: World, declared: ScenarioFile, parameters: dict[str, int]) -> ScenarioSite:
+    """The site without clusters and VMs."""
+    site = ScenarioSite(world, declared, parameters, _tree(world, declared))
+    _add_storage(site)
+    _add_networks(site)
+    return site
+
+
+def _tree(world: World, declared: ScenarioFile) -> Datacenter:
+    """The root folder and the datacenter with its four folders."""
+    root = Folder(world, ROOT, "Datacenters", None, "root")
+    world.register(root)
+    datacenter = new_datacenter(world, declared.datacenter, root.moid)
+    root.add(datacenter)
+    return datacenter
+
+
+def _add_storage(site: ScenarioSite) -> None:
+    folder = site.datacenter.folders["datastore"]
+    for store in site.declared.datastores:
+        moid = store.moid or new_moid(site.world, "datastore")
+        free_mib = (store.free_gib << 10) if store.free_mib is None else store.free_mib
+        datastore = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, free_mib)
+        site.world.register(datastore)
+        HostDatastoreBrowser(datastore)
+        folder.add(datastore)
+        site.datastores.append(datastore)
+
+
+def _add_networks(site: ScenarioSite) -> None:
+    folder = site.datacenter.folders["network"]
+    for name in site.declared.networks:
+        network = Network(site.world, new_moid(site.world, "network"), name, folder.moid)
+        site.world.register(network)
+        folder.add(network)
+        site.networks.append(network)
+
+
+Kind = TypeVar("Kind", bound=ManagedEntity)
+
+PORTS: Final = 8
+"""Of a port group at first."""
+
+
+def add_switches(site: ScenarioSite) -> None:
+    """The distributed switches, without members."""
+    for declared in site.declared.switches:
+        _add_switch(site, declared)
+
+
+def _add_switch(site: ScenarioSite, declared: SwitchDeclared) -> None:
+    world, folder = site.world, site.datacenter.folders["network"]
+    config = new_config(world, distributed.products(world.api_version)[-1])
+    config.maxMtu = declared.mtu
+    switch = enter_switch(folder, declared.name, config, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup)
+    for name in declared.groups:
+        spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name=name, type="earlyBinding", numPorts=PORTS)
+        enter_portgroup(switch, spec, DistributedVirtualPortgroup)
+
+
+def port(declared: NetworkPortDeclared) -> NetworkPort:
+    """A port of a network card, as a host keeps it."""
+    return NetworkPort(
+        pci_id=str(PciAddress.parse(declared.at)),
+        numa_node=declared.node,
+        speed_mbit=declared.gbit * 1000,
+        link=declared.link,
+        rdma=declared.rdma,
+        max_functions=max(declared.most_functions, declared.functions),
+        functions=declared.functions,
+        next_functions=declared.functions,
+    )
+
+
+def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None:
+    """Give a host what is declared of its network. Raises PolicyError for what is not there."""
+    for name, nics in declared.uplinks.items():
+        nics_of_host = nic_names(host.state)
+        if missing := [nic for nic in nics if nic not in nics_of_host]:
+            raise PolicyError(f"host {host.name} has no {missing[0]}", hint=f"it has {', '.join(nics_of_host)}")
+        switch = _network_named(site, "distributed switch", name, DistributedSwitchEntity)
+        set_proxy(switch, host, ProxySwitch(switch.moid, nics))
+    for number, adapter in enumerate(declared.adapters, start=1):
+        group = _network_named(site, "distributed port group", adapter.group, PortgroupEntity)
+        address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
+        uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
+        assert port is not None, "a port group of a scenario grows"
+        kernel_adapter = KernelAdapter(f"vmk{number}", group.moid, address, adapter.mtu, adapter.services, uuid, port)
+        host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, kernel_adapter))
+    if unknown := [key for key in declared.options if key not in host.state.options]:
+        raise PolicyError(f"host {host.name} has no advanced setting {unknown[0]!r}")
+    if unknown := [key for key in declared.rulesets if key not in installed_rulesets()]:
+        raise PolicyError(f"host {host.name} has no firewall rule set {unknown[0]!r}")
+    host.state.options.update(declared.options)
+    host.state.rulesets.update(declared.rulesets)
+
+
+def _network_named(site: ScenarioSite, kind_text: str, name: str, kind: type[Kind]) -> Kind:
+    candidates = [child for child in site.datacenter.folders["network"].children.values() if isinstance(child, kind)]
+    network = next((candidate for candidate in candidates if candidate.name == escaped(name)), None)
+    if network is None:
+        raise PolicyError(
+            f"the scenario has no {kind_text} {name!r:.80}",
+            hint=f"it has {', '.join(candidate.name for candidate in candidates) or 'none'}",
+        )
+    return network
+
 
 UPTIME: Final = timedelta(days=20)
 OFF: Final = "off"

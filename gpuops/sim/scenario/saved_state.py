@@ -1,7 +1,7 @@
 """Saves how a world differs from its scenario as JSON, and restores it, so that the next run continues there;
 `StateFile` keeps that between two runs of a server.
 
-Kept: VMs, and what holds them (changed, made, removed; `saved_inventory`), host and GPU settings, DRS, datastore space,
+Kept: VMs, and what holds them (changed, made, removed), host and GPU settings, DRS, datastore space,
 custom fields, tags, vCenter settings, the ledger, the time and the history of tasks that ended well. Not kept: tasks
 under way or failed, events and sessions.
 """
@@ -13,25 +13,38 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vmodl
+from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
-from gpuops.sim.inventory.registration import enter, leave
-from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
-from gpuops.sim.scenario import saved_inventory, saved_network
-from gpuops.sim.scenario.saved_values import adapter, dump
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
+from gpuops.sim.inventory.managed_entity import enter, leave
+from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish, new_pool
+from gpuops.sim.objects.datastore import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
+from gpuops.sim.objects.folder import Folder, new_datacenter
+from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.operations.distributed_switches import drop
+from gpuops.sim.operations.inventory_change import rehome, reparent
+from gpuops.sim.operations.removal import forget
+from gpuops.sim.scenario.hosts import enter_host
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.host_network import HostNetwork
+from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import VmState
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from gpuops.sim.inventory.managed_entity import ManagedEntity
+    from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.world import World
 
@@ -55,12 +68,12 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "seed": seed,
         "now": world.clock.now().isoformat(),
         "number": world.next_number(),
-        "made": saved_inventory.made(world, untouched),
-        "places": _changed_values(saved_inventory.places(world), saved_inventory.places(untouched)),
+        "made": made(world, untouched),
+        "places": _changed_values(places(world), places(untouched)),
         "vms": _changed_values(_vms(world), _vms(untouched)),
-        "removed": saved_inventory.removed(world, untouched),
+        "removed": removed(world, untouched),
         "hosts": _changed_values(_hosts(world), _hosts(untouched)),
-        "networks": saved_network.save(world, untouched),
+        "networks": save_network(world, untouched),
         "clusters": _changed_values(_clusters(world), _clusters(untouched)),
         "datastores": _changed_values(_space(world), _space(untouched)),
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
@@ -86,7 +99,7 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
     _restore_inventory(world, saved)
     for moid, values in saved["hosts"].items():
         _restore_host(world.get(moid), values)
-    saved_network.restore(world, saved["networks"])
+    restore_network(world, saved["networks"])
     for moid, values in saved["clusters"].items():
         world.get(moid).drs = adapter(DrsState).validate_python(values)
     for moid, free_mib in saved["datastores"].items():
@@ -100,15 +113,15 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     """What was made, then the VMs, then what was moved and removed."""
     for new_vm in saved["made"]:
-        saved_inventory.restore_made(world, new_vm)
+        restore_made(world, new_vm)
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
         _restore_vm(world, moid, adapter(VmState).validate_python(values))
     for moid, place in saved["places"].items():
-        saved_inventory.restore_place(world.get(moid), place)
+        restore_place(world.get(moid), place)
     for moid in saved["removed"]["others"]:
-        saved_inventory.restore_removed(world, moid)
+        restore_removed(world, moid)
 
 
 def _changed_values(now: Any, before: Any) -> dict[str, Any]:
@@ -220,3 +233,229 @@ class StateFile:
     def _damage_error(self, reason: str) -> StateDamaged:
         message = f"{self._path} is not the state of this scenario: {reason}"
         return StateDamaged(message, hint="remove it to begin afresh")
+
+
+# --- networking, inventory and objects of the API as JSON values ---------------------------------------------------
+
+TYPE: Final = "_typeName"
+REFERENCE: Final = "_reference"
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Reads and writes a state of the simulated vCenter. pydantic is imported only for it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def dump(state: Any) -> Any:
+    """Return the JSON values of a state."""
+    kind: Any = type(state)
+    return adapter(kind).dump_python(state, mode="json")
+
+
+def to_json(value: Any) -> Any:
+    """JSON values of a data object: its type, and the fields that are set."""
+    match value:
+        case VmomiSupport.ManagedObject():
+            return {TYPE: VmomiSupport.GetWsdlName(type(value)), REFERENCE: value._moId}
+        case VmomiSupport.DataObject():
+            fields = {declared.name: getattr(value, declared.name) for declared in value._GetPropertyList()}
+            fields_set = {name: to_json(field) for name, field in fields.items() if field is not None and field != []}
+            return {TYPE: VmomiSupport.GetWsdlName(type(value)), **fields_set}
+        case list():
+            return [to_json(element) for element in value]
+        case datetime():
+            return value.isoformat()
+        case bool():
+            return value
+        case int():
+            return int(value)
+        case _:
+            return str(value)
+
+
+def from_json(saved: Any, static: Any = None) -> Any:
+    """The data object of such JSON values; `static` is the type of the field that it is in."""
+    if isinstance(saved, dict):
+        kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
+        if REFERENCE in saved:
+            return kind(saved[REFERENCE])
+        instance = kind()
+        for field in kind._GetPropertyList():
+            if field.name in saved:
+                setattr(instance, field.name, from_json(saved[field.name], field.type))
+        return instance
+    if isinstance(saved, list):
+        return static([from_json(element, static.Item) for element in saved])
+    return datetime.fromisoformat(saved) if static is datetime else saved
+
+
+def save_network(world: World, untouched: World) -> dict[str, Any]:
+    """How networking differs from that of an untouched world, as JSON values."""
+    hosts_now, hosts_before = (_host_networks(world_state) for world_state in (world, untouched))
+    return {
+        "switches": _switches(world),
+        "hosts": {moid: values for moid, values in hosts_now.items() if hosts_before.get(moid) != values},
+    }
+
+
+def restore_network(world: World, saved: dict[str, Any]) -> None:
+    """Make networking what was saved of it."""
+    for switch in list(world.by_type("DistributedVirtualSwitch")):
+        for network_object in (*switch.portgroups(), switch):
+            drop(network_object)
+    for switch in saved["switches"]:
+        _restore_switch(world, switch)
+    for moid, values in saved["hosts"].items():
+        state = world.get(moid).state
+        state.network = adapter(HostNetwork).validate_python(values["network"])
+        state.networks = tuple(values["networks"])
+
+
+def _switches(world: World) -> list[dict[str, Any]]:
+    return [
+        {
+            **_network_to_json(switch),
+            "next_port": switch.next_port,
+            "portgroups": [
+                {**_network_to_json(portgroup), "ports": portgroup.ports} for portgroup in switch.portgroups()
+            ],
+        }
+        for switch in world.by_type("DistributedVirtualSwitch")
+    ]
+
+
+def _network_to_json(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[str, Any]:
+    return {
+        "moid": entity.moid,
+        "name": entity.name,
+        "parent": entity.parent,
+        "version": entity.version,
+        "kept": to_json(entity.kept),
+        "attributes": {str(key): value for key, value in entity.attributes.items()},
+    }
+
+
+def _restore_switch(world: World, saved: dict[str, Any]) -> None:
+    switch = VmwareDistributedVirtualSwitch(
+        world, saved["moid"], saved["name"], saved["parent"], from_json(saved["kept"])
+    )
+    switch.next_port = saved["next_port"]
+    switch.portgroup_moids = [portgroup["moid"] for portgroup in saved["portgroups"]]
+    _enter(switch, saved)
+    for each in saved["portgroups"]:
+        config = from_json(each["kept"])
+        portgroup = DistributedVirtualPortgroup(world, each["moid"], each["name"], each["parent"], switch.moid, config)
+        portgroup.ports = each["ports"]
+        _enter(portgroup, each)
+
+
+def _enter(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, Any]) -> None:
+    entity.version = saved["version"]
+    entity.attributes = {int(key): value for key, value in saved["attributes"].items()}
+    entity.world.register(entity)
+    entity.world.get(saved["parent"]).add(entity)
+
+
+def _host_networks(world: World) -> dict[str, dict[str, Any]]:
+    return {
+        host.moid: {"network": dump(host.state.network), "networks": list(host.state.networks)}
+        for host in world.by_type("HostSystem")
+    }
+
+
+KINDS: Final = ("Folder", "Datacenter", "ComputeResource", "ClusterComputeResource", "HostSystem", "ResourcePool")
+
+
+def _entities(world: World) -> Iterator[Any]:
+    """All of these kinds, in the order they were made; what vCenter makes with another one is not listed."""
+    for managed_object in world.registry:
+        if managed_object.wsdl_name in KINDS and not _is_part(world, managed_object):
+            yield managed_object
+
+
+def _is_part(world: World, managed_object: Any) -> bool:
+    """Whether it is a folder of a datacenter, or the root pool of a compute resource."""
+    above = world.find(managed_object.parent) if managed_object.parent else None
+    if managed_object.wsdl_name == "ResourcePool":
+        return isinstance(above, ComputeEntity)
+    return managed_object.wsdl_name == "Folder" and not isinstance(above, FolderEntity)
+
+
+def made(world: World, untouched: World) -> list[dict[str, Any]]:
+    """What was made since, each after what it is in now: it may have moved into something that was made later."""
+    new = [entity for entity in _entities(world) if untouched.find(entity.moid) is None]
+    return [_entity_to_json(entity) for entity in sorted(new, key=lambda entity: len(list(ancestors(entity))))]
+
+
+def _entity_to_json(entity: Any) -> dict[str, Any]:
+    described = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
+    match entity:
+        case FolderEntity():
+            return {**described, "kind": entity.kind}
+        case HostEntity():
+            return {**described, "state": {**dump(entity.state), "vms": {}}}
+        case ComputeEntity():
+            return {**described, "pool": entity.pool.moid}
+        case _ if entity.wsdl_name == "Datacenter":
+            return {**described, "folders": [folder.moid for folder in entity.folders.values()]}
+        case _:
+            return described
+
+
+def restore_made(world: World, saved: dict[str, Any]) -> None:
+    """Make it again, with the ids that it had."""
+    moid, name, parent = saved["moid"], saved["name"], saved["parent"]
+    match saved["type"]:
+        case "Folder":
+            folder = Folder(world, moid, name, parent, saved["kind"])
+            world.register(folder)
+            world.get(parent).add(folder)
+        case "Datacenter":
+            world.get(parent).add(new_datacenter(world, name, parent, [moid, *saved["folders"]]))
+        case "HostSystem":
+            enter_host(world, moid, adapter(HostState).validate_python(saved["state"]))
+        case "ResourcePool":
+            new_pool(world, moid, name, world.get(parent))
+        case kind:
+            compute = (ClusterComputeResource if kind == "ClusterComputeResource" else ComputeResource)(
+                world, moid, name, parent
+            )
+            furnish(compute, saved["pool"])
+            world.get(parent).add(compute)
+
+
+def places(world: World) -> Iterator[tuple[str, list[str | None]]]:
+    """(moid, [name, parent]) of each."""
+    for entity in _entities(world):
+        yield entity.moid, [entity.name, entity.parent]
+
+
+def restore_place(entity: ManagedEntity, place: list[str]) -> None:
+    """Give it the name and the parent that it had."""
+    name, parent = place
+    if entity.name != name:
+        entity.rename(name)
+    above = entity.world.get(parent) if parent is not None else None
+    if entity.parent == parent:
+        return
+    if isinstance(above, FolderEntity):
+        reparent(entity, above)
+    elif isinstance(above, ComputeEntity) and isinstance(entity, HostEntity):
+        rehome(entity, above)
+
+
+def removed(world: World, untouched: World) -> dict[str, list[str]]:
+    """The moids of what is gone; of the others than VMs, those made last come first."""
+    vms = [vm.moid for vm in untouched.by_type("VirtualMachine") if world.find(vm.moid) is None]
+    new_moids = [entity.moid for entity in _entities(untouched) if world.find(entity.moid) is None]
+    return {"vms": vms, "others": new_moids[::-1]}
+
+
+def restore_removed(world: World, moid: str) -> None:
+    """Remove it, unless it went with another one."""
+    entity_found = world.find(moid)
+    if entity_found is not None:
+        forget(entity_found)

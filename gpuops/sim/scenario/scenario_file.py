@@ -15,10 +15,10 @@ from msgspec import Meta, field
 
 from gpuops.errors import PolicyError
 from gpuops.files.bundle_file import SCENARIO, SUFFIX, read_member
-from gpuops.files.wrong_value import describe_mismatch
-from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.files.yaml_file import describe_mismatch, parse_yaml, read_text
 from gpuops.sim.scenario import bundle
 from gpuops.sim.scenario.declared import (
+    NAMES_AND_COUNTS,
     ClusterDeclared,
     DatastoreDeclared,
     Declared,
@@ -29,8 +29,8 @@ from gpuops.sim.scenario.declared import (
     ReservationDeclared,
     SwitchDeclared,
     VmsDeclared,
+    wrong_repetitions,
 )
-from gpuops.sim.scenario.repeated import NAMES_AND_COUNTS, wrong_repetitions
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it

@@ -12,7 +12,7 @@ from gpuops.sim.inventory.managed_entity import write_attribute
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.vcenter.custom_fields import CustomField
+    from gpuops.sim.vcenter.tagging import CustomField
     from gpuops.sim.world import World
 
 

@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.reserved_capacity import TypeCapacity, at_host, capacity
+from gpuops.sim.operations.reserved_capacity import TypeCapacity, at_host, capacity
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState
 
 if TYPE_CHECKING:

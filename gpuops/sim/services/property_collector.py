@@ -9,9 +9,8 @@ from pyVmomi import vmodl
 
 from gpuops.sim.core.encoder import Encoded, Encoding, Parts
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
-from gpuops.sim.services.bulk_reply import object_contents
+from gpuops.sim.services.bulk_reply import Selection, object_contents
 from gpuops.sim.services.property_filter import PropertyFilter
-from gpuops.sim.services.selection import Selection
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

@@ -12,8 +12,7 @@ from gpuops.sim.core.encoder import Encoding, Parts
 from gpuops.sim.core.fragments import ABSENT, overlaps
 from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.core.registry import vmomi_type
-from gpuops.sim.services.bulk_reply import hidden_property, missing_object, readable
-from gpuops.sim.services.selection import SelectedObjects, Selection
+from gpuops.sim.services.bulk_reply import SelectedObjects, Selection, hidden_property, missing_object, readable
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

@@ -1,9 +1,11 @@
-"""What the simulated vCenter keeps of a host's standard switches, port groups and VMkernel adapters."""
+"""What the simulated vCenter keeps of the networking of a host, and of the ports of its network cards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final
+
+from gpuops.model.devices.gpu import PciAddress
 
 MANAGEMENT: Final = "Management Network"
 
@@ -76,3 +78,34 @@ def installed_network(networks: tuple[str, ...]) -> HostNetwork:
     switch = VirtualSwitch("vSwitch0", ("vmnic0",))
     groups = tuple(PortGroup(name, switch.name) for name in (*networks, MANAGEMENT))
     return HostNetwork((switch,), groups, (KernelAdapter("vmk0", MANAGEMENT, services=("management", "vmotion")),))
+
+
+MOST_FUNCTIONS: Final = 64
+"""Virtual functions that a port can be divided into."""
+_FUNCTIONS_OF_SLOT: Final = 8
+
+
+@dataclass(slots=True)
+class NetworkPort:
+    """A physical network adapter; `functions` are in force, `next_functions` are what the host will have."""
+
+    pci_id: str
+    numa_node: int | None = 0
+    """None = it is beside none."""
+    speed_mbit: int = 25_000
+    link: bool = True
+    rdma: bool = False
+    """Whether it has an RDMA device, which speaks RoCE v1 and v2."""
+    max_functions: int = 0
+    """0 = it has no SR-IOV."""
+    functions: int = 0
+    next_functions: int = 0
+
+    def function_ids(self) -> list[str]:
+        """The PCI addresses of its virtual functions: on its bus, each port from a slot of its own on."""
+        port = PciAddress.parse(self.pci_id)
+        first = _FUNCTIONS_OF_SLOT + MOST_FUNCTIONS * port.function
+        return [
+            str(PciAddress(port.segment, port.bus, *divmod(first + number, _FUNCTIONS_OF_SLOT)))
+            for number in range(self.functions)
+        ]

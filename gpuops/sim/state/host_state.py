@@ -10,8 +10,7 @@ from typing import Final
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.state.board import GpuBoard, GpuMode
 from gpuops.sim.state.gpu_admission import DOCUMENTED, Deviation, GpuLoad, RunningVgpu, VgpuPolicy
-from gpuops.sim.state.host_network import HostNetwork, installed_network
-from gpuops.sim.state.network_port import NetworkPort
+from gpuops.sim.state.host_network import HostNetwork, NetworkPort, installed_network
 
 REBOOT_S: Final = 600.0
 PVRDMA_ADAPTER: Final = "Net.PVRDMAVmknic"

@@ -1,4 +1,4 @@
-"""Tags, categories and associations, as the tagging service of the vSphere Automation API keeps them.
+"""Tags, categories and associations, as the tagging service of the Automation API keeps them; custom attributes.
 
 One store, two wires: JSON-RPC (vmware-vcenter) and REST (govc) call the same operations
 (`wire/automation/services.py`). Operation names, parameters and model fields are those of `com.vmware.cis.tagging`
@@ -7,9 +7,10 @@ One store, two wires: JSON-RPC (vmware-vcenter) and REST (govc) call the same op
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from gpuops.sim.vcenter.vapi_values import (
@@ -26,6 +27,9 @@ from gpuops.sim.vcenter.vapi_values import (
     operation_not_found,
     structure_type,
 )
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.registry import Registry
 
 TAGGING: Final = "com.vmware.cis.tagging"
 _OBJECT: Final = StructureType("com.vmware.vapi.std.dynamic_ID", {"type": TEXT, "id": TEXT})
@@ -339,3 +343,51 @@ def _object(parameter: Mapping[str, str]) -> Object:
 
 def _dynamic_id(target: Object) -> Struct:
     return Struct("com.vmware.vapi.std.dynamic_ID", {"type": target[0], "id": target[1]})
+
+
+MOID: Final = "CustomFieldsManager"
+FIRST_KEY: Final = 101
+
+
+@dataclass(slots=True)
+class CustomField:
+    """One definition; `applies_to` is a managed object type's WSDL name, '' for all."""
+
+    key: int
+    name: str
+    applies_to: str
+
+
+class CustomFields:
+    """Definitions by key."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.fields: dict[int, CustomField] = {}
+        self._registry = registry
+        self._keys = itertools.count(FIRST_KEY)
+
+    def define(self, name: str, applies_to: str = "VirtualMachine") -> int:
+        """The key of a field of that name and type, made if need be."""
+        for custom_field in self.fields.values():
+            if (custom_field.name, custom_field.applies_to) == (name, applies_to):
+                return custom_field.key
+        custom_field = CustomField(next(self._keys), name, applies_to)
+        self.fields[custom_field.key] = custom_field
+        self.changed()
+        return custom_field.key
+
+    def load(self, saved: list[dict[str, Any]]) -> None:
+        """Take over definitions that were saved as the fields of `CustomField`."""
+        self.fields = {field["key"]: CustomField(**field) for field in saved}
+        self._keys = itertools.count(max(self.fields, default=FIRST_KEY - 1) + 1)
+        self.changed()
+
+    def key(self) -> tuple[tuple[int, str, str], ...]:
+        """All that the definitions say."""
+        return tuple((field.key, field.name, field.applies_to) for field in self.fields.values())
+
+    def changed(self) -> None:
+        """Tell the readers of the manager's list of definitions."""
+        manager = self._registry.find(MOID)
+        if manager is not None:
+            manager.touch("field")

@@ -24,7 +24,7 @@ from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task, TaskState
-from gpuops.sim.fault_injection.task_ends import AwaitingAnswer, lingering, waits_for_answer
+from gpuops.sim.fault_injection.rule import AwaitingAnswer, lingering, waits_for_answer
 
 if TYPE_CHECKING:
     from gpuops.sim.core.managed_object import ManagedObject

@@ -1,26 +1,68 @@
-"""Calls the method of the managed object that a request names; the wire that it came by writes result and fault."""
+"""Calls the method of the managed object that a request names; the wire that it came by writes result and fault.
+
+An argument in which a data object lacks a property that its type requires is refused before that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.encoder import NAMESPACE, Encoding
+from gpuops.sim.core.fragments import resolve
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.core.paths import resolve
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.fault_injection.injector import Interruption
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.services.property_collector import DEFAULT_MOID, PropertyCollector
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
-from gpuops.sim.wire.required import require_whole
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
+
+_MADE: Final = (str, int, float)
+"""Of these pyVmomi makes a value where none was sent."""
+
+
+def require_whole(value: Any, version: str) -> None:
+    """Looks at a value and all that is in it. Raises vmodl.fault.InvalidRequest in vCenter's words.
+
+    Text, numbers and booleans that were not sent are empty, 0 and false to pyVmomi; references, data objects, moments
+    and words of an enumeration are looked for here.
+    """
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, VmomiSupport.DataObject):
+            kind: Any = type(part)
+            for name, required in _properties(kind, version):
+                inner = getattr(part, name)
+                if inner is not None:
+                    waiting.append(inner)
+                elif required:
+                    type_name = VmomiSupport.GetWsdlName(kind)
+                    raise vmodl.fault.InvalidRequest(
+                        msg=f"Required property {name} is missing from data object of type {type_name}"
+                    )
+
+
+@cache
+def _properties(kind: Any, version: str) -> tuple[tuple[str, bool], ...]:
+    """The properties that may hold data objects or be required, and whether they are required."""
+    versions = VmomiSupport.parentMap[version]
+    return tuple(
+        (info.name, not info.flags & VmomiSupport.F_OPTIONAL and not issubclass(info.type, list))
+        for info in kind._GetPropertyList()
+        if info.version in versions and (issubclass(info.type, VmomiSupport.Enum) or not issubclass(info.type, _MADE))
+    )
+
 
 ANONYMOUS: Final = frozenset({"ServiceInstance", "SessionManager"})
 """Types whose properties may be read without a login, besides those declared System.Anonymous."""

@@ -12,7 +12,7 @@ from gpuops.errors import UsageError
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
-from gpuops.sim.guests import file_transfers
+from gpuops.sim.guests import real_guests
 from gpuops.sim.wire import soap, storage_policies, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.automation import json_rpc, rest
@@ -56,7 +56,7 @@ class Endpoint:
         if self._is_down():
             return Outgoing(503, ending=Ending.RESET)
         route = self._routes.get((incoming.verb, path))
-        if path == file_transfers.PATH and incoming.verb in ("GET", "PUT"):
+        if path == real_guests.TRANSFER_PATH and incoming.verb in ("GET", "PUT"):
             return self._guest_file(incoming)
         if route is None and path.startswith(rest.PREFIXES):
             route = self._answer_rest
@@ -90,9 +90,9 @@ class Endpoint:
                 return Outgoing(400, b"not of the size that was said\n", "text/plain")
             try:
                 if upload:
-                    file_transfers.write(transfer, incoming.body)
+                    real_guests.write(transfer, incoming.body)
                     return Outgoing(200)
-                return Outgoing(200, file_transfers.read(transfer), "application/octet-stream")
+                return Outgoing(200, real_guests.read(transfer), "application/octet-stream")
             except (OSError, UsageError) as error:
                 return Outgoing(500, f"{error}\n".encode(), "text/plain")
 

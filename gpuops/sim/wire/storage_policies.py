@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, pbm, vmodl
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.defaults import filled
 from gpuops.sim.wire import soap
 
 if TYPE_CHECKING:

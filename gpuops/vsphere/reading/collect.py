@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from gpuops.errors import GpuopsError, NotConnected, ProtocolError, UsageError
+from gpuops.errors import ProtocolError, UsageError
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
@@ -21,12 +21,11 @@ from gpuops.vsphere.reading.bulk import property_paths as paths
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.bulk.values import flag, items, leaf_text, leaves, number, text, whole
-from gpuops.vsphere.reading.decoding.decode_cluster import decode_cluster
 from gpuops.vsphere.reading.decoding.decode_device import ADAPTERS, DISK_PATHS, NETWORK, read_device_uses
-from gpuops.vsphere.reading.decoding.decode_host import ThinHost, host_with_gpus, pci_devices, thin_host
+from gpuops.vsphere.reading.decoding.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.reservations import reservations
-from gpuops.vsphere.session import Session
+from gpuops.vsphere.session import OptionalRead, Session
 from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
@@ -166,10 +165,10 @@ def folder_at(session: Session, path: str) -> str:
     """
     with reading(session) as reader:
         paths_by_type = {"Folder": paths.FOLDERS, "Datacenter": paths.FOLDERS}
-        places = {ref: (kind, place) for kind, ref, place in reader.read_all(paths_by_type, _decode_place)}
-    parents, folder_paths = {ref: place for ref, (_, place) in places.items()}, dict[str | None, _FolderPath]()
-    folders = [ref for ref, (kind, _) in places.items() if kind == "Folder"]
-    matches = [ref for ref in folders if _folder_path(ref, parents, folder_paths).path == f"/{path.strip('/')}"]
+        types_and_places = reader.read_all(paths_by_type, lambda read_object: (read_object.type, _place(read_object)))
+    places, folder_paths = {place.ref: place for _, place in types_and_places}, dict[str | None, _FolderPath]()
+    folders = [place.ref for kind, place in types_and_places if kind == "Folder"]
+    matches = [ref for ref in folders if _folder_path(ref, places, folder_paths).path == f"/{path.strip('/')}"]
     if not matches:
         raise UsageError(f"no folder {path!r} in this vCenter", hint="write it from the datacenter on: /lab-dc/vm/ml")
     if len(matches) > 1:
@@ -178,41 +177,28 @@ def folder_at(session: Session, path: str) -> str:
     return matches[0]
 
 
-def _decode_place(read_object: ReadObject) -> tuple[str, str, _Parent]:
-    return (
-        read_object.type,
-        read_object.ref,
-        _Parent(read_object.ref, read_object.name, text(read_object.properties.get("parent"))),
-    )
-
-
 def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
     """Return the snapshot with the clusters of these VMs read anew."""
     clusters = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
     named = {cluster.ref: cluster.name for cluster in clusters if cluster is not None}
-    refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
     with reading(session) as reader:
         updated_clusters = reader.read_named(
             {"ClusterComputeResource": ("configurationEx",)},
-            refs,
-            lambda read_object: decode_cluster(read_object, named[read_object.ref]),
+            [("ClusterComputeResource", ref) for ref in sorted(named)],
+            lambda cluster: decode_cluster(cluster, named[cluster.ref]),
         )
     return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in updated_clusters}})
 
 
 def with_creation(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
     """Return the snapshot with the creation times of these VMs."""
-    refs = [("VirtualMachine", ref) for ref in sorted(vms)]
     with reading(session) as reader:
-        moments = dict(reader.read_named({"VirtualMachine": ("config.createDate",)}, refs, _decode_creation))
-    vms_by_ref = inventory.vms
-    return inventory.completed(
-        vms=[replace(vms_by_ref[ref], created_at=at) for ref, at in moments.items() if ref in vms_by_ref]
-    )
-
-
-def _decode_creation(vm: ReadObject) -> tuple[str, datetime | None]:
-    return vm.ref, moment(text(vm.properties.get("config.createDate")))
+        created_at = reader.read_named(
+            {"VirtualMachine": ("config.createDate",)},
+            [("VirtualMachine", ref) for ref in sorted(vms) if ref in inventory.vms],
+            lambda vm: (vm.ref, moment(text(vm.properties.get("config.createDate")))),
+        )
+    return inventory.completed(vms=[replace(inventory.vms[ref], created_at=at) for ref, at in created_at])
 
 
 def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
@@ -222,23 +208,14 @@ def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[s
     with reading(session) as reader:
         refs = [("HostSystem", ref) for ref in sorted(hosts) if ref in inventory.hosts]
         devices_by_host = reader.read_named({"HostSystem": host_paths}, refs, _decode_other_devices) if refs else []
-    hosts_by_ref = inventory.hosts
-    return inventory.completed(
-        hosts=[
-            replace(hosts_by_ref[ref], others=other_devices)
-            for ref, other_devices in devices_by_host
-            if ref in hosts_by_ref
-        ]
-    )
+    return inventory.completed(hosts=[replace(inventory.hosts[ref], others=others) for ref, others in devices_by_host])
 
 
 def _decode_other_devices(read_object: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:
-    host = host_with_gpus(
-        thin_host(read_object), pci_devices(read_object, include_all=True), read_device_uses(read_object) or {}
-    )
-    if read_device_uses(read_object) is not None:
-        return read_object.ref, host.others
-    return read_object.ref, tuple(replace(device, carries=None) for device in host.others)
+    uses = read_device_uses(read_object)
+    others = host_with_gpus(thin_host(read_object), pci_devices(read_object, include_all=True), uses or {}).others
+    # without the uses it is unknown what the host uses each device for
+    return read_object.ref, others if uses is not None else tuple(replace(other, carries=None) for other in others)
 
 
 def _copy_tags(earlier_vm: Vm | None, updated_vm: Vm) -> Vm:
@@ -248,11 +225,9 @@ def _copy_tags(earlier_vm: Vm | None, updated_vm: Vm) -> Vm:
 
 def _copy_placement(earlier_host: Host | None, updated_host: Host) -> Host:
     """Return the host with the cluster and config target of the earlier snapshot, which this read does not contain."""
-    return (
-        updated_host
-        if earlier_host is None
-        else replace(updated_host, cluster=earlier_host.cluster, config_target=earlier_host.config_target)
-    )
+    if earlier_host is None:
+        return updated_host
+    return replace(updated_host, cluster=earlier_host.cluster, config_target=earlier_host.config_target)
 
 
 def _read_hosts_with_devices(reader: Reader, version: str, refs: Collection[str]) -> list[Host]:
@@ -292,34 +267,33 @@ def _decode(read_object: ReadObject) -> _Record:
                 free_mib=mebibytes(number(read_object.properties.get("summary.freeSpace"))),
                 accessible=flag(read_object.properties.get("summary.accessible")),
             )
+        case "ClusterComputeResource":
+            return replace(_place(read_object), cluster=decode_cluster(read_object, read_object.name))
         case _:
-            cluster = (
-                decode_cluster(read_object, read_object.name) if read_object.type == "ClusterComputeResource" else None
-            )
-            # a vApp's parent is a resource pool; a vApp inside another one has no folder
-            parent = text(read_object.properties.get("parentFolder")) or text(read_object.properties.get("parent"))
-            return _Parent(read_object.ref, read_object.name, parent, cluster)
+            return _place(read_object)
+
+
+def _place(read_object: ReadObject) -> _Parent:
+    # a vApp's parent is a resource pool; a vApp inside another one has no folder
+    parent = text(read_object.properties.get("parentFolder")) or text(read_object.properties.get("parent"))
+    return _Parent(read_object.ref, read_object.name, parent)
 
 
 def _hosts(reader: Reader, thin_hosts: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
-    devices = _pci_devices(reader, thin_hosts)
-    hosts = {}
-    for bare_host in thin_hosts:
-        host = host_with_gpus(bare_host, devices.get(bare_host.host.ref, ()))
-        place = places.get(bare_host.parent or "")
-        in_cluster = place is not None and place.cluster is not None
-        hosts[host.ref] = replace(host, cluster=bare_host.parent if in_cluster else None)
-    return hosts
-
-
-def _pci_devices(reader: Reader, thin_hosts: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu | OtherDevice, ...]]:
-    passed_through = {bare_host.host.ref: bare_host.passed_through for bare_host in thin_hosts if bare_host.has_devices}
-    refs = [("HostSystem", ref) for ref in passed_through]
+    """Return the hosts with their clusters and GPUs, after reading the PCI devices of those that may have GPUs."""
+    passed_through = {thin.host.ref: thin.passed_through for thin in thin_hosts if thin.has_devices}
 
     def decode_devices(read_object: ReadObject) -> tuple[str, tuple[PhysicalGpu | OtherDevice, ...]]:
         return read_object.ref, pci_devices(read_object, passed_through.get(read_object.ref, ()))
 
-    return dict(reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, decode_devices))
+    refs = [("HostSystem", ref) for ref in passed_through]
+    devices = dict(reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, decode_devices))
+    hosts = {}
+    for thin in thin_hosts:
+        place = places.get(thin.parent or "")
+        cluster = thin.parent if place is not None and place.cluster is not None else None
+        hosts[thin.host.ref] = replace(host_with_gpus(thin, devices.get(thin.host.ref, ())), cluster=cluster)
+    return hosts
 
 
 def _vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
@@ -385,15 +359,12 @@ def _folder_path(
 
 def _read_vm_detail(reader: Reader, version: str, vms: Iterable[ThinVm]) -> dict[str, ThinVm]:
     by_ref = {vm.ref: vm for vm in vms}
-    paths_by_type = {"VirtualMachine": paths.supported_paths(paths.VM_DETAIL, version)}
-    refs = [("VirtualMachine", ref) for ref in by_ref]
-    return dict(
-        reader.read_named(
-            paths_by_type,
-            refs,
-            lambda read_object: (read_object.ref, with_detail(by_ref[read_object.ref], read_object)),
-        )
+    detailed_vms = reader.read_named(
+        {"VirtualMachine": paths.supported_paths(paths.VM_DETAIL, version)},
+        [("VirtualMachine", ref) for ref in by_ref],
+        lambda read_object: with_detail(by_ref[read_object.ref], read_object),
     )
+    return {vm.ref: vm for vm in detailed_vms}
 
 
 def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
@@ -414,16 +385,12 @@ def _field_names(read_object: ReadObject) -> Mapping[int, str]:
 def _hot_migrate(reader: Reader, session: Session) -> bool | None:
     """Return whether vGPU hot migration is enabled; None without this setting, or if this login cannot read it."""
     setting = session.service.get("setting")
-    if setting is None:
-        return None
-    try:
-        reply = reader.call("QueryOptions", setting, f"<name>{HOT_MIGRATE}</name>")
-    except NotConnected:
-        raise
-    except GpuopsError:
-        return None
-    # an option's value may be a boolean or its name
-    return {"true": True, "false": False}.get((text(child(reply, "returnval"), "value") or "").lower())
+    if setting is not None:
+        with OptionalRead():
+            reply = reader.call("QueryOptions", setting, f"<name>{HOT_MIGRATE}</name>")
+            # an option's value may be a boolean or its name
+            return {"true": True, "false": False}.get((text(child(reply, "returnval"), "value") or "").lower())
+    return None
 
 
 def _read_vcenter_time(reader: Reader) -> datetime:

@@ -1,20 +1,21 @@
 """Reads the DirectPath I/O devices and device groups that hosts offer, and vCenter's stun estimates.
 
-Bulk reads do not contain this: EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, for
+Bulk reads do not contain them. EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, for
 several hosts at a time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError, NotConnected, UsageError
-from gpuops.model.devices.gpu import PciAddress
+from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.vcenter.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget, StunEstimate
 from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
+from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
@@ -88,15 +89,10 @@ def device_groups(offered: Iterable[Any]) -> tuple[DeviceGroup, ...]:
 def _passthrough(offered: Iterable[Any]) -> Iterator[PassthroughTarget]:
     for target in offered:
         device = target.pciDevice
-        try:
-            address = PciAddress.parse(device.id)
-        except UsageError:
-            continue
-        # signed 16-bit fields (vSphere API reference, HostPciDevice)
-        vendor_id, device_id = device.vendorId & 0xFFFF, device.deviceId & 0xFFFF
-        yield PassthroughTarget(
-            address, target.name or device.deviceName or "", target.systemId or "", vendor_id, device_id
-        )
+        if (address := pci_address(device.id)) is not None:
+            name, system_id = target.name or device.deviceName or "", target.systemId or ""
+            # signed 16-bit fields (vSphere API reference, HostPciDevice)
+            yield PassthroughTarget(address, name, system_id, device.vendorId & 0xFFFF, device.deviceId & 0xFFFF)
 
 
 def _members(components: Iterable[Any]) -> Iterator[DeviceGroupMember]:
@@ -125,12 +121,6 @@ def _identity(backing: Any) -> tuple[int | None, int | None]:
     if isinstance(backing, kinds.DynamicBackingInfo) and backing.allowedDevice:
         return backing.allowedDevice[0].vendorId, backing.allowedDevice[0].deviceId
     if isinstance(backing, kinds.DeviceBackingInfo):
-        return backing.vendorId & 0xFFFF, _hexadecimal(backing.deviceId)
+        is_hexadecimal = re.fullmatch("(0x)?[0-9A-Fa-f]+", backing.deviceId) is not None
+        return backing.vendorId & 0xFFFF, int(backing.deviceId, 16) if is_hexadecimal else None
     return None, None
-
-
-def _hexadecimal(text: str) -> int | None:
-    try:
-        return int(text, 16)
-    except ValueError:
-        return None

@@ -1,31 +1,44 @@
-"""Reads performance counters of VMs: the samples of the last hour, one every 20 s, which each host stores.
+"""Reads performance counters: the last hour of VMs for a snapshot, and samples of many VMs and hosts in bulk.
 
-The keys of counters differ between vCenters, so names are resolved once in a session. Hosts store these samples at
-every statistics level (vSphere API reference, PerformanceManager: real-time samples).
+A host stores a sample every 20 s for an hour, at every statistics level (vSphere API reference, PerformanceManager:
+real-time samples). vCenter stores five-minute averages of a day for the counters of its statistics level, and returns
+at most 64 counters in one call (`config.vpxd.stats.maxQueryMetrics`, from memory). The keys of counters differ between
+vCenters, so names are resolved once in a session. Bulk replies are CSV, parsed by lxml and numpy and not by pyVmomi.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError
-from gpuops.model.measurements.measurement import CounterWindow
+from gpuops.model.measurements.measurement import CounterWindow, Samples
+from gpuops.model.time_text import format_stamp
 from gpuops.vsphere.faults import is_gone
+from gpuops.vsphere.reading.bulk.reader import Reader, reading
+from gpuops.vsphere.reading.bulk.values import number
+from gpuops.vsphere.transport.messages import escape_text
+from gpuops.vsphere.transport.wire import WireFault
+from gpuops.vsphere.transport.xml_values import child, children, moment, text
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.session import Session
 
 SAMPLE_S: Final = 20
-VMS_PER_CALL: Final = 50
-"""In one QueryPerf (from memory, what vCenter answers within seconds)."""
+ENTITIES_PER_CALL: Final = 50
+"""VMs or hosts in one QueryPerf: vCenter answers within seconds (from memory)."""
+COUNTERS_PER_CALL: Final = 64
+"""The limit for counters in vCenter's database, over all entities of a call."""
 GAP: Final = timedelta(seconds=SAMPLE_S * 1.5)
 """If two samples are further apart, a sample between them is missing."""
 
-Samples = Sequence[tuple[datetime, int]]
+TimedReadings = Sequence[tuple[datetime, int]]
 """The end of each sample and its value, oldest first, without missing samples."""
 
 
@@ -45,8 +58,8 @@ def with_counters(
     windows_by_vm: dict[str, Mapping[str, CounterWindow]] = {ref: {} for ref in refs}
     if names_by_key:
         since = inventory.taken_at - timedelta(seconds=over_s)
-        for begin in range(0, len(refs), VMS_PER_CALL):
-            for ref, series in _read_series(session, refs[begin : begin + VMS_PER_CALL], names_by_key, since):
+        for start in range(0, len(refs), ENTITIES_PER_CALL):
+            for ref, series in _read_series(session, refs[start : start + ENTITIES_PER_CALL], names_by_key, since):
                 windows = {name: _window(samples, since, inventory.taken_at) for name, samples in series.items()}
                 windows_by_vm[ref] = {name: window for name, window in windows.items() if window is not None}
     return inventory.completed(
@@ -70,7 +83,7 @@ def counter_keys(session: Session) -> dict[str, int]:
 
 def _read_series(
     session: Session, refs: Sequence[str], names_by_key: Mapping[int, str], since: datetime
-) -> Iterator[tuple[str, Mapping[str, Samples]]]:
+) -> Iterator[tuple[str, Mapping[str, TimedReadings]]]:
     """Yield the samples of these VMs by counter name, without VMs that do not exist any more."""
     from pyVmomi import vim
 
@@ -96,7 +109,7 @@ def _read_series(
     yield from ((ref, series) for ref, series in series_by_vm if ref in refs)
 
 
-def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[str, Samples]]:
+def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[str, TimedReadings]]:
     """Return the id of the VM, and its samples by counter.
 
     `sampleInfoCSV` has an interval and an end for each sample; -1 is a missing value.
@@ -111,7 +124,7 @@ def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[
     return metric.entity._moId, series
 
 
-def _window(samples: Samples, since: datetime, taken_at: datetime) -> CounterWindow | None:
+def _window(samples: TimedReadings, since: datetime, taken_at: datetime) -> CounterWindow | None:
     """Return the window of the latest samples after `since` without a gap, or None without samples."""
     within = [(end, reading) for end, reading in samples if end > since]
     if not within:
@@ -123,3 +136,103 @@ def _window(samples: Samples, since: datetime, taken_at: datetime) -> CounterWin
         complete_since = end
     highest = max(reading for _, reading in within)
     return CounterWindow(highest, complete_since - timedelta(seconds=SAMPLE_S), within[-1][0], taken_at)
+
+
+def samples(
+    session: Session,
+    kind: str,
+    refs: Sequence[str],
+    names: Sequence[str],
+    interval_s: int,
+    span: tuple[datetime, datetime],
+    pace: Callable[[], None],
+) -> Iterator[Sequence[Samples]]:
+    """Yield the samples of these counters of VMs or hosts (`kind`) that end within the span, call by call.
+
+    There are no samples of entities that vCenter refuses, or of counters that it does not have.
+    Raises NotConnected and its subclasses, and ProtocolError for an unreadable reply.
+    """
+    keys = counter_keys(session)
+    names_by_key = {keys[name]: name for name in names if name in keys}
+    if not names_by_key:
+        return
+    metrics = "".join(
+        f"<metricId><counterId>{key}</counterId><instance>{instance}</instance></metricId>"
+        for key, name in names_by_key.items()
+        for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
+    )
+    begin, end = (format_stamp(limit) for limit in span)
+    arguments = (
+        f"<startTime>{begin}</startTime><endTime>{end}</endTime>{metrics}"
+        f"<intervalId>{interval_s}</intervalId><format>csv</format>"
+    )
+    refs_per_call = ENTITIES_PER_CALL
+    if interval_s != SAMPLE_S:
+        refs_per_call = max(1, min(refs_per_call, COUNTERS_PER_CALL // len(names_by_key)))
+    with reading(session) as reader:
+        query = _SamplesQuery(session, reader, kind, names_by_key, arguments, pace)
+        for start in range(0, len(refs), refs_per_call):
+            yield query.read(refs[start : start + refs_per_call])
+
+
+@dataclass(frozen=True, slots=True)
+class _SamplesQuery:
+    """QueryPerf for these counters. `arguments` is the XML of a querySpec behind its entity."""
+
+    session: Session
+    reader: Reader
+    kind: str
+    names_by_key: Mapping[int, str]
+    arguments: str
+    pace: Callable[[], None]
+
+    def read(self, refs: Sequence[str]) -> list[Samples]:
+        """Return the samples of these entities. A call that vCenter refuses is halved, down to the refused entity."""
+        specs = "".join(
+            f'<querySpec><entity type="{self.kind}">{escape_text(ref)}</entity>{self.arguments}</querySpec>'
+            for ref in refs
+        )
+        self.pace()
+        try:
+            reply = self.reader.call("QueryPerf", self.session.service["perfManager"], specs)
+        except GpuopsError as error:
+            if not isinstance(error.__cause__, WireFault):  # no fault: a lost connection, or an unreadable reply
+                raise
+            if len(refs) == 1:
+                return []
+            half = len(refs) // 2
+            return self.read(refs[:half]) + self.read(refs[half:])
+        with self.session.decoding("QueryPerf"):
+            ends: dict[str, NDArray[np.int64]] = {}
+            decoded = [self._decode_metric(metric, ends) for metric in children(reply, "returnval")]
+        return [entity_samples for entity_samples in decoded if entity_samples.entity in frozenset(refs)]
+
+    def _decode_metric(self, metric: Any, ends: dict[str, NDArray[np.int64]]) -> Samples:
+        """Return the samples of one entity. Most entities of a reply have the same times: each text is parsed once."""
+        import numpy as np
+
+        sample_info = text(metric, "sampleInfoCSV") or ""
+        if sample_info not in ends:
+            ends[sample_info] = _parse_ends(sample_info)
+        series: dict[str, NDArray[np.int64]] = {}
+        for counter_series in children(metric, "value"):
+            counter_id = child(counter_series, "id")
+            name, instance = self.names_by_key.get(number(counter_id, "counterId") or 0), text(counter_id, "instance")
+            if name is None:
+                continue
+            written = (text(counter_series, "value") or "").split(",")
+            readings = np.array([int(reading) for reading in written], dtype=np.int64)
+            if len(readings) != len(ends[sample_info]):
+                raise ValueError(f"{len(readings)} values for {len(ends[sample_info])} samples")
+            series[f"{name}@{instance}" if instance else name] = readings
+        return Samples(text(metric, "entity") or "", ends[sample_info], series)
+
+
+def _parse_ends(sample_info: str) -> NDArray[np.int64]:
+    """Return the ends of the samples in seconds, from an interval and an end of each: `20,<time>,20,<time>`."""
+    import numpy as np
+
+    ends = [moment(end) for end in sample_info.split(",")[1::2]]
+    if None in ends:
+        raise ValueError("a sample without a time")
+    return np.array([int(end.timestamp()) for end in ends if end is not None], dtype=np.int64)

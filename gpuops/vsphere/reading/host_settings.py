@@ -7,8 +7,9 @@ ComputeResource.configManagerEnabled, 8.0).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,8 +26,9 @@ from gpuops.model.vcenter.host_settings import (
     SoftwarePackage,
 )
 from gpuops.plan.core.versions import GROUP, version_numbers
+from gpuops.vsphere.device_modes import sets_modes
 from gpuops.vsphere.reading.config_targets import AT_A_TIME, device_groups
-from gpuops.vsphere.reading.device_modes import sets_modes
+from gpuops.vsphere.session import OptionalRead
 from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:
@@ -69,13 +71,14 @@ class _HostReader:
         target = self._session.host(self._host.ref)
         managers = self._answer(lambda: target.configManager)
         if managers is None:
-            return self._unread_settings()
+            return HostSettings(unread=tuple(self._unread))
         capability = self._answer(lambda: target.capability)
         graphics = self._of(managers.graphicsManager, lambda manager: manager.graphicsConfig)
         passthrough = self._of(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
+        packages = self._of(managers.imageConfigManager, lambda manager: manager.FetchSoftwarePackages())
         return replace(
             self._modules(managers.kernelModuleSystem),
-            packages=self._packages(managers.imageConfigManager),
+            packages=self._convert("FetchSoftwarePackages", _packages, packages),
             graphics=self._convert("graphicsConfig", graphics_settings, graphics),
             passthrough=self._convert("pciPassthruInfo", _passthrough_states, passthrough),
             rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
@@ -99,7 +102,7 @@ class _HostReader:
     def _modules(self, system: Any) -> HostSettings:
         loaded = self._of(system, lambda system: system.QueryModules())
         if loaded is None:
-            return self._unread_settings()
+            return HostSettings(unread=tuple(self._unread))
         ours = next((module for module in loaded if module.name == MODULE), None)
         if ours is None:
             return HostSettings(has_module=False)
@@ -116,17 +119,10 @@ class _HostReader:
             return ()
         if manager is None:
             return None
-        try:
+        with OptionalRead():
             groups = self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name)
-        except NotConnected:
-            raise
-        except GpuopsError:
-            return None
-        return self._convert("RetrieveVendorDeviceGroupInfo", device_groups, groups or ())
-
-    def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
-        packages = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
-        return self._convert("FetchSoftwarePackages", _packages, packages)
+            return self._convert("RetrieveVendorDeviceGroupInfo", device_groups, groups or ())
+        return None
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
         """Return the answer, or None if the call fails; then the reason is collected."""
@@ -137,9 +133,6 @@ class _HostReader:
         except GpuopsError as error:
             self._unread.append(error.message.removeprefix(f"{self._host.name}: "))
             return None
-
-    def _unread_settings(self) -> HostSettings:
-        return HostSettings(unread=tuple(self._unread))
 
 
 def _packages(packages: Iterable[Any]) -> tuple[SoftwarePackage, ...]:
@@ -184,8 +177,9 @@ class CustodyReader:
         self._session = session
         self._manager = self._answer(lambda: session.content.hostProfileManager)
         self._clusters: Mapping[str, Custody] = {
-            ref: self._of(session.managed_object("ClusterComputeResource", ref))
+            ref: Custody(self._profiles(compute), self._has_config_manager(compute))
             for ref in sorted({host.cluster for host in hosts if host.cluster})
+            for compute in (session.managed_object("ClusterComputeResource", ref),)
         }
 
     def of(self, host: Host) -> Custody:
@@ -200,9 +194,6 @@ class CustodyReader:
         profiles = tuple(dict.fromkeys((*(own_profiles or ()), *(cluster_custody.profiles or ()))))
         return Custody(profiles if is_known or profiles else None, cluster_custody.configured)
 
-    def _of(self, compute: Any) -> Custody:
-        return Custody(self._profiles(compute), self._has_config_manager(compute))
-
     def _has_config_manager(self, compute: Any) -> bool | None:
         if version_numbers(self._session.api_version) < SINCE:
             return False
@@ -210,22 +201,13 @@ class CustodyReader:
 
     def _profiles(self, entity: Any) -> tuple[str, ...] | None:
         manager = self._manager
-        if manager is None:
+        profiles = None if manager is None else self._answer(lambda: manager.FindAssociatedProfile(entity))
+        if profiles is None:
             return None
-        profiles = self._answer(lambda: manager.FindAssociatedProfile(entity))
-        return None if profiles is None else tuple(self._names(profiles))
-
-    def _names(self, profiles: Iterable[Any]) -> Iterator[str]:
-        """Yield the names of the profiles, or the id of a profile whose name this login cannot read."""
-        for profile in profiles:
-            yield self._answer(partial(getattr, profile, "name")) or str(profile._moId)
+        # the id of a profile stands for a name that this login cannot read
+        return tuple(self._answer(partial(getattr, profile, "name")) or str(profile._moId) for profile in profiles)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
-        try:
+        with OptionalRead(), suppress(ProtocolError):  # a vCenter that does not know the call
             return self._session.read(call)
-        except ProtocolError:  # it does not know the call: unknown
-            return None
-        except NotConnected:
-            raise
-        except GpuopsError:
-            return None
+        return None

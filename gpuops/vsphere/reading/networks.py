@@ -40,6 +40,7 @@ from gpuops.vsphere.reading.bulk.values import (
     leaves_by_name,
     number,
     text,
+    texts,
     whole,
 )
 from gpuops.vsphere.session import Session
@@ -79,22 +80,16 @@ def read_networks(session: Session) -> Networks:
         hosts = {host.ref: host.rdma for host in records if isinstance(host, _Host)}
         with_rdma = [("HostSystem", ref) for ref, host in hosts.items() if host.devices]
         settings = reader.read_named({"HostSystem": RDMA_SETTINGS}, with_rdma, _settings) if with_rdma else []
-    hosts_with_settings = {
-        ref: replace(hosts[ref], tagged=tagged, firewall_open=opened) for ref, tagged, opened in settings
-    }
+    hosts |= {ref: replace(hosts[ref], tagged=tagged, firewall_open=opened) for ref, tagged, opened in settings}
     switches = [switch for switch in records if isinstance(switch, _Switch)]
     uuids = {switch.switch.ref: switch.switch.uuid for switch in switches}
-    inner = {ref for switch in switches for ref in switch.uplink_groups}
-    groups = [group for group in records if isinstance(group, DistributedPortGroup)]
-    return Networks(
-        tuple(switch.switch for switch in switches),
-        tuple(
-            replace(group, switch=uuids[group.switch])
-            for group in groups
-            if group.ref not in inner and group.switch in uuids
-        ),
-        {**hosts, **hosts_with_settings},
+    uplink_groups = {ref for switch in switches for ref in switch.uplink_groups}
+    groups = tuple(
+        replace(group, switch=uuids[group.switch])
+        for group in records
+        if isinstance(group, DistributedPortGroup) and group.ref not in uplink_groups and group.switch in uuids
     )
+    return Networks(tuple(switch.switch for switch in switches), groups, hosts)
 
 
 def _decode(read_object: ReadObject) -> _Switch | DistributedPortGroup | _Host | None:
@@ -105,24 +100,20 @@ def _decode(read_object: ReadObject) -> _Switch | DistributedPortGroup | _Host |
     if read_object.type == _SWITCH:
         return _switch(read_object.ref, read_object.name, text(properties.get("uuid")) or "", properties.get("config"))
     switch = text(properties.get("config.distributedVirtualSwitch")) or ""  # its ref, until all of them are known
-    return DistributedPortGroup(
-        read_object.ref, read_object.name, text(properties.get("key")) or read_object.ref, switch
-    )
+    key = text(properties.get("key")) or read_object.ref
+    return DistributedPortGroup(read_object.ref, read_object.name, key, switch)
 
 
 def _switch(ref: str, name: str, uuid: str, config: Any) -> _Switch:
     uplinks = {}
     for member in children(config, "host"):
         member_config = child(member, "config")
-        nics = (text(nic_spec, "pnicDevice") for nic_spec in children(child(member_config, "backing"), "pnicSpec"))
-        host = text(member_config, "host")
-        if host is not None:
-            uplinks[host] = tuple(nic for nic in nics if nic is not None)
-    switch = DistributedSwitch(
-        ref, name, uuid, text(child(config, "productInfo"), "version"), number(config, "maxMtu"), uplinks
-    )
-    groups = (text(port_group) for port_group in children(config, "uplinkPortgroup"))
-    return _Switch(switch, frozenset(group for group in groups if group is not None))
+        nic_specs = children(child(member_config, "backing"), "pnicSpec")
+        if (host := text(member_config, "host")) is not None:
+            uplinks[host] = tuple(nic for nic_spec in nic_specs if (nic := text(nic_spec, "pnicDevice")) is not None)
+    version = text(child(config, "productInfo"), "version")
+    switch = DistributedSwitch(ref, name, uuid, version, number(config, "maxMtu"), uplinks)
+    return _Switch(switch, frozenset(texts(config, "uplinkPortgroup")))
 
 
 def _host(properties: Mapping[str, Any]) -> HostRdma:

@@ -1,4 +1,4 @@
-"""Reads past tasks and events of VMs and the GPU counters of hosts, by which the table of assumptions is checked.
+"""Reads past tasks and events of VMs and the GPU counters of hosts, to check the table of assumptions.
 
 vCenter is not changed: the collectors belong to this session, and are destroyed after the read.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.vcenter.contact import PastEvent, PastTask
@@ -49,16 +50,13 @@ def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
 def _task(task_info: Any) -> PastTask:
     from pyVmomi import VmomiSupport, vim
 
-    duration, error = (
-        task_info.completeTime - task_info.startTime if task_info.completeTime and task_info.startTime else None,
-        task_info.error,
-    )
+    began, ended, error = task_info.startTime, task_info.completeTime, task_info.error
     text = "" if error is None else f"{error.msg} {[message.message for message in error.faultMessage or ()]}"
     return PastTask(
         ref=str(task_info.entity._moId),
         kind=str(task_info.descriptionId),
         queued=task_info.queueTime,
-        ran_s=None if duration is None else duration.total_seconds(),
+        ran_s=(ended - began).total_seconds() if began and ended else None,
         fault="" if error is None else VmomiSupport.GetWsdlName(type(error)),
         names_vgpu=any(word in text.lower() for word in ("vgpu", "libnvidia", "graphics")),
         created_vm=str(task_info.result._moId) if isinstance(task_info.result, vim.VirtualMachine) else None,
@@ -98,16 +96,10 @@ def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str,
     gpu_keys = {key for name, key in counter_keys(session).items() if name.startswith("gpu.")}
     instances_by_host: dict[str, tuple[str, ...]] = {}
     for ref in hosts if gpu_keys else ():
-        metrics = session.read(
-            lambda ref=ref: session.content.perfManager.QueryAvailablePerfMetric(
-                session.host(ref), intervalId=SAMPLE_S
-            ),
-            subject=ref,
-        )
+        query = partial(session.content.perfManager.QueryAvailablePerfMetric, session.host(ref), intervalId=SAMPLE_S)
+        metrics = session.read(query, subject=ref) or ()
         with session.decoding("QueryAvailablePerfMetric"):
-            instances = {
-                str(metric.instance) for metric in metrics or () if metric.counterId in gpu_keys and metric.instance
-            }
+            instances = {str(metric.instance) for metric in metrics if metric.counterId in gpu_keys and metric.instance}
         if instances:
             instances_by_host[ref] = tuple(sorted(instances))
     return instances_by_host

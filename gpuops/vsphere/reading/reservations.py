@@ -22,16 +22,17 @@ from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Re
 from gpuops.vsphere.reading.bulk.reader import Reader
 from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.messages import escape_text
 from gpuops.vsphere.transport.network import decoding
-from gpuops.vsphere.transport.request_text import escape_text
 
 MOST_PLACES: Final = 64
 """The limit of clusters, and hosts outside of clusters, to ask; the capacity of further ones is unknown."""
 _MANAGER: Final = "directPathProfileManager"
-_TELLS: Final = "DirectPathProfileManagerCapacityInfo"
+_CAPACITY_INFO: Final = "DirectPathProfileManagerCapacityInfo"
 _NOT_NUMBERS: Final = "vCenter reports no numbers for it"
 
 Capacity = TypeVar("Capacity", ProfileCapacity, DeviceCapacity)
+_Answer = ProfileCapacity | DeviceCapacity | UnknownCapacity
 
 
 def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) -> Reservations | None:
@@ -49,18 +50,17 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
         raise
     except GpuopsError as error:
         return Reservations(unknown=(UnknownCapacity("", error.message),))
-    capacities: list[ProfileCapacity] = []
-    devices: list[DeviceCapacity] = []
-    unknown: list[UnknownCapacity] = []
+    answers: list[_Answer] = []
     for place_number, (place, kind_of_place) in enumerate(places.items() if profiles else ()):
-        if place_number >= MOST_PLACES:
-            unknown.append(UnknownCapacity(place, f"vCenter is asked about at most {MOST_PLACES} clusters"))
-            continue
-        answers = list(_query_place(reader, session, manager, place, kind_of_place, profiles))
-        capacities += [answer for answer in answers if isinstance(answer, ProfileCapacity)]
-        devices += [answer for answer in answers if isinstance(answer, DeviceCapacity)]
-        unknown += [answer for answer in answers if isinstance(answer, UnknownCapacity)]
-    return Reservations(tuple(capacities), tuple(devices), tuple(unknown))
+        if place_number < MOST_PLACES:
+            answers += _query_place(reader, session, manager, place, kind_of_place, profiles)
+        else:
+            answers.append(UnknownCapacity(place, f"vCenter is asked about at most {MOST_PLACES} clusters"))
+    return Reservations(
+        tuple(answer for answer in answers if isinstance(answer, ProfileCapacity)),
+        tuple(answer for answer in answers if isinstance(answer, DeviceCapacity)),
+        tuple(answer for answer in answers if isinstance(answer, UnknownCapacity)),
+    )
 
 
 def _places(hosts: Iterable[Host]) -> dict[str, str]:
@@ -108,14 +108,13 @@ def _decode_profile(profile: Any) -> _ProfileUnit | None:
             return _ProfileUnit(name, group=text(config, "deviceGroupName") or "")
         case "DirectPathProfileManagerDynamicDirectPathConfig":
             backing = child(config, "dynamicDirectPathBacking")
-            allowed = [
-                (number(pci_ids, "vendorId"), number(pci_ids, "deviceId"))
+            allowed = tuple(
+                (vendor, device)
                 for pci_ids in children(backing, "allowedDevice")
-            ]
-            allowed_devices = tuple(
-                (vendor, device) for vendor, device in allowed if vendor is not None and device is not None
+                if (vendor := number(pci_ids, "vendorId")) is not None
+                and (device := number(pci_ids, "deviceId")) is not None
             )
-            return _ProfileUnit(name, allowed=allowed_devices, label=text(backing, "customLabel") or None)
+            return _ProfileUnit(name, allowed=allowed, label=text(backing, "customLabel") or None)
         case _:
             return None
 
@@ -127,7 +126,7 @@ def _query_place(
     place: str,
     kind_of_place: str,
     profiles: Mapping[str, _ProfileUnit],
-) -> Iterator[ProfileCapacity | DeviceCapacity | UnknownCapacity]:
+) -> Iterator[_Answer]:
     object_type, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
     target = (
         f'<target xsi:type="DirectPathProfileManagerTarget{kind_of_place}">'
@@ -149,7 +148,7 @@ def _query_place(
     if len(answers) != len(profiles):
         yield UnknownCapacity(place, f"vCenter answers {len(answers)} of {len(profiles)} questions")
         return
-    answers_by_unit: dict[object, list[ProfileCapacity | DeviceCapacity | UnknownCapacity]] = {}
+    answers_by_unit: dict[object, list[_Answer]] = {}
     for unit, answer in zip(profiles.values(), answers, strict=True):
         capacity = _decode_capacity(answer, unit, place)
         if capacity is not None:
@@ -174,12 +173,10 @@ def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
         )
 
 
-def _decode_capacity(
-    answer: Any, unit: _ProfileUnit, place: str
-) -> ProfileCapacity | DeviceCapacity | UnknownCapacity | None:
+def _decode_capacity(answer: Any, unit: _ProfileUnit, place: str) -> _Answer | None:
     """Return the capacity, or None for a device group without reservations."""
     unit_name = unit.vgpu or unit.group or unit.name
-    if kind(answer) != _TELLS:
+    if kind(answer) != _CAPACITY_INFO:
         fault = next(iter(children(answer, "faultList")), None)
         return UnknownCapacity(place, (text(fault, "msg") if fault is not None else None) or _NOT_NUMBERS, unit_name)
     answered_unit = _decode_profile(child(answer, "profile"))
@@ -193,6 +190,6 @@ def _decode_capacity(
         return ProfileCapacity(unit.vgpu, place, *counts)
     if unit.group:
         reserved = counts[-1]
-        reason = f"{reserved} of the device group {unit.group} reserved, on GPUs that vCenter does not tell"
+        reason = f"{reserved} of the device group {unit.group} reserved, on GPUs that vCenter does not name"
         return UnknownCapacity(place, reason, unit.group) if reserved else None
     return DeviceCapacity(unit.name, unit.allowed, unit.label, place, *counts)

@@ -1,4 +1,4 @@
-"""Opens connections to a vCenter with verified TLS, and translates connection errors into errors of gpuops.
+"""Opens connections to a vCenter with verified TLS, reads a server's certificate, and translates connection errors.
 
 Every connection gets an SSLContext of its own. A pinned certificate is compared in addition to verification, at the end
 of the handshake, so that every user of the context (http.client, urllib3) is subject to it.
@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from xml.parsers.expat import ExpatError
@@ -110,13 +111,17 @@ class _PinnedContext(ssl.SSLContext):
 def tls_context(target: Target) -> ssl.SSLContext | None:
     """Return a new context for this target, which verifies unless the target has `verify=False`; None without TLS.
 
-    Raises NotTrusted when a CA file cannot be read, or a pin is to be compared where there is no certificate.
+    Raises NotTrusted if a CA file cannot be read, or if the target has a pin and is reached without TLS.
     """
     if not target.tls:
         if target.pin is not None:
             raise NotTrusted(f"{target.address} is reached without TLS: a pin has nothing to hold", hint="use https://")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned_context(target.pin)
+    if target.pin is None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    else:
+        context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.pin = target.pin
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not target.verify:
         context.check_hostname = False
@@ -133,12 +138,6 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
             context.load_verify_locations(cadata=text.decode("ascii", "ignore"))
         except (ssl.SSLError, ValueError) as error:
             raise NotTrusted(f"{name} holds no PEM certificate", hint=hint) from error
-    return context
-
-
-def _pinned_context(pin: str) -> ssl.SSLContext:
-    context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.pin = pin
     return context
 
 
@@ -252,34 +251,82 @@ def _unreachable_error(target: Target, error: OSError) -> VcenterUnreachable:
 
 
 def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
+    certificate = f"the certificate of {target.address}"
     match error:
-        case ssl.SSLCertVerificationError():
-            return _trust_error(target, error)
         case PinMismatch():
             return NotTrusted(
-                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.fingerprint}",
+                f"{certificate} is not the pinned one: its SHA-256 is {error.fingerprint}",
                 hint="if vCenter got a new certificate, pin that one; else somebody stands between",
             )
+        case ssl.SSLCertVerificationError(verify_code=code):
+            if code == _EXPIRED:
+                return NotTrusted(f"{certificate} has expired", hint="renew it in vCenter")
+            if code == _NOT_YET_VALID:
+                return NotTrusted(f"{certificate} is not valid yet", hint="check this machine's clock")
+            if code in _WRONG_NAME:
+                return NotTrusted(f"{certificate} is made out to another name", hint="use the name it is made out to")
+            if code in UNKNOWN_ISSUER:
+                return NotTrusted(
+                    f"{certificate} is from an issuer that is not trusted here",
+                    hint="give its CA with --ca-file FILE (vCenter offers it at /certs/download.zip)",
+                )
+            return NotTrusted(f"{certificate} is not trusted: {error.verify_message}")
         case _:
-            pass
-    return ProtocolError(
-        f"{target.address} does not speak TLS as expected: {error.reason or error}",
-        hint="check the port; a vCenter without TLS is http://HOST",
+            return ProtocolError(
+                f"{target.address} does not speak TLS as expected: {error.reason or error}",
+                hint="check the port; a vCenter without TLS is http://HOST",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCertificate:
+    """A certificate that a server presented."""
+
+    pem: str
+    sha256: str
+    """64 hexadecimal digits in lower case."""
+    authority: str
+    """Its issuer: `commonName=CA, organizationName=vc.example.com`."""
+    trusted: bool
+    """Whether an authority that this machine trusts has issued it."""
+
+
+def presented_certificate(target: Target) -> ServerCertificate:
+    """Return the certificate of the server. Nothing but the handshake is sent to it.
+
+    Raises NotTrusted for one that has expired or that is made out to another name, and VcenterUnreachable and
+    ProtocolError.
+    """
+    try:
+        try:
+            encoded, fields = _handshake(target, tls_context(target))
+            trusted = True
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code not in UNKNOWN_ISSUER:
+                raise
+            trusted = False
+            encoded, _ = _handshake(target, tls_context(replace(target, verify=False)))
+            # Trust only this certificate: Python returns fields, and checks name and dates, only of a verified one.
+            self_trusting_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self_trusting_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            self_trusting_context.load_verify_locations(cadata=encoded)
+            _, fields = _handshake(target, self_trusting_context)
+    except LOST_ERRORS as error:
+        raise connection_error(target, error) from error
+    authority = ", ".join(
+        f"{field_name}={field_value}" for part in reversed(fields.get("issuer", ())) for field_name, field_value in part
     )
+    pem = ssl.DER_cert_to_PEM_cert(encoded)
+    return ServerCertificate(pem, hashlib.sha256(encoded).hexdigest(), authority, trusted)
 
 
-def _trust_error(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
-    if error.verify_code == _EXPIRED:
-        return NotTrusted(f"the certificate of {target.address} has expired", hint="renew it in vCenter")
-    if error.verify_code == _NOT_YET_VALID:
-        return NotTrusted(f"the certificate of {target.address} is not valid yet", hint="check this machine's clock")
-    if error.verify_code in _WRONG_NAME:
-        return NotTrusted(
-            f"the certificate of {target.address} is made out to another name", hint="use the name it is made out to"
-        )
-    if error.verify_code in UNKNOWN_ISSUER:
-        return NotTrusted(
-            f"the certificate of {target.address} is from an issuer that is not trusted here",
-            hint="give its CA with --ca-file FILE (vCenter offers it at /certs/download.zip)",
-        )
-    return NotTrusted(f"the certificate of {target.address} is not trusted: {error.verify_message}")
+def _handshake(target: Target, context: ssl.SSLContext | None) -> tuple[bytes, dict[str, Any]]:
+    """Return the encoded certificate, and its fields if the context verified it. Raises OSError."""
+    connection = open_connection(target, context)
+    try:
+        connection.connect()
+        assert isinstance(connection.sock, ssl.SSLSocket), "a target with TLS"
+        fields = connection.sock.getpeercert() or {}
+        return connection.sock.getpeercert(binary_form=True) or b"", fields
+    finally:
+        connection.close()

@@ -19,8 +19,15 @@ from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply, exchange
-from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, check_typed_reply, typed_limit
-from gpuops.vsphere.transport.request_text import REFERENCE, checked_request, unwritable_surrogate
+from gpuops.vsphere.transport.messages import (
+    ENCODING,
+    MOST_TYPED,
+    REFERENCE,
+    check_typed_reply,
+    checked_request,
+    typed_limit,
+    unwritable_surrogate,
+)
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Target

@@ -25,7 +25,7 @@ from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply
-from gpuops.vsphere.transport.request_text import reference, unwritable_surrogate
+from gpuops.vsphere.transport.messages import reference, unwritable_surrogate
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
 
 SINCE: Final = "8.0.1.0"

@@ -27,7 +27,7 @@ def child(element: Any, name: str) -> Any:
     """Return the first child of that name, or None."""
     if element is None:
         return None
-    # Not find(), which makes a path of the name on every call: a fleet asks a million times.
+    # not find(), which parses the name as a path on every call: the read of a fleet makes a million calls
     return next(element.iterchildren(VIM + name), None)
 
 
@@ -75,11 +75,6 @@ def texts(element: Any) -> Mapping[str, str | None]:
     return {} if element is None else {child_element.tag[_VIM_LENGTH:]: child_element.text for child_element in element}
 
 
-def number(element: Any, name: str | None = None) -> int | None:
-    """Return a whole number, or None."""
-    return whole(text(element, name))
-
-
 def whole(written: str | None) -> int | None:
     """Return the whole number of a text, or None. Numbers beyond 64 bits (xsd:long) are ill-formed."""
     try:
@@ -89,30 +84,20 @@ def whole(written: str | None) -> int | None:
     return integer if integer is None or -_BEYOND_LONG <= integer < _BEYOND_LONG else None
 
 
-def flag(element: Any, name: str | None = None) -> bool | None:
-    """Return a boolean, or None."""
-    return truth(text(element, name))
-
-
 def truth(written: str | None) -> bool | None:
-    """Return the boolean of a text of XML Schema, or None."""
+    """Return the boolean that XML Schema writes as this text, or None."""
     return _TRUTH.get(written) if written is not None else None
-
-
-def word(vocabulary: type[Vocabulary], element: Any, name: str | None = None) -> Vocabulary | None:
-    """Return the member of the vocabulary, or None for another word."""
-    return vocabulary_word(vocabulary, text(element, name))
 
 
 def vocabulary_word(vocabulary: type[Vocabulary], written: str | None) -> Vocabulary | None:
     """Return the member of the vocabulary for a text, or None."""
-    known_word: Vocabulary | None = _words(vocabulary).get(written) if written is not None else None
-    return known_word
+    member: Vocabulary | None = _members(vocabulary).get(written) if written is not None else None
+    return member
 
 
-@cache
-def _words(vocabulary: type[StrEnum]) -> Mapping[str, Any]:
-    return {word.value: word for word in vocabulary}
+@cache  # a call of the enumeration costs ten times as much for a word that it does not have
+def _members(vocabulary: type[StrEnum]) -> Mapping[str, Any]:
+    return {member.value: member for member in vocabulary}
 
 
 @lru_cache(maxsize=4096)

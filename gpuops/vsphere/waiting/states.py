@@ -1,20 +1,17 @@
-"""Waits for states that are not the end of a task: a power state, running VMware Tools, a host after its reboot."""
+"""Waits for states that are not the end of a task, and for any change of a VM or host that affects GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.model.vcenter.host import has_booted
-from gpuops.model.vcenter.vm import Guest
 from gpuops.vsphere.waiting.updates import Updates
 
 if TYPE_CHECKING:
-    from gpuops.model.vcenter.vm import PowerState
-    from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.session import Session
 
 SLICE_S: Final = 20.0
@@ -105,35 +102,57 @@ class StateWatch:
         self._pending = dict(goals)
 
 
-def wait_for_power(connection: Connection, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
-    """Return the VMs that have this power state within the time; return early if all have it.
-
-    A VM that does not exist any more is not waited for.
-    """
-    return connection.states.wait(POWER, dict.fromkeys(vms, power.value), timeout_s)[0]
+OF_VMS: Final = ("runtime.powerState", "runtime.host")
+OF_HOSTS: Final = ("runtime.connectionState", "runtime.inMaintenanceMode")
+MOST_AT_ONCE: Final = 1000
+"""Objects in one answer; further ones are in the next answers."""
 
 
-def wait_for_guest(connection: Connection, vm: str, timeout_s: float, *, address: bool) -> Guest:
-    """Return the guest as soon as VMware Tools run in it (with `address`: as soon as it has one), or after the time.
+class ChangeWatch:
+    """The changes of one session's vCenter."""
 
-    Raises VmNotFound for a VM that does not exist any more.
-    """
-    guest_vm = connection.vm(vm)
-    if address:
-        connection.states.wait(ADDRESS, {vm: True}, timeout_s)
-    else:
-        connection.states.wait(TOOLS, {vm: RUNNING}, timeout_s)
-    guest_info = connection.read(lambda: guest_vm.guest, subject=vm)
-    if guest_info is None or guest_info.toolsRunningStatus is None:
-        return Guest(None, None)
-    return Guest(guest_info.toolsRunningStatus == RUNNING, guest_info.ipAddress or None)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._updates = Updates(session, at_most=MOST_AT_ONCE)
+        self._view: Any = None
+        self._follows = False
 
+    def close(self) -> None:
+        """Stop watching."""
+        self._updates.close()
+        self._follows = False
 
-def wait_for_boot(connection: Connection, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-    """Return the hosts that are connected within the time and have a new boot time, and those removed from vCenter.
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something changes, at most for `timeout_s`, and return whether it did since the last call.
 
-    RebootHost_Task ends when the reboot has begun; only the boot time of the host shows its end (vSphere API
-    reference, HostSystem).
-    """
-    back, removed = connection.states.wait(BOOTED, since, timeout_s)
-    return back | removed
+        The first call returns True, because an inventory read before may be old. So does a call after a lost session,
+        or one whose wait stays broken off: changes are unknown then. Raises VcenterUnreachable if waits stay broken.
+        """
+        if not self._follows:
+            self._updates.follow(self._everything)
+            self._follows = True
+        until = clock.passed_s() + timeout_s
+        news = self._updates.next(timeout_s)
+        while news == [] and clock.passed_s() < until:  # the wait broke off, and begins anew
+            news = self._updates.next(max(0.0, until - clock.passed_s()))
+        changed = news is not None
+        while news:  # drop the other changes so far: they have the same answer
+            news = self._updates.next(0.0)
+        return changed
+
+    def _everything(self) -> Any:
+        """Return the filter; its view ends with the session."""
+        from pyVmomi import vim, vmodl
+
+        content, query = self._session.content, vmodl.query.PropertyCollector
+        self._view = content.viewManager.CreateContainerView(
+            content.rootFolder, [vim.VirtualMachine, vim.HostSystem], recursive=True
+        )
+        along = query.TraversalSpec(name="view", type=vim.view.ContainerView, path="view", skip=False)
+        return query.FilterSpec(
+            objectSet=[query.ObjectSpec(obj=self._view, skip=True, selectSet=[along])],
+            propSet=[
+                query.PropertySpec(type=vim.VirtualMachine, pathSet=list(OF_VMS), all=False),
+                query.PropertySpec(type=vim.HostSystem, pathSet=list(OF_HOSTS), all=False),
+            ],
+        )

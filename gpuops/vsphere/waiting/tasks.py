@@ -12,8 +12,8 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
 from gpuops.model.vcenter.entity_name import decode_name
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
-from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.session import CANCEL_OPERATION
 from gpuops.vsphere.waiting.updates import PropertyUpdate, Updates
 
 if TYPE_CHECKING:
@@ -127,10 +127,8 @@ class TaskWatch:
 
     def _end(self, ref: str, error: GpuopsError | None) -> None:
         task_info = self._running.pop(ref)
-        began, ended = (
-            task_info.get("info.startTime") or task_info.get("info.queueTime"),
-            task_info.get("info.completeTime"),
-        )
+        began = task_info.get("info.startTime") or task_info.get("info.queueTime")
+        ended = task_info.get("info.completeTime")
         duration_s = (ended - began).total_seconds() if began and ended else None
         self._session.changes.note_ended(ref, error)
         self._ends[ref] = TaskEnd(TaskRef(ref), error, duration_s)
@@ -157,23 +155,16 @@ class TaskWatch:
             self._take(PropertyUpdate(ref, {}, is_gone=True))
 
     def _end_tasks_with_question(self, pending: Iterable[str]) -> None:
-        waiting = {ref: self._running[ref] for ref in pending if ref in self._running}
-        question_by_vm = questions(self._session, _vms(task_info.get("info.entity") for task_info in waiting.values()))
-        for ref, task_info in waiting.items():
-            entity = task_info.get("info.entity")
-            question = question_by_vm.get(getattr(entity, "_moId", ""))
-            if question is not None:
-                error = OutcomeUnknown(
-                    f"{_subject(task_info, ref)}: it asks a question: {question}",
-                    hint="answer it in the vSphere Client",
-                )
-                self._end(ref, error)
+        from pyVmomi import vim
 
-
-def _vms(entities: Iterable[Any]) -> Collection[str]:
-    from pyVmomi import vim
-
-    return {entity._moId for entity in entities if isinstance(entity, vim.VirtualMachine)}
+        running = {ref: self._running[ref] for ref in pending if ref in self._running}
+        entities = {ref: task_info.get("info.entity") for ref, task_info in running.items()}
+        vms = {ref: vm._moId for ref, vm in entities.items() if isinstance(vm, vim.VirtualMachine)}
+        question_by_vm = questions(self._session, frozenset(vms.values()))
+        for ref, vm in vms.items():
+            if (question := question_by_vm.get(vm)) is not None:
+                message = f"{_subject(running[ref], ref)}: it asks a question: {question}"
+                self._end(ref, OutcomeUnknown(message, hint="answer it in the vSphere Client"))
 
 
 def _subject(task_info: dict[str, Any], ref: str) -> str:
@@ -185,21 +176,7 @@ def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
 
     gpuops never answers one: a wrong answer loses data.
     """
-    from pyVmomi import vim, vmodl
-
-    if not vms:
-        return {}
-    query = vmodl.query.PropertyCollector
-    spec = query.FilterSpec(
-        objectSet=[query.ObjectSpec(obj=session.vm(ref)) for ref in vms],
-        propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.question"], all=False)],
-        reportMissingObjectsInResults=True,
-    )
-    contents = session.retrieve(spec, len(vms))
+    read = session.read_properties([session.vm(ref) for ref in vms], ["runtime.question"], skip_removed=True)
+    asked = {ref: question for ref, properties in read.items() if (question := properties.get("runtime.question"))}
     with session.decoding("a read of questions"):
-        return {
-            str(content.obj._moId): str(prop.val.text)
-            for content in contents
-            for prop in content.propSet
-            if prop.val is not None
-        }
+        return {ref: str(question.text) for ref, question in asked.items()}

@@ -1,6 +1,6 @@
 """Defines custom attributes of VMs by name, and writes their values.
 
-The keys of the definitions are read once, and cached in `connection.attribute_keys`.
+The keys of the definitions are read once, and cached in `session.attribute_keys`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.session import Session
 
 _OTHER_NAME: Final = (
     "name another attribute in the policy; or rename that one in the vSphere Client (Tags & Custom Attributes, Custom "
@@ -19,80 +19,73 @@ _OTHER_NAME: Final = (
 )
 
 
-def set_attribute(
-    connection: Connection, ref: str, name: str, attribute_text: str, *, subject: str, op_id: str
-) -> None:
+def set_attribute(session: Session, ref: str, name: str, attribute_text: str, *, subject: str, op_id: str) -> None:
     """Set the attribute of the VM; '' clears it. Raises OutcomeUnknown, NoPermission."""
-    if name not in connection.attribute_keys:
-        defined_attributes(connection)
-    if name not in connection.attribute_keys:
+    if name not in session.attribute_keys:
+        defined_attributes(session)
+    if name not in session.attribute_keys:
         if not attribute_text:
             return  # an attribute that is not defined is clear everywhere
-        define_attribute(connection, name, op_id)
-    key = connection.attribute_keys[name]
-    connection.change(
-        _manager(connection).SetField, connection.vm(ref), key, attribute_text, subject=subject, op_id=op_id
-    )
+        define_attribute(session, name, op_id)
+    key = session.attribute_keys[name]
+    session.change(_manager(session).SetField, session.vm(ref), key, attribute_text, subject=subject, op_id=op_id)
 
 
-def defined_attributes(connection: Connection) -> frozenset[str]:
+def defined_attributes(session: Session) -> frozenset[str]:
     """Read and return the names of the attributes that a VM can have."""
-    connection.attribute_keys = _read_keys(connection)
-    return frozenset(connection.attribute_keys)
+    session.attribute_keys = _read_keys(session)
+    return frozenset(session.attribute_keys)
 
 
-def check_attribute_names(connection: Connection, names: Collection[str]) -> None:
+def check_attribute_names(session: Session, names: Collection[str]) -> None:
     """Raise Refused if an attribute of one of these names is defined for other objects than VMs.
 
     Names are unique over all types of objects (vSphere API, AddCustomFieldDef: DuplicateName), and the type of an
     attribute cannot be changed.
     """
-    defined = defined_attributes(connection)
-    undefined = [name for name in names if name not in defined]
-    types_by_name = (
-        {name: of_type for name, of_type in _types(connection).items() if name in undefined} if undefined else {}
-    )
-    for name, of_type in types_by_name.items():
-        raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
+    undefined = set(names) - defined_attributes(session)
+    for name, of_type in _types(session).items() if undefined else ():
+        if name in undefined:
+            raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
 
 
-def define_attribute(connection: Connection, name: str, op_id: str) -> None:
+def define_attribute(session: Session, name: str, op_id: str) -> None:
     """Define an attribute of that name for VMs, unless it exists. Raises OutcomeUnknown, NoPermission."""
     from pyVmomi import vim
 
-    add = _manager(connection).AddCustomFieldDef
+    add = _manager(session).AddCustomFieldDef
     try:
-        field = connection.change(add, name, vim.VirtualMachine, None, None, subject=f"attribute {name}", op_id=op_id)
+        field = session.change(add, name, vim.VirtualMachine, None, None, subject=f"attribute {name}", op_id=op_id)
     except GpuopsError as error:
         if not isinstance(error.__cause__, vim.fault.DuplicateName):
             raise
         # another user was faster, or defined it for another type of object
-        if name not in defined_attributes(connection):
-            of_type = _types(connection).get(name)
+        if name not in defined_attributes(session):
+            of_type = _types(session).get(name)
             if of_type is None:
                 raise
             raise StepFailed(_of_other_type(name, of_type), hint=_OTHER_NAME) from error
     else:
         if field is None:
             raise OutcomeUnknown(f"attribute {name}: vCenter answered without it; whether it was made is not known")
-        connection.attribute_keys[name] = field.key
+        session.attribute_keys[name] = field.key
 
 
-def _read_keys(connection: Connection) -> dict[str, int]:
+def _read_keys(session: Session) -> dict[str, int]:
     """Return the keys by name; an attribute for VMs takes precedence over one for all types of objects."""
     from pyVmomi import vim
 
-    fields = connection.read(lambda: _manager(connection).field) or ()
+    fields = session.read(lambda: _manager(session).field) or ()
     general = {field.name: field.key for field in fields if field.managedObjectType is None}
     of_vms = {field.name: field.key for field in fields if field.managedObjectType is vim.VirtualMachine}
     return {**general, **of_vms}
 
 
-def _types(connection: Connection) -> dict[str, str]:
+def _types(session: Session) -> dict[str, str]:
     """Return the type of object by attribute name, without attributes for all types."""
     from pyVmomi import VmomiSupport
 
-    fields = connection.read(lambda: _manager(connection).field) or ()
+    fields = session.read(lambda: _manager(session).field) or ()
     return {
         field.name: VmomiSupport.GetWsdlName(field.managedObjectType)
         for field in fields
@@ -104,8 +97,8 @@ def _of_other_type(name: str, of_type: str) -> str:
     return f"custom attribute {name} is defined for objects of type {of_type}: VMs cannot carry it"
 
 
-def _manager(connection: Connection) -> Any:
-    manager = connection.content.customFieldsManager
+def _manager(session: Session) -> Any:
+    manager = session.content.customFieldsManager
     if manager is None:
         raise Refused("this vCenter has no custom attributes")
     return manager

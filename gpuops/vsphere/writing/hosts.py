@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from gpuops.errors import GpuopsError, OutcomeUnknown, Refused
+from gpuops.errors import GpuopsError, Refused
+from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
@@ -21,18 +22,18 @@ from gpuops.plan.core.steps import (
     LeaveMaintenance,
     RebootHost,
 )
-from gpuops.vsphere.authorization import held_on_hosts, lacking_on_hosts
+from gpuops.vsphere.authorization import held_on, lacking_on_objects
 from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.collect import with_all_devices
 from gpuops.vsphere.reading.host_settings import MODULE, settings_of
 from gpuops.vsphere.transport.xml_values import pci_address
-from gpuops.vsphere.waiting.states import wait_for_boot
+from gpuops.vsphere.waiting.states import BOOTED
 
 if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts
     from gpuops.model.vcenter.host_settings import GraphicsSettings
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.active_session import ActiveSession
 
 DESCRIPTIONS: Final[Mapping[type, str]] = {
     EnterMaintenance: "HostSystem.enterMaintenanceMode",
@@ -48,10 +49,10 @@ SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | Confi
 
 
 class HostConnection:
-    """Implements `Hosts` over one connection."""
+    """Implements `Hosts` over one session."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, session: ActiveSession) -> None:
+        self._session = session
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """Return the snapshot with the settings of these hosts, and the reasons for what cannot be read.
@@ -61,7 +62,7 @@ class HostConnection:
         requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
         if not requested_hosts:
             return inventory
-        settings_by_host = zip(requested_hosts, settings_of(self._connection, requested_hosts), strict=True)
+        settings_by_host = zip(requested_hosts, settings_of(self._session, requested_hosts), strict=True)
         return inventory.completed(hosts=[replace(host, settings=settings) for host, settings in settings_by_host])
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
@@ -69,39 +70,38 @@ class HostConnection:
 
         Raises NotConnected and its subclasses.
         """
-        from gpuops.vsphere.reading.device_modes import with_devices
+        from gpuops.vsphere.device_modes import with_devices
 
-        return with_devices(self._connection, inventory, hosts)
+        return with_devices(self._session, inventory, hosts)
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """Return the snapshot with all passthrough-capable devices of these hosts.
 
         Raises NotConnected and its subclasses.
         """
-        return with_all_devices(self._connection, inventory, hosts)
+        return with_all_devices(self._session, inventory, hosts)
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """Return the needed privileges that this login does not have, by host."""
-        return lacking_on_hosts(self._connection, needed)
+        return lacking_on_objects(self._session, {ObjectKind.HOST: needed})
 
-    def read_held_privileges(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+    def read_held_privileges(
+        self, hosts: Collection[str], privileges: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
         """Return the privileges, of those given, that this login has, by host that vCenter answers for."""
-        return held_on_hosts(self._connection, hosts, asked)
+        return held_on(self._session, {ObjectKind.HOST: hosts}, {ObjectKind.HOST: frozenset(privileges)})
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
         """Send one step once, and return its impacts before it is in effect; None = not reported.
 
         Raises OutcomeUnknown if the reply was lost, or the error of vCenter's fault.
         """
-        if isinstance(step, ConfigureModes):
-            return self._configure_modes(step, inventory, op_id)
-        self._configure(step, inventory, op_id)
-        return None
+        if not isinstance(step, ConfigureModes):
+            self._configure(step, inventory, op_id)
+            return None
+        from gpuops.vsphere.device_modes import add_changed_devices, configure_modes
 
-    def _configure_modes(self, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.vsphere.writing.device_modes import add_changed_devices, configure_modes
-
-        impacts = configure_modes(self._connection, step, inventory, op_id)
+        impacts = configure_modes(self._session, step, inventory, op_id)
         if step.labels:
             try:
                 self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
@@ -111,91 +111,81 @@ class HostConnection:
         return impacts
 
     def _configure(self, step: SoapSetting, inventory: Inventory, op_id: str) -> None:
-        name = inventory.hosts[step.host].name
-        managers = self._connection.read(lambda: self._connection.host(step.host).configManager, subject=name)
+        session, name = self._session, inventory.hosts[step.host].name
+        managers = session.read(lambda: session.host(step.host).configManager, subject=name)
+
+        def manager_of(manager_name: str) -> Any:
+            manager = getattr(managers, manager_name, None)
+            if manager is None:
+                raise Refused(f"{name}: vCenter names no {manager_name} of this host, so it is not changed")
+            return manager
+
         match step:
             case ConfigureModule(after=options):
-                system = self._manager(managers, "kernelModuleSystem", name)
-                self._change(system.UpdateModuleOptionString, name, op_id, MODULE, options)
+                call = manager_of("kernelModuleSystem").UpdateModuleOptionString
+                session.change(call, MODULE, options, subject=name, op_id=op_id)
             case ConfigureGraphics(after=graphics):
-                manager = self._manager(managers, "graphicsManager", name)
+                manager = manager_of("graphicsManager")
                 # change the present configuration in place, so that unknown fields are sent back unchanged
-                config = self._connection.read(lambda: manager.graphicsConfig, subject=name)
-                with self._connection.decoding("graphicsConfig"):
-                    graphics_config = _graphics_config(config, graphics)
-                self._change(manager.UpdateGraphicsConfig, name, op_id, graphics_config)
+                config = session.read(lambda: manager.graphicsConfig, subject=name)
+                with session.decoding("graphicsConfig"):
+                    _set_graphics(config, graphics)
+                session.change(manager.UpdateGraphicsConfig, config, subject=name, op_id=op_id)
             case ConfigurePassthrough():
-                system = self._manager(managers, "pciPassthruSystem", name)
-                self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
+                call = manager_of("pciPassthruSystem").UpdatePassthruConfig
+                session.change(call, _passthrough_config(step), subject=name, op_id=op_id)
             case ConfigureMig():
                 raise Refused(f"{name}: vCenter has no call for MIG mode", hint="--host-shell ssh asks the host itself")
             case _:
                 assert_never(step)
 
-    def _manager(self, managers: Any, manager_name: str, name: str) -> Any:
-        """Return one of the host's managers. Raises Refused, with nothing sent, if the host has none."""
-        manager = getattr(managers, manager_name, None)
-        if manager is None:
-            raise Refused(f"{name}: vCenter names no {manager_name} of this host, so it is not changed")
-        return manager
-
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
         """Send one step and return its task. Raises OutcomeUnknown if the reply was lost."""
         from pyVmomi import vim
 
-        name = inventory.hosts[step.host].name
-        target = self._connection.host(step.host)
+        target, arguments = self._session.host(step.host), list[Any]()
         match step:
             case EnterMaintenance(vsan_mode=mode, limit_s=limit_s):
                 spec = vim.host.MaintenanceSpec(vsanMode=vim.vsan.host.DecommissionMode(objectAction=mode.value))
-                # VMs that are off stay on it: it comes back
-                task = self._connection.change(
-                    target.EnterMaintenanceMode_Task, limit_s, False, spec, subject=name, op_id=op_id
-                )
+                # False: VMs that are off stay on the host, because it comes back
+                call, arguments = target.EnterMaintenanceMode_Task, [limit_s, False, spec]
             case LeaveMaintenance():
-                task = self._connection.change(
-                    target.ExitMaintenanceMode_Task, LEAVE_LIMIT_S, subject=name, op_id=op_id
-                )
+                call, arguments = target.ExitMaintenanceMode_Task, [LEAVE_LIMIT_S]
             case RebootHost():
-                task = self._connection.change(target.RebootHost_Task, False, subject=name, op_id=op_id)
+                call, arguments = target.RebootHost_Task, [False]
             case _:
                 assert_never(step)
-        if not isinstance(task, vim.Task):
-            raise OutcomeUnknown(f"{name}: vCenter answered without a task; whether it happened is not known yet")
-        return TaskRef(str(task._moId))
+        return self._session.start_task(call, *arguments, subject=inventory.hosts[step.host].name, op_id=op_id)
 
     def find_task(self, step: HostTask) -> TaskRef | None:
         """Return a task of this type on the step's host that has not ended, even if another user started it.
 
         None = there is no such task, or the host does not exist any more.
         """
-        target = self._connection.host(step.host)
+        session, target = self._session, self._session.host(step.host)
         try:
-            recent = self._connection.read(lambda: target.recentTask, subject=step.host) or ()
-            tasks = [(task, self._connection.read(lambda task=task: task.info, subject=step.host)) for task in recent]
+            for task in session.read(lambda: target.recentTask, subject=step.host) or ():
+                task_info = session.read(lambda task=task: task.info, subject=step.host)
+                is_alike = task_info and task_info.descriptionId == DESCRIPTIONS[type(step)]
+                if is_alike and task_info.state in ("queued", "running"):
+                    return TaskRef(str(task._moId))
         except GpuopsError as error:
-            if is_gone(error):
-                return None
-            raise
-        for task, task_info in tasks:
-            if (
-                task_info
-                and task_info.descriptionId == DESCRIPTIONS[type(step)]
-                and task_info.state in ("queued", "running")
-            ):
-                return TaskRef(str(task._moId))
+            if not is_gone(error):
+                raise
         return None
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-        """Return the hosts that are connected within the time and have a new boot time."""
-        return wait_for_boot(self._connection, since, timeout_s)
+        """Return the hosts that are connected within the time and have a new boot time, and those removed from vCenter.
 
-    def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
-        self._connection.change(call, *arguments, subject=name, op_id=op_id)
+        RebootHost_Task ends when the reboot has begun; only the boot time of the host shows its end (vSphere API
+        reference, HostSystem).
+        """
+        back, removed = self._session.states.wait(BOOTED, since, timeout_s)
+        return back | removed
 
 
-def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:
-    """Return the configuration with the new settings."""
+def _set_graphics(config: Any, settings: GraphicsSettings) -> None:
+    """Write the settings into a vim.host.GraphicsConfig."""
     config.hostDefaultGraphicsType = settings.default_type
     config.sharedPassthruAssignmentPolicy = settings.assignment_policy
     devices = {device.address: device for device in settings.devices}
@@ -205,7 +195,6 @@ def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:
             device_type.graphicsType = device.graphics_type
             if device.vgpu_mode is not None:
                 device_type.vgpuMode = device.vgpu_mode
-    return config
 
 
 def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:

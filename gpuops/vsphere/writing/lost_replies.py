@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NoPermission
@@ -66,12 +67,11 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
-    user, entity = _user(session), session.vm(step.vm)
-    if isinstance(step, SetVmDrs):
-        entity = _cluster(session, step.vm)
-        if entity is None:
-            return None
-    for read_tasks in (_recent_tasks, _unended_tasks):
+    user = _user(session)
+    entity = _cluster(session, step.vm) if isinstance(step, SetVmDrs) else session.vm(step.vm)
+    if entity is None:
+        return None
+    for read_tasks in (_recent_tasks, partial(_history, state=list(UNENDED))):
         tasks = read_tasks(session, entity)
         with session.decoding("a read of tasks"):
             alike = [
@@ -164,7 +164,7 @@ def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, An
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     try:
-        contents = session.retrieve(spec, _MOST, subject=_name(entity))
+        contents = session.retrieve(spec, _MOST, subject=str(entity._moId))
     except GpuopsError as error:
         if is_gone(error):
             return []
@@ -173,18 +173,25 @@ def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, An
         return [(str(content.obj._moId), {prop.name: prop.val for prop in content.propSet}) for content in contents]
 
 
-def _unended_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return id and info of its tasks without an end in the task history; empty if it does not exist any more."""
-    return _history(session, entity, state=list(UNENDED))
-
-
 def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return id and info of its tasks in the task history; empty if it does not exist any more."""
+    """Return id and info of its tasks in the task history; empty if it does not exist any more.
+
+    `which` are further fields of the filter. The collector ends with the session; after a lost session the complete
+    read is repeated.
+    """
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **which)
+
+    def collect() -> list[Any]:
+        collector = session.content.taskManager.CreateCollectorForTasks(spec)
+        try:
+            return list(collector.ReadNextTasks(_MOST))
+        finally:
+            collector.DestroyCollector()
+
     try:
-        task_infos = _read_history(session, spec, _name(entity))
+        task_infos = session.read(collect, subject=str(entity._moId))
     except GpuopsError as error:
         if is_gone(error):
             return []
@@ -194,26 +201,6 @@ def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dic
             (str(task_info.task._moId), {path: getattr(task_info, path.removeprefix("info.")) for path in PATHS})
             for task_info in task_infos
         ]
-
-
-def _read_history(session: Session, spec: Any, subject: str) -> list[Any]:
-    """Return the TaskInfo of the tasks in the task history that match the filter.
-
-    The collector ends with the session; after a lost session the complete read is repeated.
-    """
-
-    def collect() -> list[Any]:
-        collector = session.content.taskManager.CreateCollectorForTasks(spec)
-        try:
-            return list(collector.ReadNextTasks(_MOST))
-        finally:
-            collector.DestroyCollector()
-
-    return session.read(collect, subject=subject)
-
-
-def _name(entity: Any) -> str:
-    return str(entity._moId)
 
 
 def _user(session: Session) -> str | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.errors import Refused
 from gpuops.model.vcenter.entity_name import decode_name, encode_name
-from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
+    from gpuops.model.vcenter.task import TaskRef
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewCard, NewClone
     from gpuops.vsphere.session import Session
@@ -46,10 +46,7 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     if new.datastore is not None:
         location.datastore = session.managed_object("Datastore", new.datastore)
     spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
-    task = session.change(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
-    if not isinstance(task, vim.Task):
-        raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
-    return TaskRef(str(task._moId))
+    return session.start_task(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
 
 
 def _config(new: NewClone) -> Any:
@@ -60,9 +57,7 @@ def _config(new: NewClone) -> Any:
     from pyVmomi import vim
 
     config = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib, annotation=new.notes)
-    config.extraConfig = [
-        vim.option.OptionValue(key=option_key, value=option_text) for option_key, option_text in new.settings.items()
-    ]
+    config.extraConfig = [vim.option.OptionValue(key=key, value=setting) for key, setting in new.settings.items()]
     if new.memory_locked:
         config.memoryReservationLockedToMax = True
     if new.cpu_reservation_mhz is not None:
@@ -106,7 +101,17 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
 
     host = session.host(new.host)
     pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
-    folder = session.read(lambda: _datacenter(host).vmFolder, subject=new.name)
+
+    def vm_folder() -> Any:
+        """Return the VM folder of the host's datacenter: every host has one (vSphere API reference, HostSystem)."""
+        place = host.parent
+        for _ in range(_DEEPEST):
+            if isinstance(place, vim.Datacenter):
+                return place.vmFolder
+            place = place.parent
+        raise UnreadableReply(f"more than {_DEEPEST} folders within each other")
+
+    folder = session.read(vm_folder, subject=new.name)
     if not isinstance(folder, vim.Folder):
         raise Refused(f"{new.name}: vCenter names no folder for VMs in the datacenter of {new.host_name}")
     spec = vim.vm.ConfigSpec(
@@ -117,10 +122,7 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
         memoryMB=MEMORY_MIB,
         files=vim.vm.FileInfo(vmPathName=f"[{encode_name(new.datastore)}]"),
     )
-    task = session.change(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
-    if not isinstance(task, vim.Task):
-        raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
-    return TaskRef(str(task._moId))
+    return session.start_task(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
 
 
 def require_made(session: Session, vm: str, name: str, notes: str) -> None:
@@ -143,15 +145,3 @@ def power_of_made(session: Session, vm: str, name: str, notes: str) -> PowerStat
     if decode_name(str(name_now)) != name or notes not in str(notes_now or ""):
         raise Refused(f"{name} {NOT_MADE}")
     return PowerState(str(power))
-
-
-def _datacenter(host: Any) -> Any:
-    """Return the datacenter of a host: every host has one (vSphere API reference, HostSystem)."""
-    from pyVmomi import vim
-
-    place = host.parent
-    for _ in range(_DEEPEST):
-        if isinstance(place, vim.Datacenter):
-            return place
-        place = place.parent
-    raise UnreadableReply(f"more than {_DEEPEST} folders within each other")

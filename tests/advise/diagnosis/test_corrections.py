@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuops.advise.diagnosis.answer import Diagnosis, Suspect
-from gpuops.advise.diagnosis.corrections import LocalCorrections, SettledDiagnosis
-from gpuops.model.measurements.component import Component
+from gpuops.extras.diagnosis.answer import Diagnosis, Suspect
+from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.corrections import LocalCorrections, SettledDiagnosis
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 
 FULL, NONE, NETWORK = Component.FRAME_BUFFER, Component.NONE, Component.NETWORK

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gpuops.advise.diagnosis.answer import scores
-from gpuops.advise.diagnosis.rules import ruled_out
-from gpuops.execute.measurements.diagnoses import shipped_model
-from gpuops.model.measurements.case import CaseFacts, DiagnosisCase
-from gpuops.model.measurements.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase
+from gpuops.extras.diagnosis.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.diagnoses import shipped_model
+from gpuops.extras.diagnosis.rules import ruled_out
 from tests.bench.advice.diagnosis_fleets import Way, fleet_cases
 
 FRAME_BUFFER = COMPONENTS.index(Component.FRAME_BUFFER)

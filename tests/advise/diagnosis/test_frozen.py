@@ -1,6 +1,6 @@
 """The generators of labelled cases are frozen: they were committed with these digests before any model was tried.
 
-Whoever changes one measures all models anew, and says so in `gpuops/advise/diagnosis/README.md`.
+Whoever changes one measures all models anew, and says so in `gpuops/extras/diagnosis/README.md`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.model.measurements.case import SERIES, LabelledCase
-from gpuops.model.measurements.component import FAULTS, Component
+from gpuops.extras.diagnosis.case import SERIES, LabelledCase
+from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.made_cases import made_cases
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 
 TRAINING = "6aaa22e42a54abdfefe46ff244d851cc0625afe6239c5cee14c3fbc6b4dbd753"

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuops.advise.diagnosis.answer import CERTAIN, scores
-from gpuops.advise.diagnosis.channels import CHANNELS
-from gpuops.advise.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
-from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import (
+from gpuops.extras.diagnosis.answer import CERTAIN, scores
+from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.extras.diagnosis.channels import CHANNELS
+from gpuops.extras.diagnosis.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
+from gpuops.extras.diagnosis.judging import alarms_right, components_right, false_alarms
+from gpuops.extras.diagnosis.learning import (
     _winner,
     as_stored,
     examples,
@@ -21,14 +23,12 @@ from gpuops.advise.diagnosis.learning import (
     with_confirmed,
     with_hidden,
 )
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import Forest, ForestSettings, from_document, to_document
-from gpuops.advise.diagnosis.rules import certain, ruled_out
-from gpuops.advise.diagnosis.symptoms import NAMES as SYMPTOMS
-from gpuops.advise.diagnosis.symptoms import UNKNOWN, symptoms
-from gpuops.execute.measurements.packing import WHOLE, Block, pack, unpack
-from gpuops.model.measurements.case import CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.model.measurements.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.made_cases import made_cases
+from gpuops.extras.diagnosis.model import Forest, ForestSettings, from_document, to_document
+from gpuops.extras.diagnosis.rules import certain, ruled_out
+from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
+from gpuops.extras.diagnosis.symptoms import UNKNOWN, symptoms
+from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
 from gpuops.model.measurements.measurement import GPU_USE
 
 CASES = list(made_cases(11, 6))

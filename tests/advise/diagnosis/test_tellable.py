@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuops.advise.diagnosis.answer import diagnose_cases, scores
-from gpuops.advise.diagnosis.channels import channels
-from gpuops.advise.diagnosis.contradictions import without_contradictions
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable
-from gpuops.execute.measurements.diagnoses import shipped_model
-from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase
-from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.answer import diagnose_cases, scores
+from gpuops.extras.diagnosis.case import SERIES, CaseFacts, DiagnosisCase
+from gpuops.extras.diagnosis.channels import channels
+from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.contradictions import without_contradictions
+from gpuops.extras.diagnosis.diagnoses import shipped_model
+from gpuops.extras.diagnosis.made_cases import made_cases
+from gpuops.extras.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable
 
 BY_SMI = {Component.LICENCE, Component.THROTTLING, Component.PCIE_LINK, Component.ECC}
 BY_VCENTER = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.advise.sizing.measured import measured_curve, overheads
-from gpuops.advise.sizing.sharing import staggered_slowdowns
+from gpuops.extras.sizing.measured import measured_curve, overheads
+from gpuops.extras.sizing.sharing import staggered_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice
 

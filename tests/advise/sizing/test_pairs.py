@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
-from gpuops.advise.sizing.pairs import error_on_unknown, fit_pairs
+from gpuops.extras.sizing.pairs import error_on_unknown, fit_pairs
 from gpuops.model.devices.shared_gpu import ObservedPair
 
 KEEPS = {"a": 0.95, "b": 0.8, "c": 0.6, "d": 0.7, "e": 0.85, "f": 0.5}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuops.advise.sizing.advice import size_pool
-from gpuops.advise.sizing.pairs import fit_pairs
-from gpuops.advise.sizing.question import BusyShares, SharingLimits
-from gpuops.advise.sizing.seen_pairs import FEWEST_STEPS, seen_pairs
-from gpuops.advise.sizing.sharing import pairwise_slowdowns
+from gpuops.extras.sizing.advice import size_pool
+from gpuops.extras.sizing.pairs import fit_pairs
+from gpuops.extras.sizing.question import BusyShares, SharingLimits
+from gpuops.extras.sizing.seen_pairs import FEWEST_STEPS, seen_pairs
+from gpuops.extras.sizing.sharing import pairwise_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 
 DAYS = 8

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.advise.sizing.sharing import (
+from gpuops.extras.sizing.sharing import (
     MOST_SHARERS,
     SWITCHING,
     alone,

@@ -1,6 +1,6 @@
 """What is at fault in cases of unlike fleets: `gpuops diagnose` beside single thresholds and customary models.
 
-All learn from the same made cases (`gpuops/advise/diagnosis/made_cases.py`); judged are the cases of
+All learn from the same made cases (`gpuops/extras/diagnosis/made_cases.py`); judged are the cases of
 `diagnosis_fleets.py`, which share no code with those. Right is a component that is among as many most probable ones as
 are at fault. Ours is what the command does, rules included.
 """
@@ -15,10 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.answer import scores
-from gpuops.advise.diagnosis.features import features
-from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import (
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.case import LabelledCase
+from gpuops.extras.diagnosis.component import FAULTS
+from gpuops.extras.diagnosis.features import features
+from gpuops.extras.diagnosis.judging import alarms_right, components_right, false_alarms
+from gpuops.extras.diagnosis.learning import (
     START,
     Examples,
     as_stored,
@@ -27,10 +29,8 @@ from gpuops.advise.diagnosis.learning import (
     with_confirmed,
     with_hidden,
 )
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import Forest
-from gpuops.model.measurements.case import LabelledCase
-from gpuops.model.measurements.component import FAULTS
+from gpuops.extras.diagnosis.made_cases import made_cases
+from gpuops.extras.diagnosis.model import Forest
 from tests.bench.advice import diagnosis_thresholds, diagnosis_ways
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 from tests.bench.verdict import Figure, Result

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuops.extras.diagnosis.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.extras.diagnosis.component import FAULTS, Component
 from gpuops.model.devices.scheduler import SchedulerPolicy
-from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.model.measurements.component import FAULTS, Component
 
 Floats = NDArray[Any]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.channels import CHANNELS, channels
-from gpuops.advise.diagnosis.features import FACTS, features
-from gpuops.advise.diagnosis.symptoms import UNKNOWN
-from gpuops.model.measurements.case import LabelledCase
-from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.case import LabelledCase
+from gpuops.extras.diagnosis.channels import CHANNELS, channels
+from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.features import FACTS, features
+from gpuops.extras.diagnosis.symptoms import UNKNOWN
 
 Floats = NDArray[np.float64]
 

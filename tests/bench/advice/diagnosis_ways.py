@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.answer import scores
-from gpuops.advise.diagnosis.judging import components_right, false_alarms, most_probable
-from gpuops.advise.diagnosis.model import Forest
-from gpuops.advise.diagnosis.tellable import CounterSource, tellable_by, untellable
-from gpuops.model.measurements.case import LabelledCase
-from gpuops.model.measurements.component import FAULTS, Component
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.case import LabelledCase
+from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.judging import components_right, false_alarms, most_probable
+from gpuops.extras.diagnosis.model import Forest
+from gpuops.extras.diagnosis.tellable import CounterSource, tellable_by, untellable
 from tests.bench.advice.diagnosis_fleets import FLEETS, Way, fleet_cases
 from tests.bench.verdict import Figure, Result
 

@@ -1,6 +1,6 @@
 """How many VMs may share a GPU: `gpuops size` beside what was published, a GPU that was measured, and pairs.
 
-The measurements of VMware (its blogs, 2018; `gpuops/advise/sizing/README.md`) do not say how busy a VM kept the GPU
+The measurements of VMware (its blogs, 2018; `gpuops/extras/sizing/README.md`) do not say how busy a VM kept the GPU
 alone, so one tells it, and another of the same kind is foreseen by it, both ways round; each as the command does it.
 
 The pairs need the data: `GAVEL=DIR`, a folder with `physical_cluster_throughputs.json` of stanford-futuredata/gavel. A
@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpuops.advise.sizing.pairs import fit_pairs
+from gpuops.extras.sizing.pairs import fit_pairs
+from gpuops.extras.sizing.size_request import SizeRequest, size_numbers
+from gpuops.extras.sizing.view import sizing_document
 from gpuops.model.devices.shared_gpu import ObservedPair
-from gpuops.plan.capacity.sizing import SizeRequest, size_numbers
-from gpuops.report.advice.sizing import sizing_document
 from gpuops.report.document import as_values
 from tests.bench.advice.sizing_gpu import on_gpus
 from tests.bench.verdict import Figure, Result

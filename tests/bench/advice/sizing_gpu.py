@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpuops.advise.sizing.sharing import SWITCHING, best_effort
+from gpuops.extras.sizing.sharing import SWITCHING, best_effort
 from tests.bench.verdict import Figure, Result
 
 FOLDER: Final = Path(__file__).parents[1] / "shared_gpu"

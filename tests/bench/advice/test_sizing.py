@@ -72,7 +72,7 @@ def test_a_process_alone_says_what_those_that_share_are_compared_with() -> None:
 
 
 def test_the_table_of_the_readme_is_that_of_the_data() -> None:
-    page = (Path(__file__).parents[3] / "gpuops" / "advise" / "sizing" / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "gpuops" / "extras" / "sizing" / "README.md").read_text(encoding="utf-8")
     for gpu in measured_gpus():
         assert table(gpu) in page
         assert f"{gpu.name}, driver {gpu.driver}, {gpu.date}" in page

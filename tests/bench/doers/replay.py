@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpuops.execute.measurements.replaying import replay
+from gpuops.extras.observe.replaying import replay
 from gpuops.model.nights.rotation import IdleRule
 from gpuops.model.vcenter.inventory import Inventory
 from tests.bench.nights.replay import OTHERS

@@ -16,10 +16,10 @@ from pathlib import Path
 from time import process_time
 from typing import Final
 
-from gpuops.execute.measurements.demand import in_use
-from gpuops.execute.measurements.packing import Block
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.observe.demand import in_use
+from gpuops.extras.observe.packing import Block
+from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.store import Measurements
 from gpuops.model.nights.rotation import IdleRule
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.state.desktop_people import DAYS, Office

@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.observe.store import Measurements
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import GPU_USE
 from gpuops.model.nights.rotation import IdleRule
-from gpuops.sim.state.desktop_load import ENCODER, NETWORK
 from gpuops.sim.state.desktop_people import Office
 from tests.bench.measure import interleave, python
 from tests.bench.verdict import Figure, Result
+from tests.desktop_load import ENCODER, NETWORK
 from tests.made_weeks import MONDAY, SUNDAY, VCENTER, JudgedNight, MadeDesktop, Truth, judged, made_desktops, nights
 
 DESKTOPS: Final = 500

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyVmomi import SoapAdapter, vmodl
 
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.vsphere.transport.reply import elements
+from gpuops.vsphere.transport.messages import elements
 from gpuops.vsphere.transport.stub import Stub, deserialize_reply
 from tests.bench.verdict import Figure, Result
 

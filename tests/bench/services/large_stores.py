@@ -23,9 +23,9 @@ from gpuops.clock import wall_clock
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.journal.audit import verify
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_samples
-from gpuops.execute.measurements.store import Measurements
-from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_samples
+from gpuops.extras.observe.store import Measurements
+from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import VM_COUNTERS, Samples
 from gpuops.plan.core.steps import SuspendVm
 from tests.bench.changes.journal import Nightly, _inventory, _night

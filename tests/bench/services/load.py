@@ -34,6 +34,7 @@ from tests.bench.nights.watch import target_at
 from tests.bench.services.large_stores import large_journal, large_store
 from tests.bench.simulator.simulators import Served, our_simulator
 from tests.bench.verdict import Figure, Result, show
+from tests.waiting import wait_until
 from tests.web.conftest import events
 
 POLL_S: Final = 2.0
@@ -122,10 +123,7 @@ class Watcher:
 
     def wait_for(self, edition: str) -> float:
         """Return the moment since which it has that edition or a later one."""
-        ends_s = perf_counter() + ANSWERS_S
-        while not self._has or int(self._has) < int(edition):
-            assert perf_counter() < ends_s, f"edition {edition} did not come"
-            sleep(0.01)
+        wait_until(lambda: self._has and int(self._has) >= int(edition), ANSWERS_S, every_s=0.01)
         return self._since_s
 
     def _watch(self) -> None:

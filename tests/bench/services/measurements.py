@@ -18,10 +18,10 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.execute.measurements.observing import EVERY_S
-from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_samples
-from gpuops.execute.measurements.store import Measurements
-from gpuops.execute.measurements.store_reads import stored
+from gpuops.extras.observe.observing import EVERY_S
+from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_samples
+from gpuops.extras.observe.store import Measurements
+from gpuops.extras.observe.store_reads import stored_measurements as stored
 from gpuops.model.measurements.measurement import HOST_COUNTERS, OF_GPUS, VM_COUNTERS, Samples
 from tests.bench.verdict import Figure, Result
 

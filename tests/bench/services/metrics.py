@@ -19,19 +19,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.cli.services.metrics_page import stands_s
-from gpuops.cli.services.metrics_source import LONGEST_S, MetricSource
 from gpuops.clock import wall_clock
-from gpuops.execute.measurements.observing import EVERY_S
-from gpuops.execute.measurements.packing import Block
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.site import Site
+from gpuops.extras.observe.observing import EVERY_S
+from gpuops.extras.observe.packing import Block
+from gpuops.extras.observe.rolling_up import FINE_S
+from gpuops.extras.observe.store import Measurements
+from gpuops.extras.web.metrics_page import stands_s
+from gpuops.extras.web.metrics_source import LONGEST_S, MetricSource
+from gpuops.extras.web.metrics_view import MetricsWriter
 from gpuops.model.measurements.measurement import HOST_COUNTERS, OF_GPUS, VM_COUNTERS
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
-from gpuops.report.services.metrics import MetricsWriter
 from gpuops.vsphere.connection import Connection
 from tests.bench.nights.watch import FLEET, target_at
 from tests.bench.simulator.simulators import our_simulator

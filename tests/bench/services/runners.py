@@ -25,17 +25,17 @@ import yaml
 
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
+from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.procrastinate_queue import ProcrastinateQueue
+from gpuops.extras.fleet.runner.service import Service
+from gpuops.extras.fleet.runner.site_policy import SitePolicy
 from gpuops.model.nights.runners import PolicyTurn
-from gpuops.runner.children import Children
-from gpuops.runner.procrastinate_queue import ProcrastinateQueue
-from gpuops.runner.service import Service
-from gpuops.runner.site_policy import SitePolicy
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.execute.journal.postgres import Server, binaries, running_server
 from tests.fleet.processes import ANY, DisturbedFleet, disturbed_fleet, sites_played
 from tests.fleet.world import Size, policy
-from tests.runner.fleet import wait_until
+from tests.waiting import wait_until
 
 SIZE: Final = Size(hosts=4, desktops=16, ml_vms=4, memory_gib=1, in_flight=4)
 VCENTERS: Final = 4

@@ -15,24 +15,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from threading import Thread
-from time import perf_counter, process_time, sleep
+from time import perf_counter, process_time
 from typing import Final
 
 import httpx
 
-from gpuops.cli.services.serve_reads import ServedFleet, ServedMetrics
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
+from gpuops.extras.web.http.access import Access
+from gpuops.extras.web.http.following import LONGEST_S, SLICE_S, Following
+from gpuops.extras.web.http.server import WebServer, serving
+from gpuops.extras.web.serve_reads import ServedFleet, ServedMetrics
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.vsphere.connection import Connection
-from gpuops.web.access import Access
-from gpuops.web.following import LONGEST_S, SLICE_S, Following
-from gpuops.web.server import WebServer, serving
 from tests.bench.nights.watch import FLEET, target_at
 from tests.bench.simulator.simulators import our_simulator
 from tests.bench.verdict import Figure, Result
+from tests.waiting import wait_until
 from tests.web.conftest import events
 
 WATCHERS: Final = 20
@@ -99,10 +100,7 @@ class Watcher:
 
     def wait_for(self, edition: str) -> None:
         """Returns when it has that edition."""
-        ends_s = perf_counter() + 120.0
-        while self._has != edition:
-            assert perf_counter() < ends_s
-            sleep(0.01)
+        wait_until(lambda: self._has == edition, 120, every_s=0.01)
 
     def _watch(self) -> None:
         with httpx.Client(base_url=self._url, timeout=120.0) as client, client.stream("GET", "/events") as response:

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.model.vcenter.task import TaskEnd
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.queue.one_workload import Placed, recipe
-from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.inventory.managed_entity import enter, leave, new_moid, new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile

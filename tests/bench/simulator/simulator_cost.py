@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuops.sim.core.paths import top_level
+from gpuops.sim.core.fragments import top_level
 from tests.bench.measure import Contender, Usage, python
 from tests.bench.readers.question import Question
 from tests.bench.reads.bulk_read import LEAVES, Paths

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.bench.measure import ROOT
 from tests.peers.processes import BINARIES, Endpoint, running_vcsim
+from tests.waiting import wait_until
 
 START_LIMIT_S = 120
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -51,10 +52,7 @@ def our_simulator(scenario: str, *flags: str) -> Iterator[Served]:
             (*command, *flags), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as server:
             try:
-                while not ready.exists():
-                    if server.poll() is not None or time.perf_counter() - started > START_LIMIT_S:
-                        raise RuntimeError(f"the simulator did not start: {' '.join(command)}")
-                    time.sleep(0.01)
+                wait_until(ready.exists, START_LIMIT_S, process=server, every_s=0.01)
                 start_s = time.perf_counter() - started
                 said = json.loads(ready.read_text(encoding="utf-8"))
                 login = (said["username"], said["password"], Path(said["ca_file"]))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import Retention
 from gpuops.sim.state.vm_state import Power
 from tests.cli.conftest import Lab

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from gpuops.model.measurements.sharing_measurement import PREFIX
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.sample import mostly_long
+from tests.waiting import wait_until
 
 SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")
 ASKED = ("size", "--measure", "--template", "golden", "--profile", "a40-8q", "--counts", "1,2")
@@ -95,7 +95,9 @@ def test_nobody_to_ask_means_nothing_is_made(lab: Lab) -> None:
 def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None:
     shown = lab.run(*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--yes")
     assert shown.exit_code == 4
-    assert "equal-share is not in force: gpuops scheduler set --scheduler equal-share --host esx-01" in shown.stdout
+    assert (
+        "equal-share is not in force: gpuops host scheduler set --scheduler equal-share --host esx-01" in shown.stdout
+    )
     assert "the same command continues" in shown.stdout and lab.vms == []
     gone = lab.run("size", "--measure", "--remove", "--yes")
     assert gone.exit_code == 0 and "0 VMs removed, and it is forgotten" in gone.stdout
@@ -171,10 +173,7 @@ def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.
 def test_killed_on_its_way_nothing_is_left_after_the_next_call(lab: Lab, effects: int, again: str) -> None:
     asked = (*ASKED, "--run", "sleep 0.5", "--yes")
     process = lab.begun(*asked)
-    until = time.monotonic() + 60
-    while len(lab.server.ledger) < effects and process.poll() is None:
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    wait_until(lambda: len(lab.server.ledger) >= effects or process.poll() is not None, every_s=0.005)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
     done = lab.run(*asked) if again == "the same" else lab.run("size", "--measure", "--remove", "--yes")

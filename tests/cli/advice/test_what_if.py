@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.extras.observe.store import Measurements
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpuops.cli import completion
 from gpuops.cli.app import app
 from gpuops.cli.bash_words import join_pieces, joined_words
+from gpuops.console import completion
 from tests.cli.first_steps.test_completion import INVENTORY
 
 
@@ -95,7 +95,7 @@ def test_names_of_the_vcenter_that_stands_before_are_answered() -> None:
     assert complete(*before, "--device", "0000", ":", "3") == ["3b:00.0"]
     assert complete(*before, "--label", "tra") == ["train"]
     assert complete("gpuops", "place", "--vcenter", "sim", ":", "lab", "--cluster", "g") == ["gpu-1"]
-    assert complete("gpuops", "passthrough", "on", "--vcenter", "sim", ":", "lab", "--gpu", "0000:3") == [
+    assert complete("gpuops", "host", "passthrough", "on", "--vcenter", "sim", ":", "lab", "--gpu", "0000:3") == [
         "0000:3b:00.0"
     ]
 

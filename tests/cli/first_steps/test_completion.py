@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpuops.cli import completion
 from gpuops.config.user_paths import cache_dir
+from gpuops.console import completion
 from gpuops.model.devices.gpu import Passthrough, PciAddress, PhysicalGpu
 from gpuops.model.vcenter.host import Cluster, Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory

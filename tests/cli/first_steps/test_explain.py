@@ -12,7 +12,7 @@ from typer.testing import Result
 from gpuops.cli.first_steps.explain import _TEMPLATES
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
 from gpuops.config.explanation import Explanation, explain
-from gpuops.files.templates import templates
+from gpuops.files.file import templates
 
 Gpuops = Callable[..., Result]
 

@@ -23,9 +23,8 @@ from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.doctor.assumptions import READERS, REPLAYED, judge_assumptions
 from gpuops.sim.core.call import Call
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.operations.hosts import maintenance
-from gpuops.sim.outside_events.hosts import lose_gpu
-from gpuops.sim.outside_events.vcenter import restart_vcenter
+from gpuops.sim.operations import maintenance
+from gpuops.sim.outside_events.hosts import lose_gpu, restart_vcenter
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer
@@ -229,14 +228,14 @@ def test_a_clone_that_was_changed_afterwards_contradicts_nothing(
 
 
 def test_mig_mode_is_seen_on_both_sides_of_a_boot(lab: CommandLab) -> None:
-    """What the session compares: `gpuops mig show` before and after the restart of the host."""
+    """What the session compares: `gpuops host mig show` before and after the restart of the host."""
     deviate(lab.server.world, ["mig-mode-after-boot"])
-    before = lab.run("mig", "show", "--host", FIRST).stdout.splitlines()[1:]
+    before = lab.run("host", "mig", "show", "--host", FIRST).stdout.splitlines()[1:]
     [host] = [host for host in lab.server.world.by_type("HostSystem") if host.name == FIRST]
     with lab.server.world.lock:
         maintenance.go_down(host, Call(method="RebootHost_Task", version="8.0.3.0"), 60.0)
         lab.server.world.clock.advance(61)
-    after = lab.run("mig", "show", "--host", FIRST).stdout.splitlines()[1:]
+    after = lab.run("host", "mig", "show", "--host", FIRST).stdout.splitlines()[1:]
     changed = [line for line in before if line not in after]
     assert len(changed) == 2
     assert all(line.endswith("on") for line in changed), "two GPUs in MIG mode are not any more"

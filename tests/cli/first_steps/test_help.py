@@ -17,8 +17,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import Result
 
-from gpuops.cli import output
 from gpuops.cli.app import app
+from gpuops.console import output
 
 Gpuops = Callable[..., Result]
 MANUAL = Path(__file__).resolve().parents[3] / "gpuops" / "manual"
@@ -195,7 +195,7 @@ def test_an_unknown_topic_names_at_most_five_others_in_one_line(words: str, gpuo
     assert error.count(",") < 5 and advice == "next: gpuops help lists the topics"
 
 
-@pytest.mark.parametrize("words", ["rotate", "rotate night", "detach", "mig show"])
+@pytest.mark.parametrize("words", ["rotate", "rotate night", "detach", "host mig show"])
 def test_help_of_a_command_without_a_page_is_its_usage(words: str, gpuops: Gpuops) -> None:
     shown = gpuops("help", *words.split())
     assert (shown.exit_code, shown.stdout) == (0, gpuops(*words.split(), "--help").stdout)

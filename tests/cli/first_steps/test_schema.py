@@ -14,15 +14,15 @@ from jsonschema import Draft202012Validator, FormatChecker
 from typer.testing import Result
 
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
-from gpuops.config.jobs_file import parse_jobs
 from gpuops.config.layout_file import parse_layouts
 from gpuops.config.policy import parse_policy
-from gpuops.config.remote_gpu_file import parse_remote_gpu
 from gpuops.config.requests_file import parse_requests
 from gpuops.config.role_file import load_roles
 from gpuops.config.vcenter.sources import read_configuration
 from gpuops.config.workloads_file import parse_workloads
 from gpuops.errors import GpuopsError
+from gpuops.extras.jobs.jobs_file import parse_jobs
+from gpuops.extras.lending.remote_gpu_file import parse_remote_gpu
 from gpuops.files.yaml_file import parse_yaml
 from gpuops.report.schema import document_kinds
 from gpuops.sim.scenario.scenario_file import parse as parse_scenario

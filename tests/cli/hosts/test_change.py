@@ -13,7 +13,7 @@ from gpuops.clock import wall_clock
 Golden = Callable[[str, str], None]
 Gpuops = Callable[..., Result]
 SCATTERED = ("--vcenter", "sim:scattered")
-ROLLING = ("scheduler", "set", "--scheduler", "equal-share", "--host", "esx-0[34]*", "--reboot", "rolling")
+ROLLING = ("host", "scheduler", "set", "--scheduler", "equal-share", "--host", "esx-0[34]*", "--reboot", "rolling")
 
 
 def test_a_dry_run_shows_each_round_and_where_each_vm_goes(gpuops: Gpuops, golden: Golden) -> None:
@@ -63,20 +63,20 @@ def closed_now() -> str:
     ("words", "code", "said"),
     [
         (
-            ("scheduler", "set", "--scheduler", "equal-share", "--host", "esx-04*", "--max-hosts", "2"),
+            ("host", "scheduler", "set", "--scheduler", "equal-share", "--host", "esx-04*", "--max-hosts", "2"),
             2,
             "--reboot rolling",
         ),
         ((*ROLLING, "--max-hosts", "0"), 2, "should be greater than or equal to 1"),
         ((*ROLLING, "--vms", "suspend"), 2, "'suspend' is not one of"),
-        ((*ROLLING[:3], "fair", *ROLLING[4:]), 2, "'fair' is not one of"),
+        ((*ROLLING[:4], "fair", *ROLLING[5:]), 2, "'fair' is not one of"),
         ((*ROLLING, "--window", "tonight"), 2, "'tonight' is no window"),
         ((*ROLLING, "--window", closed_now(), "--vms", "shut-down", "--yes"), 3, "is closed: it opens"),
         (ROLLING, 3, "desk-09 cannot leave it while it runs: is pinned to GPU 0000:3b:00.0"),
         ((*ROLLING, "--vms", "shut-down"), 2, "there is no terminal to ask at"),
         ((*ROLLING, "--time-slice", "31ms", "--yes"), 3, "time slice 31 ms is not within 1 to 30 ms"),
         (
-            ("mode", "set", "--assignment", "performance", "--host", "esx-04*", "--reboot", "rolling"),
+            ("host", "mode", "set", "--assignment", "performance", "--host", "esx-04*", "--reboot", "rolling"),
             2,
             "waits for a reboot",
         ),
@@ -86,7 +86,7 @@ def closed_now() -> str:
         (("change", "abandon", "--host", "esx-04", "--vm", "desk-01"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04"), 3, "esx-04: no change of hosts is open"),
         (("defrag", "--execute", "--max-moves", "1"), 2, "there is no terminal to ask at"),
-        (("mig", "set", "on", "--host", "*"), 2, "vCenter has no call for it"),
+        (("host", "mig", "on", "--host", "*"), 2, "vCenter has no call for it"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_its_exit_code(

@@ -1,4 +1,4 @@
-"""`gpuops mig show`: whoever does not answer is named, and shows in the exit code."""
+"""`gpuops host mig show`: whoever does not answer is named, and shows in the exit code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from tests.cli.conftest import Lab
 
 
 def test_hosts_that_could_not_be_read_show_in_the_exit_code(lab: Lab, tmp_path: Path) -> None:
-    asked = lab.run("mig", "show", "--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "gone"), "-o", "json")
+    asked = lab.run(
+        "host", "mig", "show", "--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "gone"), "-o", "json"
+    )
     hosts = json.loads(asked.stdout)["hosts"]
     assert hosts
     assert all("gone is not there: no host's key is known" in host["unread"][0] for host in hosts)
     assert asked.exit_code == 4
-    assert lab.run("mig", "show").exit_code == 0, "nobody was asked"
+    assert lab.run("host", "mig", "show").exit_code == 0, "nobody was asked"

@@ -1,4 +1,4 @@
-"""`gpuops mig check` as typed: named layouts of a file judged against a GPU model, without a vCenter."""
+"""`gpuops host mig check` as typed: named layouts of a file judged against a GPU model, without a vCenter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEMPLATE = Path(__file__).parents[3] / "templates" / "mig-layout.yaml"
 
 
 def check(gpuops: Gpuops, file: Path, model: str, *words: str, code: int = 0) -> Any:
-    result = gpuops("mig", "check", "--file", str(file), "--model", model, *words, "--output", "json")
+    result = gpuops("host", "mig", "check", "--file", str(file), "--model", model, *words, "--output", "json")
     assert (result.exit_code, result.stderr) == (code, "")
     document = json.loads(result.stdout)
     assert document["exit_code"] == code
@@ -49,7 +49,7 @@ def free(document: Any) -> dict[str, tuple[int, int]]:
 
 def test_the_template_on_an_a100(gpuops: Gpuops, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(TEMPLATE.parents[1])
-    result = gpuops("mig", "check", "--file", "templates/mig-layout.yaml", "--model", "a100")
+    result = gpuops("host", "mig", "check", "--file", "templates/mig-layout.yaml", "--model", "a100")
     assert (result.exit_code, result.stderr) == (0, "")
     golden("mig-check.txt", result.stdout)
     layouts = check(gpuops, TEMPLATE, "a100")["layouts"]
@@ -63,7 +63,7 @@ def test_the_template_on_an_a100(gpuops: Gpuops, golden: Golden, monkeypatch: py
 
 def test_one_layout_by_name(gpuops: Gpuops) -> None:
     assert [each["name"] for each in check(gpuops, TEMPLATE, "h100", "--config", "balanced")["layouts"]] == ["balanced"]
-    result = gpuops("mig", "check", "--file", str(TEMPLATE), "--model", "h100", "--config", "balance")
+    result = gpuops("host", "mig", "check", "--file", str(TEMPLATE), "--model", "h100", "--config", "balance")
     assert result.exit_code == 2
     assert "has no layout 'balance'; did you mean balanced?" in result.stderr
 
@@ -166,13 +166,13 @@ def test_a_layout_for_other_models_alone_is_refused(gpuops: Gpuops, tmp_path: Pa
 )
 def test_a_file_that_cannot_be_read_is_one_line(gpuops: Gpuops, tmp_path: Path, text: str, said: str) -> None:
     file = layout(tmp_path, text)
-    result = gpuops("mig", "check", "--file", str(file), "--model", "a100")
+    result = gpuops("host", "mig", "check", "--file", str(file), "--model", "a100")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
     assert len(result.stderr.splitlines()) <= 2
 
 
 def test_an_unknown_model_names_near_ones(gpuops: Gpuops) -> None:
-    result = gpuops("mig", "check", "--file", str(TEMPLATE), "--model", "a101")
+    result = gpuops("host", "mig", "check", "--file", str(TEMPLATE), "--model", "a101")
     assert result.exit_code == 2
     assert "did you mean" in result.stderr

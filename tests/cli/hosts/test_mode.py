@@ -1,4 +1,4 @@
-"""`gpuops mode` and `gpuops passthrough` on the simulated vCenter."""
+"""`gpuops host mode` and `gpuops host passthrough` on the simulated vCenter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, RebootOptions
+from gpuops.console.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.scenario.build import build
@@ -29,33 +29,40 @@ def told(lab: Lab, *commands: str) -> str:
 def test_show_and_set(lab: Lab, golden: Golden) -> None:
     text = told(
         lab,
-        "mode show",
-        "mode set --assignment consolidation --cluster lab-cluster --dry-run",
-        "mode set --assignment consolidation --cluster lab-cluster",
-        "mode set --assignment consolidation --cluster lab-cluster",
-        "passthrough on --gpu 0000:3b:00.0 --label mig-ml --host esx-01.lab",
-        "passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --dry-run",
-        "mode show --host esx-01.lab",
+        "host mode show",
+        "host mode set --assignment consolidation --cluster lab-cluster --dry-run",
+        "host mode set --assignment consolidation --cluster lab-cluster",
+        "host mode set --assignment consolidation --cluster lab-cluster",
+        "host passthrough on --gpu 0000:3b:00.0 --label mig-ml --host esx-01.lab",
+        "host passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --dry-run",
+        "host mode show --host esx-01.lab",
     )
     golden("mode.txt", text)
     assert lab.effects == ["UpdateGraphicsConfig esx-01.lab", "UpdatePassthruConfig esx-01.lab"]
+
+
+def test_which_devices_are_given_whole(lab: Lab, golden: Golden) -> None:
+    golden("passthrough.txt", told(lab, "host passthrough show --host esx-02.lab"))
+    found = json.loads(lab.run("host", "passthrough", "show", "--host", "esx-02.lab", "-o", "json").stdout)
+    whole = [device["address"] for host in found["hosts"] for device in host["devices"] if device["active"]]
+    assert whole == ["0000:5e:00.0", "0000:d8:00.0"]
 
 
 @pytest.mark.long
 def test_refusals_name_every_reason(lab: Lab, golden: Golden) -> None:
     text = told(
         lab,
-        "mode set --type shared --cluster lab-cluster",
-        "mode set --vgpu-mode mixedSize --host esx-01*",
-        "passthrough on --gpu 0000:d8:00.0 --host esx-01.lab",
-        "passthrough off --gpu 0000:5e:00.0 --host esx-02.lab",
+        "host mode set --type shared --cluster lab-cluster",
+        "host mode set --vgpu-mode mixedSize --host esx-01*",
+        "host passthrough on --gpu 0000:d8:00.0 --host esx-01.lab",
+        "host passthrough off --gpu 0000:5e:00.0 --host esx-02.lab",
     )
     golden("mode-refused.txt", text)
     assert lab.effects == []
 
 
 def test_json(lab: Lab, golden: Golden) -> None:
-    commands = ("mode set --assignment consolidation --host esx-01.lab", "mode show --host esx-01.lab")
+    commands = ("host mode set --assignment consolidation --host esx-01.lab", "host mode show --host esx-01.lab")
     found = [json.loads(lab.run(*command.split(), "--output", "json").stdout) for command in commands]
     for each in found:
         del each["read_at"], each["vcenter"]
@@ -69,12 +76,12 @@ def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> No
     with SimServer(world) as server, lab_on(server, tmp_path, clean) as lab:
         text = told(
             lab,
-            "mode show --host esx-02.sup",
-            "mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup --dry-run",
-            "mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup",
-            "passthrough on --gpu 0000:af:00.0 --label ml --host esx-02.sup",
-            "passthrough on --gpu 0000:af:00.0 --label ml --host esx-02.sup",
-            "mode show --host esx-02.sup",
+            "host mode show --host esx-02.sup",
+            "host mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup --dry-run",
+            "host mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup",
+            "host passthrough on --gpu 0000:af:00.0 --label ml --host esx-02.sup",
+            "host passthrough on --gpu 0000:af:00.0 --label ml --host esx-02.sup",
+            "host mode show --host esx-02.sup",
         )
         golden("mode-91.txt", text)
         assert lab.effects == [
@@ -82,7 +89,7 @@ def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> No
             "ConfigureDirectPathDevice esx-02.sup",
             "UpdatePassthruConfig esx-02.sup",
         ]
-        document = json.loads(lab.run("mode", "show", "--host", "esx-02.sup", "--output", "json").stdout)
+        document = json.loads(lab.run("host", "mode", "show", "--host", "esx-02.sup", "--output", "json").stdout)
         golden("mode-91.json", json.dumps(document["hosts"][0]["devices"], indent=2) + "\n")
 
 
@@ -90,10 +97,10 @@ def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("mode set --host *", "mode set needs something to set"),
-        ("mode set --type direct --host *", "direct"),
-        ("passthrough on --gpu 3b --host *", "'3b' is not a PCI address"),
-        ("passthrough on --host *", "--gpu"),
+        ("host mode set --host *", "host mode set needs something to set"),
+        ("host mode set --type direct --host *", "direct"),
+        ("host passthrough on --gpu 3b --host *", "'3b' is not a PCI address"),
+        ("host passthrough on --host *", "--gpu"),
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, words: str, message: str) -> None:
@@ -113,5 +120,7 @@ def test_bad_input_is_one_line(lab: Lab, words: str, message: str) -> None:
 def test_fields_of_the_request_are_options(noun: str, verb: str, request_type: type, without: set[str]) -> None:
     group: Any = typer.main.get_command(app)
     shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}
-    options = [each.name for each in group.commands[noun].commands[verb].params if each.name not in shared]
+    options = [
+        each.name for each in group.commands["host"].commands[noun].commands[verb].params if each.name not in shared
+    ]
     assert options == [field.name for field in fields(request_type) if field.name not in without]

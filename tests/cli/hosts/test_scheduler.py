@@ -1,4 +1,4 @@
-"""`gpuops scheduler` on the simulated vCenter."""
+"""`gpuops host scheduler` on the simulated vCenter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, RebootOptions
+from gpuops.console.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]
 SET = (
+    "host",
     "scheduler",
     "set",
     "--scheduler",
@@ -33,7 +34,13 @@ SET = (
 @pytest.mark.long
 def test_show_set_show(lab: Lab, golden: Golden) -> None:
     text = ""
-    for words in (("scheduler", "show"), (*SET, "--dry-run"), SET, SET, ("scheduler", "show", "--host", "esx-01.lab")):
+    for words in (
+        ("host", "scheduler", "show"),
+        (*SET, "--dry-run"),
+        SET,
+        SET,
+        ("host", "scheduler", "show", "--host", "esx-01.lab"),
+    ):
         result = lab.run(*words)
         assert (result.exit_code, result.stderr) == (0, "")
         text += f"$ gpuops {' '.join(words)}\n{result.stdout}"
@@ -42,7 +49,7 @@ def test_show_set_show(lab: Lab, golden: Golden) -> None:
 
 
 def test_a_refusal_names_every_reason(lab: Lab, golden: Golden) -> None:
-    result = lab.run("scheduler", "set", "--scheduler", "fixed-share", "--cluster", "lab-cluster")
+    result = lab.run("host", "scheduler", "set", "--scheduler", "fixed-share", "--cluster", "lab-cluster")
     assert (result.exit_code, result.stderr) == (3, "")
     golden("scheduler-refused.txt", result.stdout)
     assert lab.effects == []
@@ -54,7 +61,7 @@ def document(lab: Lab, *words: str) -> Any:
 
 
 def test_json(lab: Lab, golden: Golden) -> None:
-    told = [document(lab, *SET), document(lab, "scheduler", "show", "--host", "esx-01.lab")]
+    told = [document(lab, *SET), document(lab, "host", "scheduler", "show", "--host", "esx-01.lab")]
     assert [each["kind"] for each in told] == ["scheduler-set", "scheduler-show"]
     golden("scheduler.json", json.dumps(told, indent=2) + "\n")
 
@@ -68,7 +75,7 @@ def test_json(lab: Lab, golden: Golden) -> None:
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
-    result = lab.run("scheduler", "set", *words)
+    result = lab.run("host", "scheduler", "set", *words)
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr.splitlines()[0]
     assert lab.effects == []
@@ -77,7 +84,7 @@ def test_bad_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, mess
 def test_fields_of_the_request_are_options_of_the_command() -> None:
     group: Any = typer.main.get_command(app)
     shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}
-    options = {each.name: each for each in group.commands["scheduler"].commands["set"].params}
+    options = {each.name: each for each in group.commands["host"].commands["scheduler"].commands["set"].params}
     assert [name for name in options if name not in shared] == [field.name for field in fields(SetScheduler)]
     for field in fields(SetScheduler):
         assert f"--{field.name.replace('_', '-')}" in options[field.name].opts

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from gpuops.advise.diagnosis.learning import examples, fit_forest
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import ForestSettings
-from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.measurements.case import plain
+from gpuops.extras.diagnosis.case import plain
+from gpuops.extras.diagnosis.diagnoses import Diagnoses
+from gpuops.extras.diagnosis.learning import examples, fit_forest
+from gpuops.extras.diagnosis.made_cases import made_cases
+from gpuops.extras.diagnosis.model import ForestSettings
 from tests.cli.conftest import Lab
 from tests.prometheus import only, samples
 from tests.stored_day import BUSY, store_day

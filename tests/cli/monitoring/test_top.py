@@ -25,15 +25,15 @@ from typer.testing import CliRunner
 
 from gpuops.api import catalog_of
 from gpuops.cli.app import app
-from gpuops.cli.monitoring import top_screen
-from gpuops.cli.monitoring.top_screen import TopScreen, keys_of
+from gpuops.extras.web import top_screen
+from gpuops.extras.web.top import Top
+from gpuops.extras.web.top_screen import TopScreen, keys_of
+from gpuops.extras.web.top_view import TopView
 from gpuops.model.measurements.gpu_use import CurrentUse
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.monitoring.fleet import fleet
-from gpuops.report.monitoring.top import Top
-from gpuops.report.monitoring.top_view import TopView
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.waiting import updates
 from tests.cli.conftest import Lab

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.cli.running import ConsentPrompt
 from gpuops.clock import machine_time, set_ahead
+from gpuops.console.running import ConsentPrompt
 from gpuops.execute.state import lock
 from gpuops.execute.state.lock import locked
 from gpuops.plan.core.plan import Report

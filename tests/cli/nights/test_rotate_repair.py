@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from tests.cli.conftest import LAB_POLICY as POLICY
 from tests.cli.conftest import Lab
 

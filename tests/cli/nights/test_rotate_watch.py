@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from importlib.resources import files
@@ -18,13 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.clock import passed_s
 from gpuops.errors import UsageError
 from gpuops.execute.state.health import STALE_S, Health, health_address, serve_health
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import Lab
+from tests.waiting import wait_until
 
 POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml")
 LONGEST_S: Final = 60
@@ -119,8 +118,8 @@ def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_tol
             command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ
         ) as run:
             try:
-                _until(lambda: _running(server) >= {"ml-01", "ml-02"}, run)
-                _until(lambda: _health(port) == 200, run)
+                wait_until(lambda: _running(server) >= {"ml-01", "ml-02"}, LONGEST_S, process=run)
+                wait_until(lambda: _health(port) == 200, LONGEST_S, process=run)
                 second = subprocess.run(
                     [sys.executable, "-m", "gpuops", *words[:4], *words[6:]],
                     capture_output=True, encoding="utf-8", timeout=LONGEST_S, check=False, env=os.environ,
@@ -146,14 +145,6 @@ def _running(server: object) -> set[str]:
     world = server.world  # type: ignore[attr-defined]
     with world.lock:
         return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON}
-
-
-def _until(holds: object, run: subprocess.Popen[str]) -> None:
-    deadline = passed_s() + LONGEST_S
-    while not holds():  # type: ignore[operator]
-        assert run.poll() is None, run.communicate()
-        assert passed_s() < deadline
-        time.sleep(0.1)
 
 
 def _free_port() -> int:

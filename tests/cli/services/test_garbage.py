@@ -10,8 +10,10 @@ import pytest
 
 from gpuops import api
 from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
-from gpuops.cli.services import SERVICE_THRESHOLDS, metrics_page
-from gpuops.web import following
+from gpuops.console.services import SERVICE_THRESHOLDS
+from gpuops.extras.observe import observing
+from gpuops.extras.web import metrics_page
+from gpuops.extras.web.http import following
 from tests.cli.conftest import Lab
 
 SERVICES = {
@@ -40,7 +42,7 @@ def test_a_service_collects_garbage_often(lab: Lab, service: str, monkeypatch: p
         thresholds.append(gc.get_threshold())
         raise SystemExit(0)
 
-    monkeypatch.setattr(api, "observe_for_ever", run_for_months)
+    monkeypatch.setattr(observing, "observe_for_ever", run_for_months)
     monkeypatch.setattr(api, "rotate_watch", run_for_months)
     monkeypatch.setattr(following.Following, "run", run_for_months)
     monkeypatch.setattr(metrics_page.AskedPage, "wait_until_asked", run_for_months)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from gpuops.api import history as past_events
 from gpuops.cli.app import app
 from gpuops.execute.journal import FILE_NAME
-from gpuops.execute.measurements.store import Measurements
-from gpuops.execute.measurements.store_reads import stored
 from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.extras.observe.store import Measurements
+from gpuops.extras.observe.store_reads import stored_measurements as stored
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file

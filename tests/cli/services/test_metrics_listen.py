@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -20,11 +19,11 @@ from typing import Final
 
 import pytest
 
-from gpuops.cli.services import metrics_page
-from gpuops.cli.services.metrics_page import AskedPage, stands_s
 from gpuops.clock import passed_s
 from gpuops.execute.state import http_listener
 from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
+from gpuops.extras.web import metrics_page
+from gpuops.extras.web.metrics_page import AskedPage, stands_s
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
 from gpuops.sim.scenario.build import build
@@ -32,6 +31,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
 from gpuops.sim.world import World
 from tests.prometheus import Found, needs_promtool, only, require_taken, samples
+from tests.waiting import wait_until
 
 LONGEST_S: Final = 250.0
 pytestmark = pytest.mark.timeout(300)  # an answer stands for fifty times what it took: long on a busy machine
@@ -61,7 +61,7 @@ def service(port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=os.environ
     ) as run:
         try:
-            until(lambda: run.poll() is not None or listens(port))
+            wait_until(lambda: run.poll() is not None or listens(port))
             yield run
         finally:
             run.kill()
@@ -70,13 +70,6 @@ def service(port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
 def listens(port: int) -> bool:
     with socket.socket() as trying:
         return trying.connect_ex(("127.0.0.1", port)) == 0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends = passed_s() + LONGEST_S
-    while not holds():
-        assert passed_s() < ends
-        time.sleep(0.05)
 
 
 def scraped(port: int) -> Found:
@@ -110,7 +103,7 @@ def test_it_answers_get_alone_reads_alone_and_ends_when_it_is_told(clean: Path, 
             with server.world.lock:
                 power_off(gone, Rule(Effect.HAPPEN))
                 done = len(server.world.ledger)
-            until(lambda: gone.moid not in on_gpus(port))
+            wait_until(lambda: gone.moid not in on_gpus(port))
             run.send_signal(signal.SIGTERM)
             _, errors = run.communicate(timeout=LONGEST_S)
         assert run.returncode == 143 and "Traceback" not in errors
@@ -137,10 +130,10 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(clean: Path, tmp_p
             assert set(found) == {"gpuops_up", "gpuops_build_info"}
             for _ in range(2):
                 is_down(world, down=False)
-                until(lambda: only(scraped(port), "gpuops_up") == 1)
+                wait_until(lambda: only(scraped(port), "gpuops_up") == 1)
                 assert scraped(port)["gpuops_vgpu_slots_free"]
                 is_down(world, down=True)
-                until(lambda: only(scraped(port), "gpuops_up") == 0)
+                wait_until(lambda: only(scraped(port), "gpuops_up") == 0)
                 assert "gpuops_vgpu_slots_free" not in scraped(port)
             assert run.poll() is None
             is_down(world, down=False)
@@ -167,7 +160,7 @@ def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path
             found = scraped(port)
             assert (only(found, "gpuops_up"), set(found)) == (0, {"gpuops_up", "gpuops_build_info"})
             is_down(server.world, down=False)
-            until(lambda: only(scraped(port), "gpuops_up") == 1)
+            wait_until(lambda: only(scraped(port), "gpuops_up") == 1)
             run.send_signal(signal.SIGTERM)
             _, errors = run.communicate(timeout=LONGEST_S)
     assert (run.returncode, errors.count("warning: ")) == (143, 1), "a trouble is said once, not at each scrape"
@@ -208,7 +201,7 @@ def test_many_that_ask_at_once_cost_one_page() -> None:
 
 def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("gpuops.cli.services.metrics_page.clock.passed_s", lambda: now[0])
+    monkeypatch.setattr("gpuops.extras.web.metrics_page.clock.passed_s", lambda: now[0])
     monkeypatch.setattr(metrics_page, "PATIENCE_S", 0.01)
     page = AskedPage()
     page.publish(b"old", 30.0)

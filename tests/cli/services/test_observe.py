@@ -12,13 +12,14 @@ import pytest
 from typer.testing import Result
 
 from gpuops.api import Site
-from gpuops.cli import opening
-from gpuops.cli.options import CommonOptions
+from gpuops.console import opening
+from gpuops.console.options import CommonOptions
 from gpuops.errors import VcenterUnreachable
-from gpuops.execute.measurements import observing
-from gpuops.execute.measurements.store import Measurements
-from gpuops.execute.measurements.store_reads import Step, stored
 from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.extras.observe import observing
+from gpuops.extras.observe.store import Measurements
+from gpuops.extras.observe.store_reads import Step
+from gpuops.extras.observe.store_reads import stored_measurements as stored
 from gpuops.model.measurements.measurement import (
     CPU_MHZ,
     GPU_MEMORY,

@@ -27,7 +27,8 @@ from tests.cli.conftest import LAB_POLICY
 from tests.cli.services.test_metrics_listen import is_down
 from tests.document_schemas import misfits
 from tests.prometheus import require_taken
-from tests.web.conftest import events, service, until
+from tests.waiting import wait_until
+from tests.web.conftest import events, service
 
 PASSWORD = "correct horse battery"
 PASSWORD_OF_CANARY = f"{CANARY}-{CANARY}"
@@ -116,7 +117,7 @@ def test_without_the_extra_it_says_what_brings_it(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_its_documents_are_those_of_the_commands(lab: SimServer, tmp_path: Path) -> None:
     with service(lab, tmp_path, "--policy", LAB_POLICY) as (url, _):
-        until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200)
         served = {
             name: httpx.get(f"{url}/api/{name}", timeout=60).json()
             for name in ("report", "inventory", "capacity", "idle", "doctor", "history")
@@ -142,7 +143,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Path, number: int) -> None:
     with service(lab, tmp_path) as (url, run), httpx.Client(timeout=60) as client:
-        until(lambda: client.get(f"{url}/healthz").status_code == 200)
+        wait_until(lambda: client.get(f"{url}/healthz").status_code == 200)
         with client.stream("GET", f"{url}/events") as response:
             told = events(response)
             assert next(told)["edition"] == "1"
@@ -173,18 +174,18 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(lab: SimServer, tm
         assert client.get("/healthz").status_code == 503
         assert "gpuops_up" in client.get("/metrics").text
         is_down(lab.world, down=False)
-        until(lambda: client.get("/healthz").status_code == 200)
+        wait_until(lambda: client.get("/healthz").status_code == 200)
         is_down(lab.world, down=True)
         with lab.world.lock:
             lab.world.changed.notify_all()
-        until(lambda: client.get("/healthz").status_code == 503)
+        wait_until(lambda: client.get("/healthz").status_code == 503)
         assert client.get("/api/report").status_code == 200, "the page stays"
         assert 'gpuops_up{vcenter="' in client.get("/metrics").text
         with client.stream("GET", "/events") as response:
             told = next(events(response))
             assert told["edition"] == "1" and told["trouble"] and told["age_s"] > 0
         is_down(lab.world, down=False)
-        until(lambda: client.get("/healthz").status_code == 200)
+        wait_until(lambda: client.get("/healthz").status_code == 200)
         run.terminate()
         _, errors = run.communicate(timeout=60)
     assert run.returncode == 143 and "Traceback" not in errors
@@ -202,7 +203,7 @@ def test_passwords_are_seen_nowhere(clean: Path, tmp_path: Path) -> None:
             httpx.Client(base_url=url, timeout=60) as client,
         ):
             right = httpx.BasicAuth("ann", PASSWORD_OF_CANARY)
-            until(lambda: client.get("/healthz").status_code == 200)
+            wait_until(lambda: client.get("/healthz").status_code == 200)
             for auth in (right, httpx.BasicAuth("ann", f"{PASSWORD_OF_CANARY}x"), httpx.BasicAuth("bob", CANARY)):
                 for address in ("/", "/api/report", "/metrics", "/nowhere"):
                     answer = client.get(address, auth=auth)
@@ -227,7 +228,7 @@ def test_an_address_that_others_reach_with_a_login_is_served_and_warned_of(
         port = at.rpartition(":")[2].strip().strip("/")
         assert "warning: names and passwords cross the network in the clear" in warned
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            until(lambda: client.get("/healthz").status_code == 200)
+            wait_until(lambda: client.get("/healthz").status_code == 200)
             assert client.get("/").status_code == 401
             assert client.get("/", auth=("ann", PASSWORD)).status_code == 200
         run.terminate()

@@ -28,13 +28,15 @@ from gpuops.clock import passed_s, pause
 from tests.bench.simulator.simulators import our_simulator
 from tests.document_schemas import misfits
 from tests.prometheus import samples
+from tests.waiting import wait_until
 
 SERVED: Final = {"fra": "lab", "muc": "scattered"}
 Sites = Callable[..., Result]
 READING: Final = {
     "broker show", "capacity", "change status", "cluster show", "doctor", "history", "idle", "inventory", "job list",
-    "job plan", "job show", "metrics", "mig show", "mode show", "place", "pool show", "queue", "readiness", "report",
-    "roles show", "rotate plan", "rotate status", "scheduler show", "serve", "size", "top", "what-if",
+    "job plan", "job show", "metrics", "host mig show", "host mode show", "host passthrough show", "place", "pool show",
+    "queue", "readiness", "report", "roles show", "rotate plan", "rotate status", "host scheduler show",
+    "serve", "size", "top", "what-if",
 }  # fmt: skip
 """What takes --site; `history` is a group that is a command too."""
 
@@ -110,7 +112,7 @@ def dead() -> str:
 @pytest.mark.usefixtures("configured")
 class TestAllAnswer:
     def test_each_answer_is_the_one_of_its_vcenter_alone(self) -> None:
-        for words in (["inventory"], ["capacity"], ["readiness"], ["change", "status"], ["scheduler", "show"]):
+        for words in (["inventory"], ["capacity"], ["readiness"], ["change", "status"], ["host", "scheduler", "show"]):
             result = run(*words, "--site", "all", "-o", "json")
             found = document(result)
             alone = {name: json.loads(run(*words, "--vcenter", name, "-o", "json").stdout) for name in SERVED}
@@ -159,13 +161,13 @@ class TestAllAnswer:
     def test_a_pattern_a_label_and_a_name(self, configured: Callable[..., None], served: Any) -> None:
         configured(mad={**served["muc"], "labels": {"region": "south"}}, mal={"host": "127.0.0.1:1"})
         for word, meant in (("m[ua][cd]", ["muc", "mad"]), ("region=s*", ["mad"]), ("fra", ["fra"])):
-            result = run("mode", "show", "--site", word, "-o", "json")
+            result = run("host", "mode", "show", "--site", word, "-o", "json")
             assert (result.exit_code, list(document(result)["asked"])) == (0, meant), result.stderr
-        assert document(run("--site", "fra", "mode", "show", "-o", "json"))["asked"].keys() == {"fra"}
+        assert document(run("--site", "fra", "host", "mode", "show", "-o", "json"))["asked"].keys() == {"fra"}
 
     @pytest.mark.long
     def test_one_at_a_time_is_the_same(self) -> None:
-        one, many = (run("mode", "show", "--site", "all", "-o", "json", "--jobs", jobs) for jobs in ("1", "8"))
+        one, many = (run("host", "mode", "show", "--site", "all", "-o", "json", "--jobs", jobs) for jobs in ("1", "8"))
         assert _timeless(document(one)["sites"]) == _timeless(document(many)["sites"])
 
     @pytest.mark.long
@@ -270,7 +272,7 @@ class TestSomeDoNot:
             nobody={"host": dead, "username": "x"},
         )
         began_s = passed_s()
-        result = run("mode", "show", "--site", "all", "-o", "json", "--site-timeout", "12")
+        result = run("host", "mode", "show", "--site", "all", "-o", "json", "--site-timeout", "12")
         assert passed_s() - began_s < 40, "one that hangs costs its time once"
         found = document(result)
         assert (result.exit_code, found["exit_code"], list(found["sites"])) == (4, 4, ["fra", "muc"])
@@ -288,11 +290,11 @@ class TestSomeDoNot:
     @pytest.mark.long
     def test_named_in_text_too(self, configured: Callable[..., None], dead: str, tmp_path: Path) -> None:
         configured(gone={"host": dead, "username": "x", "password_file": _secret(tmp_path)})
-        result = run("mode", "show", "--site", "all")
+        result = run("host", "mode", "show", "--site", "all")
         assert result.stdout.endswith("\n\n2 of 3 sites answered; not reached: gone\n")
 
     def test_failed_is_not_unreachable(self, configured: Callable[..., None]) -> None:
-        result = run("mode", "show", "--site", "all", "--cluster", "lab-cluster", "-o", "json")
+        result = run("host", "mode", "show", "--site", "all", "--cluster", "lab-cluster", "-o", "json")
         found = document(result)
         assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (4, ["fra"], {})
         assert found["failed"]["muc"]["exit_code"] == 2
@@ -301,7 +303,7 @@ class TestSomeDoNot:
     def test_none_answers(self, configured: Callable[..., None], dead: str, tmp_path: Path) -> None:
         login = {"username": "x", "password_file": _secret(tmp_path)}
         configured(gone={"host": dead, **login}, lost={"host": dead, "username": "x"})
-        result = run("mode", "show", "--site", "[gl]o*", "-o", "json")
+        result = run("host", "mode", "show", "--site", "[gl]o*", "-o", "json")
         assert (result.exit_code, document(result)["of"], document(result)["sites"]) == (5, None, {})
 
     @pytest.mark.long
@@ -318,10 +320,10 @@ class TestSomeDoNot:
         words = [given, _secret(tmp_path)] if given.startswith("-") else []
         if not words:
             monkeypatch.setenv(given, _secret(tmp_path))
-        result = run("mode", "show", "--site", "all", *words)
+        result = run("host", "mode", "show", "--site", "all", *words)
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr.startswith(f"error: {given} would go to each of ")
-        assert "would go to each" not in run("mode", "show", "--site", "fra", *words).stderr
+        assert "would go to each" not in run("host", "mode", "show", "--site", "fra", *words).stderr
 
     @pytest.mark.long
     @pytest.mark.parametrize("left", [0, 40])
@@ -336,7 +338,7 @@ class TestSomeDoNot:
             os.kill(os.getpid(), signal.SIGKILL)
 
         monkeypatch.setattr(pickle, "dump", killed)
-        result = run("mode", "show", "--site", "fra", "-o", "json")
+        result = run("host", "mode", "show", "--site", "fra", "-o", "json")
         assert (result.exit_code, document(result)["failed"]["fra"]["code"]) == (1, "internal-error")
         assert "signal 9" in result.stderr
 
@@ -348,7 +350,7 @@ class TestSomeDoNot:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(pickle, "dump", full)
-        result = run("mode", "show", "--site", "fra")
+        result = run("host", "mode", "show", "--site", "fra")
         assert (result.exit_code, "Traceback" in result.stderr, "TMPDIR" in result.stderr) == (1, False, True)
 
     @pytest.mark.long
@@ -357,7 +359,7 @@ class TestSomeDoNot:
     def test_interrupted(self, configured: Callable[..., None], hanging: str, tmp_path: Path, number: int) -> None:
         """All children end with it: none is left, whichever signal came, though to the parent alone."""
         configured(hung={"host": hanging, "username": "x", "password_file": _secret(tmp_path)})
-        command = [sys.executable, "-m", "gpuops", "mode", "show", "--site", "all"]
+        command = [sys.executable, "-m", "gpuops", "host", "mode", "show", "--site", "all"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
             try:
                 children = _children(process.pid, 1)
@@ -372,14 +374,9 @@ class TestSomeDoNot:
 
 def _children(pid: int, least: int) -> set[int]:
     """The processes that this one has started, once there are so many."""
-    latest_s = passed_s() + 60
-    while passed_s() < latest_s:
-        path = Path(f"/proc/{pid}/task/{pid}/children")
-        found = {int(each) for each in path.read_text(encoding="ascii").split()}
-        if len(found) >= least:
-            return found
-        pause(0.05)
-    raise AssertionError("it started no process")
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    wait_until(lambda: len(path.read_text(encoding="ascii").split()) >= least)
+    return {int(child) for child in path.read_text(encoding="ascii").split()}
 
 
 @pytest.mark.quick_cases(4)

@@ -17,15 +17,16 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.cli.services.metrics_page import SitePages
-from gpuops.cli.sites.services import SiteAway, SiteProcess
 from gpuops.clock import passed_s
-from gpuops.report.services.metrics import MetricsWriter
+from gpuops.extras.fleet.sites.services import SiteAway, SiteProcess
+from gpuops.extras.web.metrics_page import SitePages
+from gpuops.extras.web.metrics_view import MetricsWriter
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import _timeless, configured, dead, hanging, served
 from tests.document_schemas import misfits
 from tests.prometheus import samples
-from tests.web.conftest import free_port, listens, until
+from tests.waiting import wait_until
+from tests.web.conftest import free_port, listens
 
 __all__ = ["configured", "dead", "hanging", "served"]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("configured")]
@@ -41,7 +42,7 @@ def service(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
     ) as run:
         try:
-            until(lambda: run.poll() is not None or listens(port), WITHIN_S)
+            wait_until(lambda: run.poll() is not None or listens(port), WITHIN_S)
             yield f"http://127.0.0.1:{port}", run
         finally:
             if run.poll() is None:
@@ -64,7 +65,7 @@ def ended(run: subprocess.Popen[str]) -> str:
     run.terminate()
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 143
-    until(lambda: not processes_of(group))
+    wait_until(lambda: not processes_of(group))
     assert "Traceback" not in errors
     return errors
 
@@ -104,7 +105,7 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
 ) -> None:
     configured(nyc={"host": dead, **login(tmp_path)}, hung={"host": hanging, **login(tmp_path)})
     with service("metrics", "--site", "all", "--every", "1", "--site-timeout", "8") as (url, run):
-        until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "nyc": 0.0, "hung": 0.0}, WITHIN_S)
+        wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "nyc": 0.0, "hung": 0.0}, WITHIN_S)
         began_s = passed_s()
         assert up(url)["fra"] == 1.0
         assert passed_s() - began_s < 8, "nobody waits for those that were away"
@@ -116,7 +117,7 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
             lines.append(new_errors(run))
             return "nyc: " in "".join(lines)
 
-        until(nyc_was_tried, WITHIN_S)
+        wait_until(nyc_was_tried, WITHIN_S)
         errors = "".join(lines) + ended(run)
     assert "metrics of 4 vCenters are at port" in errors
     assert "nyc: warning: 127.0.0.1:" in errors and "is not reachable" in errors
@@ -125,13 +126,13 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
 @pytest.mark.long
 def test_a_process_that_dies_is_begun_anew(configured: Callable[..., None]) -> None:
     with service("metrics", "--site", "all", "--every", "1") as (url, run):
-        until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
+        wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         [_, *others] = sorted(processes_of(run.pid))
         before = {pid for pid in others if _parent(pid) not in (run.pid, 1)}
         assert len(before) == 2, "one process for each vCenter, of the fork server"
         os.kill(min(before), signal.SIGKILL)
-        until(lambda: bool(up(url)) and len(processes_of(run.pid) - {run.pid, *others}) == 1, WITHIN_S)
-        until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
+        wait_until(lambda: bool(up(url)) and len(processes_of(run.pid) - {run.pid, *others}) == 1, WITHIN_S)
+        wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         errors = ended(run)
     assert errors.count("its process ended by signal 9, and is begun anew") == 1
 
@@ -140,11 +141,11 @@ def test_a_process_that_dies_is_begun_anew(configured: Callable[..., None]) -> N
 def test_a_process_that_hears_no_signal_is_begun_anew(configured: Callable[..., None]) -> None:
     """One that hangs where nothing reaches it: nobody else's vCenter, and not its own for ever."""
     with service("metrics", "--site", "all", "--every", "1", "--site-timeout", "6") as (url, run):
-        until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
+        wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         hung = next(pid for pid in processes_of(run.pid) if _parent(pid) not in (run.pid, 1, os.getpid()))
         os.kill(hung, signal.SIGSTOP)
-        until(lambda: sorted(up(url).values()) == [0.0, 1.0], WITHIN_S)
-        until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
+        wait_until(lambda: sorted(up(url).values()) == [0.0, 1.0], WITHIN_S)
+        wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         assert hung not in processes_of(run.pid)
         errors = ended(run)
     assert errors.count("its process ended by signal 9, and is begun anew") == 1
@@ -166,7 +167,7 @@ def test_a_vcenter_whose_process_is_being_started_is_not_away_for_long() -> None
 
     pages = SitePages([Started("fra", print, (), print)], 3600.0, 5.0)
     assert b'gpuops_up{vcenter="fra"} 0' in pages.ask()
-    until(lambda: b'gpuops_up{vcenter="fra"} 1' in pages.ask(), 20.0)
+    wait_until(lambda: b'gpuops_up{vcenter="fra"} 1' in pages.ask(), 20.0)
 
 
 def _parent(pid: int) -> int:
@@ -180,7 +181,7 @@ def test_a_login_that_is_refused_ends_its_site_alone(
     """Tried again and again it would lock the account."""
     configured(wrong={**served["fra"], **login(tmp_path)})
     with service("metrics", "--site", "all", "--every", "1") as (url, run):
-        until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "wrong": 0.0}, WITHIN_S)
+        wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0, "wrong": 0.0}, WITHIN_S)
         for _ in range(3):
             assert up(url)["fra"] == 1.0
         errors = ended(run)
@@ -201,7 +202,7 @@ def test_the_pages_of_all_though_one_is_dead(configured: Callable[..., None], de
     configured(nyc={"host": dead, **login(tmp_path)})
     with service("serve", "--site", "all") as (url, run), httpx.Client(base_url=url, timeout=60) as client:
         table = lambda: client.get("/").text  # noqa: E731
-        until(lambda: table().count("<td>followed</td>") == 2, WITHIN_S)
+        wait_until(lambda: table().count("<td>followed</td>") == 2, WITHIN_S)
         assert "2 of 3 sites followed now" in table()
         assert "is not reachable: Connection refused" in table()
         assert client.get("/healthz").status_code == 200
@@ -233,7 +234,7 @@ def test_the_policy_of_each_site(configured: Callable[..., None], served: Any) -
     """What none of them says is said by none: `fra` has one of its own."""
     configured(fra={**served["fra"], "policy": LAB_POLICY})
     with service("serve", "--site", "all") as (url, run), httpx.Client(base_url=url, timeout=60) as client:
-        until(lambda: client.get("/").text.count("<td>followed</td>") == 2, WITHIN_S)
+        wait_until(lambda: client.get("/").text.count("<td>followed</td>") == 2, WITHIN_S)
         found = client.get("/api/idle").json()
         assert (list(found["sites"]), list(found["unreachable"])) == (["fra"], ["muc"])
         assert found["unreachable"]["muc"]["message"] == "it has no document idle"

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.execute.pool.book import PoolBooks
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolServer, ServerGpu
+from gpuops.extras.lending.book import PoolBooks
+from gpuops.extras.lending.lease_book import LeaseBook, LendingPool, PoolServer, ServerGpu
 from tests.bench.simulator.simulators import our_simulator
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import SERVED, _secret, configured, dead, document, run, served

@@ -6,8 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +17,7 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.sim.wire import ready_file
 from tests.cluster_guests import NAME, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+from tests.waiting import wait_until
 
 pytestmark = needs_mpi
 
@@ -69,14 +69,6 @@ def wait_for_begun(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     lines = list(takewhile(lambda line: line.strip() != "begun", process.stdout))
     assert process.poll() is None, lines
-
-
-def until(condition: Callable[[], object]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come to that")
 
 
 def test_a_dry_run_shows_the_command_lines_and_starts_nothing(typed: Typed) -> None:
@@ -143,7 +135,7 @@ def test_what_a_killed_run_left_is_ended_and_removed_by_the_next(typed: Typed) -
     assert left and typed.guests.left()
     shown = typed.run("run", "--", "true")
     assert shown.exit_code == 0, shown.output
-    until(lambda: not set(left) & set(marked_processes()))
+    wait_until(lambda: not set(left) & set(marked_processes()))
     assert typed.guests.left() == []
 
 

@@ -46,7 +46,7 @@ def test_the_template(lab: Lab, golden: Callable[[str, str], None]) -> None:
 
 @pytest.mark.long
 def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -> None:
-    """VMware, blogs.vmware.com/apps 2018/08 and gpuops/advise/sizing/README.md: 17 % longer, up to 3 times the work."""
+    """VMware, blogs.vmware.com/apps 2018/08 and gpuops/extras/sizing/README.md: 17 % longer, up to 3 times the work."""
     found = planned(lab, str(TEMPLATE), "--allow-mount", "/data")
     four = [job for job in found["jobs"] if job["name"].startswith("fit-")]
     assert len({(job["host"]["name"], job["gpu"]) for job in four}) == 1

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.errors import Locked, Refused
-from gpuops.execute.pool.book import PoolBooks
+from gpuops.extras.lending.book import PoolBooks
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import SetAttribute

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from gpuops.cli.app import app
 from gpuops.sim.wire import ready_file
 from tests.execute.conftest import postgresql as postgresql
 from tests.pool_guests import NETWORK, PASSWORD, SERVERS, USER, PoolWorld, loopback_text, pool_world
+from tests.waiting import wait_until
 
 POOL = f"""
 version: 1
@@ -62,8 +62,7 @@ class TypedPool:
         before = self.scripts()
         command = [sys.executable, "-m", "gpuops", *self.words(*words)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and self.scripts() - before < script:
-            time.sleep(0.005)
+        wait_until(lambda: process.poll() is not None or self.scripts() - before >= script, every_s=0.005)
         process.kill()
         return process.wait() == -9
 

@@ -34,17 +34,14 @@ def file(folder: Path, name: str, content: str) -> Path:
 
 def test_sources_in_their_order(tmp_path: Path) -> None:
     named = file(tmp_path, "named", "of-file\n")
-    target = file(tmp_path, "target", "of-target\n")
     file(tmp_path, "gpuops-password", "of-systemd\n")
     file(tmp_path, "gpuops-password-prod", "of-systemd-for-prod\n")
     systemd = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    everything = replace(THERE, password=Secret("given"), password_file=named, target_password_file=target)
+    everything = replace(THERE, password=Secret("given"), password_file=named)
     assert find_password(everything, systemd, lambda prompt: "typed") == Secret("given")
     everything = replace(everything, password=None)
     assert find_password(everything, systemd, lambda prompt: "typed") == Secret("of-file")
     everything = replace(everything, password_file=None)
-    assert find_password(everything, systemd, lambda prompt: "typed") == Secret("of-target")
-    everything = replace(everything, target_password_file=None)
     assert find_password(everything, systemd, lambda prompt: "typed") == Secret("of-systemd-for-prod")
     assert find_password(replace(everything, name="other"), systemd, lambda prompt: "typed") == Secret("of-systemd")
     assert find_password(everything, {}, lambda prompt: "typed") == Secret("typed")
@@ -116,11 +113,10 @@ def test_what_cannot_be_a_password_is_refused_and_not_repeated(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666])
-@pytest.mark.parametrize("where", ["password_file", "target_password_file"])
-def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, where: str, mode: int) -> None:
+def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     path = file(tmp_path, "pw", "Cn4ry")
     path.chmod(mode)
-    there: Destination = replace(THERE, **{where: path})  # type: ignore[arg-type]
+    there = replace(THERE, password_file=path)
     with pytest.raises(TargetError, match=f"by others .mode {mode:o}.") as caught:
         find_password(there, {}, None)
     assert (caught.value.exit_code, caught.value.hint) == (2, f"chmod 600 {path}")

@@ -58,7 +58,7 @@ def test_a_flag_wins_over_everything() -> None:
     found = reach(flags, {**GPUOPS, **VMWARE, **GOVC}, CONFIGURATION)
     assert (found.username, found.password_file, found.password) == ("of-flag", Path("pw"), None)
     assert (found.ca_files, found.proxy) == ((Path("flag.pem"),), "flag:1")
-    assert (found.verify, found.verify_origin) == (False, "--insecure")
+    assert (found.verify, found.origins["verify"]) == (False, "--insecure")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_families_of_variables_in_their_order(
     assert found.proxy == proxy
     assert found.verify is (origin == "")
     if origin:
-        assert found.verify_origin == origin
+        assert found.origins["verify"] == origin
 
 
 def test_each_setting_is_looked_up_alone() -> None:
@@ -138,13 +138,21 @@ def test_another_user_is_not_sent_the_password_of_the_targets_own(username: str 
     ):
         found = reach(flags, environ, configuration)
         expected = (Path("prod.password"), "prod-password") if own else (None, None)
-        assert (found.target_password_file, found.credential) == expected
+        assert (found.password_file, found.credential) == expected
+
+
+def test_the_password_of_a_target_comes_last() -> None:
+    configuration = Configuration(targets={"prod": msgspec.structs.replace(PROD, password_file=Path("of-target"))})
+    found = reach(Flags(vcenter="prod", password_file=Path("of-flag")), {"GPUOPS_PASSWORD": "pw"}, configuration)
+    assert (found.password, found.password_file) == (None, Path("of-flag"))
+    found = reach(Flags(vcenter="prod"), {"GPUOPS_PASSWORD": "pw"}, configuration)
+    assert (found.password, found.password_file) == (Secret("pw"), None)
 
 
 def test_a_target_that_says_verify_false_is_remembered_as_such() -> None:
     configuration = Configuration(targets={"old": NamedTarget(host="old.example.com", verify=False)})
     found = reach(Flags(vcenter="old"), {}, configuration)
-    assert (found.verify, found.insecure_by_target, found.verify_origin) == (False, True, "targets.old.verify")
+    assert (found.verify, found.insecure_by_target, found.origins["verify"]) == (False, True, "targets.old.verify")
     by_flag = reach(Flags(vcenter="prod", verify=False), {}, CONFIGURATION)
     assert (by_flag.verify, by_flag.insecure_by_target) == (False, False)
 

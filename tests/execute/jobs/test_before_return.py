@@ -19,20 +19,20 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
-from gpuops.execute.jobs import job_run, nightly
-from gpuops.execute.jobs.bounded_work import AT_A_TIME, side_by_side
-from gpuops.execute.jobs.guest_container import GuestContainers
-from gpuops.execute.jobs.nightly import run_jobs
-from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import Site
+from gpuops.extras.jobs import job_run, nightly
+from gpuops.extras.jobs.bounded_work import AT_A_TIME, side_by_side
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.nightly import run_jobs
+from gpuops.extras.jobs.store import JobStore
 from gpuops.model.guests.container_state import CheckpointEnd
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.workloads.job import ContainerJob
-from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.returns.return_time import Durations
 from tests.execute.jobs.test_job_run import FIT, TableGuest

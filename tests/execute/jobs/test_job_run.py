@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StepFailed
-from gpuops.execute.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
-from gpuops.execute.jobs.store import JobStore
-from gpuops.guest_scripts.job import LOG_LIMIT
+from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job_answers import JobDeed
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
+from gpuops.extras.jobs.job_turns import JobTurn
+from gpuops.extras.jobs.scripts import LOG_LIMIT
+from gpuops.extras.jobs.store import JobStore
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.model.workloads.job import ContainerJob
-from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.plan.jobs.job_answers import JobDeed
-from gpuops.plan.jobs.job_turns import JobTurn
 from tests.plan.snapshots import gpu, host, inventory, vm
 
 NOW = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)

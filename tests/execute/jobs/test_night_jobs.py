@@ -8,13 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs
-from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site import Site
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord
+from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
+from gpuops.extras.jobs.store import JobStore
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.owner import NotedOwner
-from gpuops.model.workloads.job_record import JobEvent, JobRecord
 from tests.execute.jobs.test_job_run import FIT, NOW
 
 HOUR = timedelta(hours=1)

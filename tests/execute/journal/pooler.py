@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from time import sleep
 
 import pytest
 
-from gpuops.clock import passed_s
 from tests.execute.journal.postgres import PASSWORD, USER, Server
+from tests.waiting import wait_until
 
 PORT = 6432
 
@@ -49,10 +48,7 @@ def pooler(program: str, server: Server, mode: str) -> Iterator[str]:
             shutil.chown(path, user)
     with subprocess.Popen([program, "-q", str(base / "pgbouncer.ini")], user=user, cwd=base) as running:
         try:
-            until_s = passed_s() + 30
-            while not (base / f".s.PGSQL.{PORT}").exists():
-                assert running.poll() is None and passed_s() < until_s
-                sleep(0.05)
+            wait_until((base / f".s.PGSQL.{PORT}").exists, 30, process=running)
             yield f"postgresql://{USER}@/{name}?host={base}&port={PORT}"
         finally:
             running.terminate()

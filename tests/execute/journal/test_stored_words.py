@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import gpuops
-from gpuops.execute.cluster.run import CLUSTER
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import RETURN_KINDS, IntentState
 from gpuops.execute.past.past_events import _VERBS
 from gpuops.execute.runs.run_kind import CHANGE, RunKind
+from gpuops.extras.clusters.run import CLUSTER
 from gpuops.model.nights.night_record import Role
 from gpuops.model.stored import stored_name
 from tests.model.test_stored import modules_with, stored_classes

@@ -23,7 +23,6 @@ from sqlalchemy import Connection, MetaData, create_engine, event, inspect, text
 
 from gpuops.errors import StateDamaged
 from gpuops.execute import migrations
-from gpuops.execute.jobs import store as job_store
 from gpuops.execute.journal import Journal, stores
 from gpuops.execute.journal import database as journal_tables
 from gpuops.execute.journal.audit import verify
@@ -32,11 +31,12 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.stores import look_into_store, make_file, open_database, open_store
 from gpuops.execute.journal.upgrading import statements, upgrade
-from gpuops.execute.measurements import tables as measurement_tables
-from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
-from gpuops.execute.pool import book as pool_book
-from gpuops.runner import shared_targets
+from gpuops.extras.fleet.runner import shared_targets
+from gpuops.extras.jobs import store as job_store
+from gpuops.extras.lending import book as pool_book
+from gpuops.extras.observe import tables as measurement_tables
+from gpuops.extras.observe.store import Measurements
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.journal.test_audit import NOW, clock

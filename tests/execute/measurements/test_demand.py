@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.forecast import SLOT, UseHistory
-from gpuops.advise.replay import STEP, desktop_night
-from gpuops.execute.measurements.demand import in_use, limits_of, slot_use
-from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
-from gpuops.execute.measurements.store import Measurements
+from gpuops.extras.observe.demand import in_use, limits_of, slot_use
+from gpuops.extras.observe.packing import MISSING, WHOLE, Block
+from gpuops.extras.observe.replay import STEP, desktop_night
+from gpuops.extras.observe.store import Measurements
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Span
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector

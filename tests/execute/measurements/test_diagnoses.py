@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.advise.diagnosis.answer import Suspect
-from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.errors import StateDamaged
-from gpuops.execute.measurements.diagnoses import Diagnoses
-from gpuops.model.measurements.component import Component
+from gpuops.extras.diagnosis.answer import Suspect
+from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.diagnoses import Diagnoses
+from gpuops.extras.diagnosis.made_cases import made_cases
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.execute.measurements.packing import WHOLE, Block, pack, unpack
+from gpuops.extras.observe.packing import WHOLE, Block, pack, unpack
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE
 
 EXACT_BELOW: Final = 32

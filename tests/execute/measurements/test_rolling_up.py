@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuops.execute.measurements.packing import WHOLE, Block
-from gpuops.execute.measurements.rolling_up import (
+from gpuops.extras.observe.packing import WHOLE, Block
+from gpuops.extras.observe.rolling_up import (
     empty,
     hours,
     merge_blocks,
@@ -14,7 +14,7 @@ from gpuops.execute.measurements.rolling_up import (
     steps_of_averages,
     steps_of_samples,
 )
-from gpuops.execute.measurements.unknown_use import without_unknown_use
+from gpuops.extras.observe.unknown_use import without_unknown_use
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, Samples
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuops.advise.diagnosis.answer import scores
-from gpuops.advise.diagnosis.features import features
-from gpuops.advise.diagnosis.judging import components_right, false_alarms
-from gpuops.advise.diagnosis.learning import EACH_FAULT
-from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.execute.measurements.diagnoses import shipped_model
-from gpuops.model.measurements.component import FAULTS
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.component import FAULTS
+from gpuops.extras.diagnosis.diagnoses import shipped_model
+from gpuops.extras.diagnosis.features import features
+from gpuops.extras.diagnosis.judging import components_right, false_alarms
+from gpuops.extras.diagnosis.learning import EACH_FAULT
+from gpuops.extras.diagnosis.made_cases import made_cases
 from tests.make_model import PATH, make_model
 
 MOST_BYTES = 1_000_000

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.pool.book import PoolBooks
-from gpuops.model.workloads.lease_book import (
+from gpuops.extras.lending.book import PoolBooks
+from gpuops.extras.lending.lease_book import (
     GpuLease,
     LeaseBook,
     LeaseState,
@@ -24,7 +24,7 @@ from gpuops.model.workloads.lease_book import (
     PoolServer,
     ServerGpu,
 )
-from gpuops.plan.pool.lending import give_up, lend
+from gpuops.extras.lending.lending import give_up, lend
 
 Kept = tuple[Path, str]
 NOW = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)

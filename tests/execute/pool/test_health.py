@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.execute.pool.guests import _health
 from gpuops.execute.site.guest_work import failure_reason
+from gpuops.extras.lending.guests import _health
+from gpuops.extras.lending.remote_gpu import ServerHealth
 from gpuops.model.guests.guest_command import CommandEnd
-from gpuops.model.workloads.remote_gpu import ServerHealth
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
-from gpuops.execute.pool.book import opened_database
-from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LeaseState, LentShare
+from gpuops.extras.lending.book import opened_database
+from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LeaseState, LentShare
 from tests.execute.pool.test_book import HOUR, MADE, NOW, change, opened, wish
 
 LEASE = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))

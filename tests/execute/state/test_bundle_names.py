@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.execute.state import bundle_names
-from gpuops.execute.state.bundle_names import name_behind, remember
+from gpuops.extras.bundle import bundle_names
+from gpuops.extras.bundle.bundle_names import name_behind, remember
 from gpuops.files.private_file import write_private
 
 GIVEN = {"vm-123456789abc": "one", "vm-12344444aaaa": "two", "vm-999999999999": "three"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.cli.running import vcenter_wait_under
+from gpuops.console.running import vcenter_wait_under
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.state.lock import SIGNS_EVERY, locked
 from gpuops.execute.state.service_manager import BEGUN, tell_systemd

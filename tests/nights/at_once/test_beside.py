@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import LoginRefused
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import one_session, violations
 from tests.nights.playing.night import play

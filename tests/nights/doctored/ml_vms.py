@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuops.model.nights.rotation import DrsOverride
 from gpuops.sim.core.ledger import Entry
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doctored.nights import Doctor, after, first, shared, with_ledger
 from tests.nights.faults.event import Event

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from tests.nights.faults.cron import returns_early
 from tests.nights.faults.event import Event
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from gpuops.model.nights.rotation import Policy
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from tests.nights.faults.cron import policies_in_the_morning
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations

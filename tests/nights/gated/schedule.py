@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.sim.horizon.records import VcenterList
+from gpuops.sim.horizon.pod import VcenterList
 from gpuops.sim.state.desktop_pool import RecordForm
 
 NIGHT_S: Final = 10 * 3600

@@ -20,17 +20,16 @@ from unittest.mock import patch
 
 import msgspec
 
-from gpuops.api import job_queue
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute.jobs import nightly, store
-from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.workloads.job import ContainerJob
-from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
-from gpuops.plan.jobs.job_answers import JobVmDeed
+from gpuops.extras.jobs import job_queue, nightly, store
+from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job_answers import JobVmDeed
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.store import JobStore
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.nights.jobs.guests import MINUTE, MadeGuests, Work

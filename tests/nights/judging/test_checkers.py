@@ -15,7 +15,7 @@ from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, RunInGuest
 from gpuops.plan.rotation.lease import KEY
 from gpuops.sim.core.ledger import Entry
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import one_holder
 from tests.nights.doctored.desktops import (

@@ -10,7 +10,7 @@ import pytest
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ResumeVm, SetVmDrs, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
+from gpuops.sim.fault_injection.rule import catalogue, rules_of
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations
 from tests.nights.measuring.aiming import aimed_event

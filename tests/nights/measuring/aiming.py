@@ -27,8 +27,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
-from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.fault_injection.rule import Effect, Rule, catalogue, rules_of
 from tests.nights.faults.event import GIVEN_UP, Event
 from tests.nights.faults.schedule import ALL, HOSTS, MACHINES
 from tests.nights.measuring.impossible import OF_TASKS, STARTS, SUSPENDS

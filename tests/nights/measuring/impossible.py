@@ -9,9 +9,8 @@ from typing import Any, Final
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.steps import ReconfigureVm, RunInGuest, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
-from gpuops.sim.fault_injection.rule import Effect
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.fault_injection.rule import Effect, catalogue, rules_of
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from tests.nights.faults.schedule import ALL, DISKS, HANGS, MISSING, TASKS
 from tests.nights.measuring.reach import REFUSALS
 from tests.nights.measuring.stages import ADOPT, LEASE, LOGIN, LOOK, RECORDS, SUBMITS, WAIT

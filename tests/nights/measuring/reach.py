@@ -21,10 +21,9 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.steps import SetAttribute, SetVmDrs
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from gpuops.sim.core.registry import is_kind_of
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.fault_injection.rule import TASKS, Effect, Rule
+from gpuops.sim.fault_injection.rule import TASKS, Effect, Rule, rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.world import World
 from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import DISKS, ENDS, HANGS, HOSTS

@@ -13,7 +13,7 @@ import pytest
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.site.ports import Vcenter
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from tests.mutants.drawn import results as mutants
 from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import ALL, HANGS

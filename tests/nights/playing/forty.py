@@ -23,10 +23,10 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.site.vcenter_wait import VcenterWait
+from gpuops.extras.notify import sending
+from gpuops.extras.notify.watch import connecting
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.notice import NoticeText
-from gpuops.notify import sending
-from gpuops.notify.watch import connecting
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.timers import call_lines
 from gpuops.sim.scenario.build import build_declared

@@ -15,7 +15,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events.vcenter import CHANGED
+from gpuops.sim.outside_events.hosts import CHANGED
 from gpuops.sim.outside_events.vms import use_desktop
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import PEOPLE, Event

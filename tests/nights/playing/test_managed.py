@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from gpuops.sim.core.ledger import Entry
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.world import World
 from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import NIGHT_S, schedule_of

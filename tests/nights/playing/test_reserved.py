@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.operations.admission.reserved_capacity import capacity
+from gpuops.sim.fault_injection.rule import rules_of
+from gpuops.sim.operations.reserved_capacity import capacity
 from gpuops.sim.scenario.declared import ManagerDeclared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState

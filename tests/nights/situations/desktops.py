@@ -16,8 +16,8 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.inventory.registration import new_uuid
+from gpuops.sim.fault_injection.rule import rules_of
+from gpuops.sim.inventory.managed_entity import new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events import vms as others

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.nights.rotation import Policy
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.outside_events import vms as others
 from tests.nights.faults.event import Event
 from tests.nights.situations.situated import SOMETHING, Situated

@@ -14,7 +14,7 @@ from gpuops.execute.journal.stores import open_store
 from gpuops.execute.rotation.adopt import adopt
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.ports import Vcenter
-from gpuops.sim.outside_events.vcenter import rebuild_vcenter
+from gpuops.sim.outside_events.hosts import rebuild_vcenter
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event

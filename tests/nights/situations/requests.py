@@ -12,7 +12,7 @@ from typing import Any
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events import vms as others

@@ -15,7 +15,7 @@ from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doctored.nights import Doctor, first, quiet, with_ledger, without
 from tests.nights.faults.event import Event

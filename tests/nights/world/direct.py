@@ -49,11 +49,11 @@ from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
-from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.session import CANCEL_OPERATION
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
 from gpuops.vsphere.writing.new_vms import _config
-from gpuops.vsphere.writing.specs import config_spec, override_spec
+from gpuops.vsphere.writing.steps import config_spec, override_spec
 from tests.nights.world.guests import PREFIX, Guests
 from tests.nights.world.session import USER, DirectSession, Lost
 from tests.nights.world.showing import Showing

@@ -16,7 +16,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.model.nights.night_record import Role, marker_value
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from tests.nights.faults.event import ASKED_FOR, GIVEN_UP, Event
 from tests.nights.world.guests import PASSWORD, USER

@@ -18,8 +18,8 @@ from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.world import World
-from gpuops.vsphere.change_record import ChangeRecord
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.session import ChangeRecord
 
 USER: Final = "VSPHERE.LOCAL\\gpuops"
 PASSWORD: Final = "its own"

@@ -29,7 +29,7 @@ from gpuops.plan.core.versions import version_numbers
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations.admission.reserved_capacity import capacity
+from gpuops.sim.operations.reserved_capacity import capacity
 from gpuops.sim.render.pci import device_name
 from gpuops.sim.render.vm_runtime import tools_running
 from gpuops.sim.state.board import GpuMode

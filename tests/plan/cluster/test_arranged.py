@@ -7,8 +7,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuops.extras.clusters.plan import distribute_vms
 from gpuops.model.workloads.cluster import Arrangement
-from gpuops.plan.cluster.plan import distribute_vms
 
 ROOM = st.dictionaries(st.sampled_from([f"host-{n}" for n in range(6)]), st.integers(0, 5), min_size=1)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gpuops.extras.clusters.edited import HUGE_PAGES, changes_by_admin
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
-from gpuops.plan.cluster.edited import HUGE_PAGES, changes_by_admin
 
 WISH = ClusterWish(
     "train", "trainer", 2, 1, profile="a100d-80c", cpus=16, memory_mib=65536, huge_pages=True, latency=LatencyLevel.HIGH

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuops.extras.clusters.prerequisites import ClusterNetwork, host_rows, is_linux_64, network_of, template_rows
 from gpuops.model.devices.rdma import (
     DistributedPortGroup,
     DistributedSwitch,
@@ -21,14 +22,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Firmware, OtherPassthrough, Vm, VmNic
 from gpuops.model.workloads.cluster import ClusterWish, RdmaKind
-from gpuops.plan.cluster.prerequisites import (
-    ClusterNetwork,
-    Prerequisite,
-    host_rows,
-    is_linux_64,
-    network_of,
-    template_rows,
-)
+from gpuops.plan.hosts.pvrdma import Prerequisite
 
 HOST = Host("host-1", "esx-01")
 SWITCH = DistributedSwitch("dvs-1", "dvs", "uuid-1", mtu=9000, uplinks={"host-1": ("vmnic4",)})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuops.extras.clusters.refusals import HostRoom, no_room, refused_once
 from gpuops.model.vcenter.host import Host
 from gpuops.model.workloads.cluster import ClusterWish
-from gpuops.plan.cluster.prerequisites import Prerequisite
-from gpuops.plan.cluster.refusals import HostRoom, no_room, refused_once
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.hosts.pvrdma import Prerequisite
 
 WISH = ClusterWish("train", "golden", 9, 1, profile="a40-48c")
 HOSTS = tuple(Host(f"host-{n}", f"esx-0{n}") for n in range(1, 6))

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.errors import UsageError
-from gpuops.model.workloads.cluster_run import AllReduceProgram, AllReduceTime, BenchCell, Transport
-from gpuops.plan.cluster_run.all_reduce import (
+from gpuops.extras.clusters.all_reduce import (
     bus_bandwidth,
     chosen_program,
     efficiency,
@@ -16,6 +15,7 @@ from gpuops.plan.cluster_run.all_reduce import (
     parse_size,
     parse_times,
 )
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, AllReduceTime, BenchCell, Transport
 
 MIB = 1 << 20
 NCCL = f"""# nThread 1 nGpus 1 minBytes {MIB} maxBytes {MIB} step: 1048576(bytes) warmup iters: 1 iters: 20

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuops.extras.clusters import launch as launch_module
+from gpuops.extras.clusters.cluster_run import Launcher, Rendezvous, RunWish, Transport
+from gpuops.extras.clusters.launch import Launch, common_network, hostfile, plan_launch
 from gpuops.model.workloads.cluster import Member, TrainingCluster
-from gpuops.model.workloads.cluster_run import Launcher, Rendezvous, RunWish, Transport
-from gpuops.plan.cluster_run import launch as launch_module
-from gpuops.plan.cluster_run.launch import Launch, common_network, hostfile, plan_launch
 
 MEMBERS = tuple(
     Member(f"vm-{rank}", f"train-{rank:02}", "esx-01", 4, f"10.1.2.{11 + rank}", "pvrdma") for rank in range(3)

@@ -146,4 +146,4 @@ def fix(settings: HostSettings = WELL, **facts: Any) -> str:
 def test_a_scheduler_that_waits_is_set_as_it_is_and_its_host_rebooted(word: str, options: str) -> None:
     waiting = replace(WELL, module_options=f"NVreg_RegistryDwords=RmPVMRL={word}")
     command = fix(waiting)
-    assert command == f"gpuops scheduler set {options} --gpu 0000:3b:00.0 --host esx-1 --reboot rolling"
+    assert command == f"gpuops host scheduler set {options} --gpu 0000:3b:00.0 --host esx-1 --reboot rolling"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
-from gpuops.plan.jobs.container_command import checkpoint_words, run_words
+from gpuops.extras.jobs.container_command import checkpoint_words, run_words
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
 
 IMAGE = "quay.io/lab/fit@sha256:" + "0" * 64
 

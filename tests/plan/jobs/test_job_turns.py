@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from gpuops.extras.jobs.job import ContainerJob, Mount
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job_turns import job_turns, objections, queue_entries, serving_order, with_owners
 from gpuops.model.nights.fair_share import FairShare, Team
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.window import Night
-from gpuops.model.workloads.job import ContainerJob, Mount
-from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, Submitter
-from gpuops.plan.jobs.job_turns import job_turns, objections, queue_entries, serving_order, with_owners
 from tests.plan.snapshots import catalog, gpu, host, inventory, vm
 
 NOW = datetime(2026, 11, 9, 20, 0, tzinfo=UTC)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from gpuops.advise.fair_share import use_by_team
 from gpuops.advise.showback import owner_in, showback
+from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job_turns import with_job_times
 from gpuops.model.nights.fair_share import WEEK
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NOBODY, NotedOwner, OwnerKey
-from gpuops.model.workloads.job import ContainerJob
-from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
-from gpuops.plan.jobs.job_turns import with_job_times
 
 OPENS = datetime(2026, 11, 20, 20, tzinfo=UTC)
 MORNING = OPENS + timedelta(days=1)

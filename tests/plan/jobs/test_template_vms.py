@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.template_vms import MARKER_KEY, JobVmPlan, job_vm_plan, made_vms, marker_for, marker_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.model.workloads.job import ContainerJob
-from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, JobTemplate
-from gpuops.plan.jobs.template_vms import MARKER_KEY, JobVmPlan, job_vm_plan, made_vms, marker_for, marker_of
 from tests.plan.snapshots import catalog, gpu, host, inventory, vm
 
 NOW = datetime(2026, 11, 9, 12, 0, tzinfo=UTC)

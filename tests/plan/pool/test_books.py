@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from gpuops.model.workloads.lease_book import (
+from gpuops.extras.lending import lending
+from gpuops.extras.lending.lease_book import (
     GpuLease,
     LeaseBook,
     LeaseState,
@@ -20,8 +21,7 @@ from gpuops.model.workloads.lease_book import (
     ServerGpu,
     ServerState,
 )
-from gpuops.plan.pool import lending
-from gpuops.plan.pool.lending import choose_shares, idle_mib
+from gpuops.extras.lending.lending import choose_shares, idle_mib
 
 GIB = 1024
 BEGIN = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)

@@ -7,9 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
-from gpuops.model.workloads.lease_book import (
+from gpuops.extras.lending import lending
+from gpuops.extras.lending.lease_book import (
     LeaseBook,
     LeaseWish,
     LendingPool,
@@ -18,9 +17,10 @@ from gpuops.model.workloads.lease_book import (
     ServerGpu,
     ServerState,
 )
-from gpuops.plan.pool import lending
-from gpuops.plan.pool.members import in_another_pool, lends, servers_of
-from gpuops.plan.pool.reclaim import Reclaim
+from gpuops.extras.lending.members import in_another_pool, lends, servers_of
+from gpuops.extras.lending.reclaim import Reclaim
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
 from tests.plan.moving.worlds import world
 from tests.plan.pool.test_books import BEGIN, GIB
 from tests.plan.snapshots import catalog

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import GpuopsError, HostNotFound, ProfileUnknown, UsageError
+from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.fleet_change import (
     AddHosts,
@@ -20,7 +21,6 @@ from gpuops.model.fleet_change import (
 )
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.what_if.fleet import ChangedFleet, changed_fleet
 from tests.plan import snapshots
 from tests.plan.snapshots import FIRST, FOURTH, SECOND
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpuops.errors import UsageError
+from gpuops.extras.sizing.what_if.fleet import ChangedFleet, changed_fleet
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.fleet_change import ApplyLayout
-from gpuops.plan.what_if.fleet import ChangedFleet, changed_fleet
 from tests.plan import snapshots
 from tests.plan.snapshots import FIRST, SECOND
 

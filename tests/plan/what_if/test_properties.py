@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from gpuops.extras.sizing.what_if.question import WhatIf, WhatIfAnswer
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.fleet_change import AddHosts, AddVms, LoseHost
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.what_if.question import WhatIf, WhatIfAnswer
 from tests.plan import snapshots
 
 pytestmark = pytest.mark.long

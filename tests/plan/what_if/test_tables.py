@@ -12,14 +12,14 @@ import pytest
 
 from gpuops.advise.capacity import Slots
 from gpuops.errors import UsageError
+from gpuops.extras.sizing.what_if.fleet import changed_fleet
+from gpuops.extras.sizing.what_if.question import WhatIf
 from gpuops.model.devices.catalog import Board, MixedSizeRule
 from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.model.fleet_change import AddHosts, GpuServing
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.what_if.fleet import changed_fleet
-from gpuops.plan.what_if.question import WhatIf
 from tests.catalog.vendor_rules import FEWER_THAN_FIT, TIME_SLICED, power_of_two
 from tests.plan import snapshots
 from tests.sample import mostly_long

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuops.catalog.assumptions import assumptions, contact_session
+from gpuops.extras.bundle.contact import api_words, contact_document
+from gpuops.extras.bundle.harmless import strays
+from gpuops.extras.bundle.pseudonyms import Pseudonyms
 from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.desktops.broker import DesktopMachine
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.bundle.contact import api_words, contact_document
-from gpuops.report.bundle.harmless import strays
-from gpuops.report.bundle.pseudonyms import Pseudonyms
 from gpuops.report.first_contact import JudgedContact
 
 MARK: Final = "Zq7x"

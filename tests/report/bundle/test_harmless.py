@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpuops.errors import Refused
-from gpuops.report.bundle.archive import bundle
-from gpuops.report.bundle.harmless import is_of_gpus, strays
-from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.extras.bundle.archive import bundle
+from gpuops.extras.bundle.harmless import is_of_gpus, strays
+from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
 
 WRITTEN = datetime(2026, 11, 27, 9, tzinfo=UTC)
 

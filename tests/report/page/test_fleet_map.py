@@ -9,12 +9,12 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.execute.site import catalog_of
+from gpuops.extras.web.page.fleet_map import VmRole, fleet_map, role_of
 from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 from gpuops.report.document import as_values
 from gpuops.report.monitoring.fleet import fleet
-from gpuops.report.page.fleet_map import VmRole, fleet_map, role_of
 
 POLICY = parse_policy(
     """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from gpuops.report.page.html import page as page_of
+from gpuops.extras.web.page.html import page as page_of
 from tests.report.page.conftest import Reported, opened
 
 SHOWN = """() => [...document.querySelectorAll('.gpu')].map(gpu => ({

@@ -16,6 +16,8 @@ from gpuops.advise.showback import owner_in, showback
 from gpuops.execute.past.history import history
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import catalog_of
+from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
+from gpuops.extras.web.page.focus_csv import focus_csv
 from gpuops.model.nights.history import EventKind
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState
@@ -24,8 +26,6 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination
 from gpuops.report.document import as_values
 from gpuops.report.monitoring.fleet import fleet
-from gpuops.report.page.fleet_report import FleetReport, fleet_report_document
-from gpuops.report.page.focus_csv import focus_csv
 from tests.execute.nights import Night
 from tests.execute.power_log import PowerLog
 

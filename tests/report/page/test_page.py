@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from gpuops.advise.showback import showback
+from gpuops.extras.web.page.focus_csv import FOCUS_COLUMNS, focus_csv
+from gpuops.extras.web.page.html import findings_together, page
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
-from gpuops.report.page.focus_csv import FOCUS_COLUMNS, focus_csv
-from gpuops.report.page.html import findings_together, page
 from tests.report.page.conftest import Reported
 
 HOSTILE = (
@@ -105,7 +105,7 @@ def test_the_policy_lets_its_one_script_and_one_style_run_and_nothing_load(repor
 
 def test_findings_that_differ_in_their_subject_alone_are_one() -> None:
     def finding(subject: str, reason: str) -> dict[str, str]:
-        return {"severity": "warning", "subject": subject, "reason": reason, "fix": "gpuops mode set"}
+        return {"severity": "warning", "subject": subject, "reason": reason, "fix": "gpuops host mode set"}
 
     found = findings_together([finding("esx-1", "a"), finding("esx-2", "b"), finding("esx-3", "a")])
     assert [(each["reason"], each["subjects"]) for each in found] == [("a", ["esx-1", "esx-3"]), ("b", ["esx-2"])]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from gpuops.extras.web.page.html import page as page_of
 from gpuops.report.layout import visible
-from gpuops.report.page.html import page as page_of
 from tests.report.page.conftest import Reported, opened
 from tests.report.page.test_page import HOSTILE, hostile
 

@@ -13,6 +13,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.guests.marked_processes import marked
 from gpuops.sim.server import SimServer
+from tests.waiting import wait_until
 
 ENDS_S: Final = 90.0
 
@@ -69,13 +70,12 @@ class Guest:
 
     def ended(self, pid: int, *, wait: bool = True) -> Any:
         """What is told of a process, once it has ended."""
-        until = time.monotonic() + ENDS_S
-        while True:
+
+        def look() -> Any:
             [found] = self.processes.ListProcessesInGuest(self.vm, self.auth, [pid])
-            if found.endTime is not None or not wait:
-                return found
-            assert time.monotonic() < until, "it did not end"
-            time.sleep(0.02)
+            return found if found.endTime is not None or not wait else None
+
+        return wait_until(look, ENDS_S)
 
     def read(self, path: str) -> bytes:
         found = self.files.InitiateFileTransferFromGuest(self.vm, self.auth, path)
@@ -100,8 +100,7 @@ class Guest:
 
     def wait(self, task: Any) -> Any:
         """The result of a task. Raises its fault."""
-        while task.info.state not in ("success", "error"):
-            time.sleep(0.01)
+        wait_until(lambda: task.info.state in ("success", "error"), every_s=0.01)
         if task.info.error is not None:
             raise task.info.error
         return task.info.result

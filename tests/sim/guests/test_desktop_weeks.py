@@ -14,9 +14,9 @@ import pytest
 from gpuops.errors import PolicyError
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE
 from gpuops.sim.scenario.build import build
-from gpuops.sim.state.desktop_load import MISSING, SAMPLE_S, SHOWN, DesktopWeek, desktop_week
 from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, HOUR_S, Office, People, VisitEnding, people
 from gpuops.sim.state.vm_state import Power
+from tests.desktop_load import MISSING, SAMPLE_S, SHOWN, DesktopWeek, desktop_week
 
 DESKTOPS = 40
 every_office = pytest.mark.parametrize("office", list(Office))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gpuops.sim.guests.marked_processes import marked
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer, start
 from tests.sim.guests.guests_of import Guest
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -253,15 +253,14 @@ def test_real_processes_are_of_a_scenario_that_says_so_and_of_time_that_passes(t
 
 def _until(ask: Callable[[], Any]) -> Any:
     """The first answer that is something; a file that is not there yet is none."""
-    for _ in range(500):
+
+    def look() -> Any:
         try:
-            found = ask()
+            return ask()
         except vim.fault.FileNotFound:
-            found = None
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not come about")
+            return None
+
+    return wait_until(look)
 
 
 def _state(pid: int) -> str:

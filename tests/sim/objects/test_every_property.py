@@ -11,9 +11,8 @@ from pyVim.connect import Disconnect
 from pyVmomi import SoapAdapter, VmomiSupport
 
 from gpuops.sim.core.encoder import encoder
-from gpuops.sim.core.fragments import typed, value_of
+from gpuops.sim.core.fragments import resolve, top_level, typed, value_of
 from gpuops.sim.core.managed_object import UNSET, ManagedObject
-from gpuops.sim.core.paths import resolve, top_level
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.server import start
 from gpuops.sim.world import World

@@ -9,7 +9,7 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.clock import VIRTUAL_START
-from gpuops.sim.objects.host_profiles import HostProfile
+from gpuops.sim.objects.host_system import HostProfile
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.vcenter.counters import BY_NAME
 from tests.sim.lab import Lab, served

@@ -9,7 +9,7 @@ import pytest
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.scenario.build import build
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import GpuFault

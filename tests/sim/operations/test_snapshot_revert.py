@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from tests.sim.lab import Lab, served
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpuops.sim.core.encoder import encoder
-from gpuops.sim.core.fragments import typed, value_of
+from gpuops.sim.core.fragments import resolve, typed, value_of
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.core.paths import resolve
 from gpuops.sim.scenario.build import build
 from gpuops.sim.world import World
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpuops.sim.core.encoder import encoder
-from gpuops.sim.core.fragments import typed, value_of
-from gpuops.sim.core.paths import resolve
+from gpuops.sim.core.fragments import resolve, typed, value_of
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.scenario.build import build
 from gpuops.sim.state.vm_state import BootOptions, Power, Question, VmState

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import PolicyError
-from gpuops.sim.scenario.repeated import expand_name
+from gpuops.sim.scenario.declared import expand_name
 from gpuops.sim.scenario.scenario_file import read
 
 LAB = Path("gpuops/sim/scenarios/lab.yaml").read_text(encoding="utf-8")

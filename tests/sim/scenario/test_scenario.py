@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.errors import PolicyError
 from gpuops.sim.scenario.build import build
-from gpuops.sim.scenario.declared import Share
-from gpuops.sim.scenario.repeated import numbers
+from gpuops.sim.scenario.declared import Share, numbers
 from gpuops.sim.scenario.scenario_file import names
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World

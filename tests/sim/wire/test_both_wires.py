@@ -12,8 +12,8 @@ import pytest
 from pyVim.connect import Disconnect
 from pyVmomi import VmomiSupport, vmodl
 
+from gpuops.sim.core.fragments import resolve
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.core.paths import resolve
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.server import SimServer, start
 from tests.sample import every_nth, mostly_long

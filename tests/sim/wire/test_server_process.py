@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim.wire import server_process
+from gpuops.sim.wire import sim_client
 
 SECRETS = ("GPUOPS_PASSWORD", "VMWARE_PASSWORD", "GOVC_URL", "PGPASSWORD", "GPUOPS_JOURNAL_URL")
 
@@ -17,10 +17,10 @@ def test_it_inherits_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, "https://Cn4ry@vc.example.com")
     monkeypatch.setenv("KEPT", "yes")
     path = tmp_path / "ready.json"
-    running = server_process.start(path, ["--scenario", "lab"])
+    running = sim_client.start(path, ["--scenario", "lab"])
     try:
         environ = Path(f"/proc/{running.pid}/environ").read_bytes()
     finally:
-        server_process.stop(path, running)
+        sim_client.stop(path, running)
     assert b"Cn4ry" not in environ
     assert b"KEPT=yes" in environ

@@ -23,11 +23,9 @@ from gpuops.plan.guest.answer import MOST_BYTES
 from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
-from gpuops.sim.services.guest_file_manager import GuestFileManager
-from gpuops.sim.services.guest_managers import GuestProcessManager
+from gpuops.sim.services.guest_managers import GuestFileManager, GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guests import guest_file, guest_systems
-from gpuops.vsphere.writing import guest_answers, guest_programs
+from gpuops.vsphere.guests import guest_answers, guest_facts, guest_file, guest_programs
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long
@@ -295,4 +293,4 @@ def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     ],
 )
 def test_which_system_a_guest_has(values: dict[str, Any], system: GuestSystem | None) -> None:
-    assert guest_systems._system(values) is system
+    assert guest_facts._system(values) is system

@@ -14,8 +14,8 @@ from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guests.guest_file import read_guest_file
-from gpuops.vsphere.writing.guest_commands import PRINTED, start_command, wait_for_commands
+from gpuops.vsphere.guests.guest_commands import PRINTED, start_command, wait_for_commands
+from gpuops.vsphere.guests.guest_file import read_guest_file
 from tests.wire.conftest import target_of
 
 SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")
@@ -89,7 +89,7 @@ def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, 
 @pytest.mark.long
 def test_a_command_that_does_not_end_is_ended(connection: Connection, server: SimServer) -> None:
     [end] = ends(connection, "sleep 600", s=0.5)
-    assert (end.took_s, end.error) == (None, "it still ran after 0 s, and was ended")
+    assert (end.took_s, end.error) == (None, "it still ran after 0 s, and was terminated")
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     [process] = server.world.guests.processes(vm.moid)
     process.child.wait(timeout=10)

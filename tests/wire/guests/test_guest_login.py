@@ -12,23 +12,23 @@ import pytest
 
 from gpuops import clock
 from gpuops.api import Site
-from gpuops.api.cluster_runs import cluster_run
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StepFailed
-from gpuops.execute.cluster_run.guests import NotEntered
+from gpuops.extras.clusters.cluster_run import RunWish
+from gpuops.extras.clusters.cluster_runs import cluster_run
+from gpuops.extras.clusters.guests import NotEntered
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.cluster_run import RunWish
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.inventory.entities import VmEntity
-from gpuops.sim.operations.guests import guest_programs
+from gpuops.sim.operations import guest_operations
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount
-from gpuops.vsphere import guest_login
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.guest_login import GuestLogins
-from gpuops.vsphere.writing.guest_commands import start_command
+from gpuops.vsphere.guests import guest_login
+from gpuops.vsphere.guests.guest_commands import start_command
+from gpuops.vsphere.guests.guest_login import GuestLogins
 from tests.cluster_guests import NAME, USER, cluster_guests
 from tests.wire.conftest import target_of
 from tests.wire.guests.test_guest_programs import guests, night_and_day, policy
@@ -45,7 +45,7 @@ RIGHT, WRONG = "Kept4now", "Wr0ngKept"
 def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of the guests that have refused a login, one for each attempt."""
     found: list[str] = []
-    admit = guest_programs.admit
+    admit = guest_operations.admit
 
     def noted(vm: VmEntity, auth: Any) -> str:
         try:

@@ -24,7 +24,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.sim.state.vm_state import GuestAccount, Power
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guests.guest_sessions import GuestSessions
+from gpuops.vsphere.guests.guest_sessions import GuestSessions
 from tests.wire.conftest import target_of
 from tests.wire.nights.test_rotation import LAB_POLICY
 
@@ -123,7 +123,10 @@ def test_what_a_guest_does_not_tell_is_unknown_and_keeps_its_desktop(guests: Gue
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=None, tools=vm.name != "vdi-02")
     assert guests.why(IDLE) == f"its sessions are not known: {IDLE}: its guest has guest operations switched off"
-    assert guests.why("vdi-02") == "its sessions are not known: VMware Tools do not run in its guest, or do not tell"
+    assert (
+        guests.why("vdi-02")
+        == "its sessions are not known: VMware Tools do not run in its guest, or it is not known whether they do"
+    )
     assert "vdi-02" not in guests.asked
     guests.site.sources = {}
     assert guests.why(IDLE) == "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)"
@@ -135,7 +138,7 @@ def test_guests_that_take_too_long_are_unknown(guests: Guests, monkeypatch: pyte
     running = [vm for vm in inventory.vms.values() if vm.name in ("vdi-01", "vdi-02", "vdi-03")]
     passed = iter(range(0, 100_000, 200))
     slow = SimpleNamespace(passed_s=lambda: float(next(passed)))
-    monkeypatch.setattr("gpuops.vsphere.reading.guests.guest_sessions.clock", slow)
+    monkeypatch.setattr("gpuops.vsphere.guests.guest_sessions.clock", slow)
     told = guests.site.sources[Source.SESSIONS].sessions(running, inventory).values()
     assert [each.because for each in told] == ["", "other guests took too long", "other guests took too long"]
 

@@ -10,7 +10,7 @@ import resource
 import sys
 from pathlib import Path
 
-from gpuops.cli.failure import run_guarded
+from gpuops.console.failure import run_guarded
 from gpuops.model.vcenter.target import Secret, Target
 
 MEMORY_BYTES = 256 * 1024 * 1024

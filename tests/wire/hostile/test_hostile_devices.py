@@ -120,7 +120,7 @@ def test_words_and_ids_that_nobody_knows_are_shown_as_they_come(site: Site, monk
 def test_an_end_that_cannot_be_read_is_answered_by_looking(
     site: Site, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
-    from gpuops.vsphere.writing import device_modes
+    from gpuops.vsphere import device_modes
 
     monkeypatch.setattr(device_modes, "TASK_S", 0.5)
     altered(monkeypatch, old, new)

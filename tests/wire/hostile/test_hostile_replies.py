@@ -16,7 +16,7 @@ from gpuops.errors import NotConnected, ProtocolError
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.reply import elements
+from gpuops.vsphere.transport.messages import elements
 from gpuops.vsphere.transport.stub import deserialize_reply
 from gpuops.vsphere.transport.wire import parse_reply
 from tests.sample import mostly_long

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.cli.failure import run_guarded
+from gpuops.console.failure import run_guarded
 from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.scenario.build import build

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpuops.cli.failure import run_guarded
+from gpuops.console.failure import run_guarded
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.report.monitoring.fleet import fleet

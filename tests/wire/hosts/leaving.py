@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuops.sim.inventory.entities import VmEntity
-from gpuops.sim.inventory.registration import enter, leave, new_moid
+from gpuops.sim.inventory.managed_entity import enter, leave, new_moid
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.removal import forget

@@ -18,7 +18,7 @@ from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from gpuops.sim.operations.hosts import maintenance
+from gpuops.sim.operations import maintenance
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.sample import mostly_long

@@ -20,7 +20,7 @@ from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from gpuops.sim.operations.hosts import maintenance
+from gpuops.sim.operations import maintenance
 from gpuops.sim.operations.vms import power
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -10,8 +10,8 @@ import pytest
 from gpuops.api import Site, change, change_abort, rotate_day, rotate_init, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused
-from gpuops.execute.change.change_order import ChangeOrder, dump_order
 from gpuops.execute.journal import Journal
+from gpuops.execute.journal.orders import ChangeOrder, dump_order
 from gpuops.execute.lease.lease import take
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.runs.run_kind import CHANGE

@@ -10,9 +10,8 @@ from gpuops.model.vcenter.host_settings import Displacement, VsanMode
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.objects.host_profiles import HostProfile
+from gpuops.sim.fault_injection.rule import Effect, Rule, rules_of
+from gpuops.sim.objects.host_system import HostProfile
 from gpuops.sim.state.drs import HaAdmission
 from gpuops.sim.state.vm_state import Power
 from tests.sample import mostly_long
@@ -148,7 +147,7 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
         assert report.exit_code == 0, outcome
     else:
         assert (report.exit_code, outcome.verdict) == (4, Verdict.FAILED)
-        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on --host esx-01" in outcome.reason
+        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops host mig on --host esx-01" in outcome.reason
 
 
 @pytest.mark.long

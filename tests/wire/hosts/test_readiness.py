@@ -19,7 +19,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.operations.hosts import maintenance
+from gpuops.sim.operations import maintenance
 from gpuops.sim.world import World
 from tests.nights.world.showing import Showing
 from tests.plan.hosts.readiness.brute_force import Small, can_be_emptied

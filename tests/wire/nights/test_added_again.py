@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.config.policy import load_policy
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.server import SimServer
 from tests.wire.nights.test_copied_vcenter import marked
 from tests.wire.nights.test_later_starts import stopped

@@ -11,7 +11,7 @@ import pytest
 from gpuops.api import rotate_clear_marker, rotate_restore
 from gpuops.config.policy import load_policy
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.inventory.registration import enter_new, new_moid
+from gpuops.sim.inventory.managed_entity import enter_new, new_moid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import movement, power
 from gpuops.sim.server import SimServer

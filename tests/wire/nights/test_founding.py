@@ -19,8 +19,8 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.report.layout import plain
 from gpuops.report.nights.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.fault_injection.rule import rules_of
+from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import movement, snapshots
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of

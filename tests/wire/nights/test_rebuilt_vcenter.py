@@ -14,7 +14,7 @@ from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
 from gpuops.plan.rotation.returns.foreign_nights import Adoption
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.server import SimServer
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire
 

@@ -12,7 +12,7 @@ import pytest
 from gpuops.config.policy import load_policy
 from gpuops.plan.core.plan import Report, Verdict
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.outside_events import vcenter as vcenter_events
+from gpuops.sim.outside_events import hosts as vcenter_events
 from gpuops.sim.outside_events import vms as vm_events
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode

@@ -20,7 +20,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
-from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
 from gpuops.sim.server import SimServer
 from tests.wire.nights.test_return import cut_off
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, Wire

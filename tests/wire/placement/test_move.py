@@ -14,7 +14,7 @@ from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.plan import Report
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import MoveMode
-from gpuops.sim.objects.resource_pool import VirtualApp
+from gpuops.sim.objects.compute_resource import VirtualApp
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 

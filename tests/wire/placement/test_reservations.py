@@ -12,7 +12,7 @@ from gpuops.api import run
 from gpuops.execute.site import Site
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
-from gpuops.sim.operations.admission.host_admission import admission
+from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

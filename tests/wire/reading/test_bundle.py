@@ -14,6 +14,9 @@ import pytest
 from gpuops.api import capacity, catalog_of, readiness
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
+from gpuops.extras.bundle.archive import Bundle, bundle
+from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.extras.bundle.world import world
 from gpuops.model.devices.gpu import GraphicsType, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
@@ -22,9 +25,6 @@ from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.queue.place import Place
 from gpuops.report.advice.capacity import capacity_document
 from gpuops.report.advice.placement import placements_document
-from gpuops.report.bundle.archive import Bundle, bundle
-from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world import world
 from gpuops.report.document import AnyDocument, as_values
 from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.sim.scenario.build import build

@@ -11,12 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from gpuops.api import Site, capacity, place, rotate_night, run, what_if
+from gpuops.api import Site, capacity, place, rotate_night, run
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.config.requests_file import request_of
 from gpuops.errors import Refused
 from gpuops.execute.site.host_shell import ASK_AGAIN_S, HostsHealth
+from gpuops.extras.sizing.what_if.comparing import compare_fleets
+from gpuops.extras.sizing.what_if.question import WhatIf
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.fleet_change import LoseHost
@@ -27,7 +29,6 @@ from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
-from gpuops.plan.what_if.question import WhatIf
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.hosts import lose_gpu
 from gpuops.sim.scenario.build import build
@@ -150,7 +151,7 @@ def test_place_and_what_if_do_not_count_on_it(lab: Lab) -> None:
         lab.gpu(address).faults = frozenset({GpuFault.LOST})
     wish = request_of({"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"})
     assert place(Place((wish,)), lab.site).exit_code == 3
-    answer = what_if(WhatIf((LoseHost(TWO),), (wish,)), lab.site.vcenter.inventory(), lab.site)
+    answer = compare_fleets(WhatIf((LoseHost(TWO),), (wish,)), lab.site.vcenter.inventory(), lab.site)
     [gpu] = [gpu for gpu in answer.inventory.find_host(ONE).gpus if str(gpu.address) == FIRST]
     assert gpu.vgpu_obstacle == "is lost (nvidia-smi)"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
-from gpuops.cli.opening import begin_site
-from gpuops.cli.services import metrics_source
-from gpuops.cli.services.metrics_source import LONGEST_S, MetricSource
 from gpuops.clock import wall_clock
+from gpuops.console.opening import begin_site
 from gpuops.errors import NotConnected
-from gpuops.execute.measurements.observing import observe
 from gpuops.execute.site import Site
+from gpuops.extras.observe.observing import observe
+from gpuops.extras.web import metrics_source
+from gpuops.extras.web.metrics_source import LONGEST_S, MetricSource
 from gpuops.model.measurements.measurement import MeasurementSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule

@@ -21,8 +21,8 @@ from gpuops.vsphere.reading.collect import inventory, observe, with_drs
 from gpuops.vsphere.reading.comparison import compare, differences
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.exchange import HttpReply
+from gpuops.vsphere.transport.messages import MOST_MARKS
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.transport.reply import MOST_MARKS
 from gpuops.vsphere.transport.vi_json import JsonLogin
 from gpuops.vsphere.transport.wire import Wire
 from tests.sample import mostly_long

@@ -31,7 +31,7 @@ from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
-from gpuops.sim.operations.admission.host_admission import admission
+from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
@@ -281,7 +281,7 @@ def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site
     seen = site.vcenter.inventory()
     findings = examine(seen, catalog_of(seen), Scope(), {}).findings
     (boot,) = [each for each in findings if each.subject == "esx-02.acc 0000:af:00.0"]
-    assert boot.fix == "gpuops passthrough on --device 0000:af:00.0 --host esx-02.acc --reboot rolling"
+    assert boot.fix == "gpuops host passthrough on --device 0000:af:00.0 --host esx-02.acc --reboot rolling"
     waiting = run(Attach("rocm-02", device=("af:00.0",)), site, apply=True)
     assert "its passthrough is switched on and waits for a reboot of the host" in why(waiting)
     assert "a reboot is pending" in switch(site, "0000:af:00.0", label="fpga").plan.because[0]

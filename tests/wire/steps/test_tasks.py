@@ -17,7 +17,6 @@ from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Question
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.waiting.states import wait_for_guest, wait_for_power
 from gpuops.vsphere.waiting.tasks import TaskWatch
 from gpuops.vsphere.waiting.updates import PAUSES_S, Updates
 from tests.wire.conftest import target_of
@@ -233,20 +232,20 @@ def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
     assert task is not None
     refs = [waiting.ref("vdi-01"), waiting.ref("vdi-06"), "vm-424242"]
     waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
-    assert wait_for_power(waiting.session, refs, PowerState.OFF, 600) == set(refs[:2])
+    assert waiting.session.wait_for_power(refs, PowerState.OFF, 600) == set(refs[:2])
 
 
 @pytest.mark.long
 def test_a_guest_is_waited_for_across_a_broken_wait_and_never_longer_than_asked(waiting: Waiting) -> None:
     waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
-    running = wait_for_guest(waiting.session, waiting.ref("vdi-01"), 600, address=True)
+    running = waiting.session.wait_for_guest(waiting.ref("vdi-01"), 600, address=True)
     assert (running.tools_running, running.address is not None) == (True, True)
     clock = waiting.server.world.clock
     began = clock.now()
-    assert wait_for_guest(waiting.session, waiting.ref("bare"), 60, address=False) == Guest(False, None)
+    assert waiting.session.wait_for_guest(waiting.ref("bare"), 60, address=False) == Guest(False, None)
     assert 60 <= (clock.now() - began).total_seconds() < 90
     with pytest.raises(GpuopsError, match="vm-424242"):
-        wait_for_guest(waiting.session, "vm-424242", 60, address=False)
+        waiting.session.wait_for_guest("vm-424242", 60, address=False)
 
 
 @pytest.mark.long
@@ -258,7 +257,7 @@ def test_a_vm_that_is_gone_is_not_waited_for(waiting: Waiting, asked_first: bool
     if not asked_first:
         world.clock.advance(600)
     began = world.clock.now()
-    assert wait_for_power(waiting.session, [waiting.ref("snapped")], PowerState.ON, 3600) == frozenset()
+    assert waiting.session.wait_for_power([waiting.ref("snapped")], PowerState.ON, 3600) == frozenset()
     assert (world.clock.now() - began).total_seconds() < 600
 
 

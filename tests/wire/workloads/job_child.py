@@ -14,13 +14,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import ContainerJob, Mount
 from gpuops.model.vcenter.target import GuestLogin, Secret, Target
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.workloads.job import ContainerJob, Mount
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 
 VERBS: Final = ("start", "checkpoint", "stop", "collect", "revoke")
 

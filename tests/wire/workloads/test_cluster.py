@@ -13,18 +13,20 @@ from gpuops import api, sim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
-from gpuops.execute.cluster import standing
+from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREATE_PRIVILEGES, MAKE_IN_FOLDER
+from gpuops.extras.clusters.showing import read_clusters
+from gpuops.extras.clusters.standing import standing
+from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
-from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREATE_PRIVILEGES, MAKE_IN_FOLDER
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
-from gpuops.report.workloads.cluster import ClusterCreateDocument
 from gpuops.sim.server import start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -66,10 +68,10 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
     cluster = standing("train", training.site)
     assert [(each.rdma, each.gpus) for each in cluster.members] == [(wish.rdma.value, 1)] * 2
     assert {each.name: each.address for each in cluster.members} == made.addresses
-    [shown] = api.cluster_show(None, training.site)
+    [shown] = read_clusters(None, training.site)
     assert (shown.name, shown.problems) == ("train", ())
     training.site.vcenter = WithoutGpus(training.site.vcenter)
-    [lacking] = api.cluster_show(None, training.site)
+    [lacking] = read_clusters(None, training.site)
     left = f"{devices - 1} of the {devices} devices that it was made with"
     assert lacking.problems == (f"train-00 has {left}", f"train-01 has {left}")
     training.site.vcenter = training.site.vcenter.real
@@ -168,7 +170,7 @@ def test_names_that_mean_nothing_are_said(training: Training) -> None:
     with pytest.raises(UsageError, match="there is no cluster 'train'"):
         standing("train", training.site)
     with pytest.raises(UsageError, match="there is no cluster 'train'"):
-        api.cluster_show("train", training.site)
+        read_clusters("train", training.site)
 
 
 @pytest.mark.long
@@ -243,7 +245,7 @@ def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(traini
 def test_a_saved_inventory_makes_nothing(training: Training) -> None:
     saved = api.offline(training.site.vcenter.inventory())
     with pytest.raises(Refused, match="saved inventory"):
-        api.cluster_create(PVRDMA, saved, apply=False, keep=False, consent=lambda plan: None)
+        create_cluster(PVRDMA, saved, apply=False, keep=False, consent=lambda plan: None)
 
 
 ALL_TO_CREATE: Final = frozenset(

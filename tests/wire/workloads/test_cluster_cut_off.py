@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops import api
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import open_runs
 from gpuops.execute.journal import Journal
+from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.run import open_runs
+from gpuops.extras.clusters.standing import standing
 from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.model.workloads.cluster import (
     MARKER_KEY,
@@ -29,7 +31,6 @@ from gpuops.model.workloads.cluster import (
     RdmaKind,
     parse_cluster_marker,
 )
-from gpuops.plan.cluster.members import marked_vms
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -151,10 +152,10 @@ def one_call(server: SimServer, state: Path, wish: ClusterWish, what: str, *, ke
         site = Site(connection, state, wall_clock)
         try:
             if what == "create":
-                made = api.cluster_create(wish, site, apply=True, keep=keep, consent=lambda plan: None)
+                made = create_cluster(wish, site, apply=True, keep=keep, consent=lambda plan: None)
                 print(made.failed, *(each.line for each in made.plan.rejections), sep="; ")
                 return made.exit_code
-            return api.cluster_delete(wish.name, site, apply=True).exit_code
+            return delete_cluster(wish.name, site, apply=True).exit_code
         except CutOffHere:
             return None
 
@@ -163,7 +164,7 @@ def check_whole(server: SimServer, state: Path, wish: ClusterWish) -> None:
     """All of it runs as it was wanted, and the same again finds nothing to do."""
     with Connection(target_of(server)) as connection:
         site = Site(connection, state, wall_clock)
-        again = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
+        again = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
         assert (again.exit_code, again.changed) == (0, False)
         inventory = connection.inventory()
         found = marked_vms(inventory, wish.name)

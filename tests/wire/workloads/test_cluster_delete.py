@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 from pyVmomi import vim
 
-from gpuops import api
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
-from gpuops.execute.cluster import removing, standing
-from gpuops.execute.cluster.run import changing
-from gpuops.execute.cluster.use import used_alone
 from gpuops.execute.steps.step_executor import SLICE_S
+from gpuops.extras.clusters import removing
+from gpuops.extras.clusters.members import marked_vms, marker_of
+from gpuops.extras.clusters.removal import removal_refusals
+from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.run import changing
+from gpuops.extras.clusters.standing import standing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs
 from gpuops.model.workloads.cluster import MARKER_KEY
-from gpuops.plan.cluster.members import marked_vms, marker_of
-from gpuops.plan.cluster.removal import removal_refusals
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, SilentGuests, Training
@@ -35,7 +36,7 @@ def test_a_vm_without_its_notes_is_never_removed(training: Training) -> None:
     training.create(replace(PVRDMA, nodes=1))
     [first] = [vm for vm in training.vms() if vm.name == "train-00"]
     notes = training.noted(first.moid, "mine now")
-    left = api.cluster_delete("train", training.site, apply=True)
+    left = delete_cluster("train", training.site, apply=True)
     assert left.exit_code == 4
     assert left.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
     assert "train-00" in training.names()
@@ -51,9 +52,9 @@ def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training
     training.reconfigured(renamed.vm.ref, name="mine")
     marker = vim.option.OptionValue(key=MARKER_KEY, value="")
     training.reconfigured(unmarked.vm.ref, extraConfig=[marker])
-    before = api.cluster_delete("train", training.site, apply=False)
+    before = delete_cluster("train", training.site, apply=False)
     assert ([each.vm.name for each in before.vms], before.overrides) == (["train-00", "train-03"], ("mine", "train-02"))
-    removed = api.cluster_delete("train", training.site, apply=True)
+    removed = delete_cluster("train", training.site, apply=True)
     assert removed.left == ("train-00: train-00 is not the VM that was made: it is left as it is",)
     assert removed.overrides == ("mine", "train-00", "train-02")
     inventory = port.inventory()
@@ -75,15 +76,15 @@ def test_an_override_that_stays_is_told_and_the_same_again_takes_it_back(trainin
     training.reconfigured(first.vm.ref, name="mine")
     if stays == "the task fails":
         training.fails(Rule(Effect.TASK, "ReconfigureComputeResource_Task", times=1))
-        told = api.cluster_delete("train", training.site, apply=True)
+        told = delete_cluster("train", training.site, apply=True)
         assert (told.exit_code, told.overrides) == (4, ())
         assert told.left[0].startswith("mine: its override of DRS stays: ")
-        assert api.cluster_delete("train", training.site, apply=True).overrides == ("mine",)
+        assert delete_cluster("train", training.site, apply=True).overrides == ("mine",)
     else:
         with changing(training.site) as journal:
             night = journal.begin("night", night="2026-11-02")
             journal.intend(night, SetVmDrs(first.vm.ref, VmDrs.MANUAL), port.inventory())
-        assert api.cluster_delete("train", training.site, apply=True).overrides == ()
+        assert delete_cluster("train", training.site, apply=True).overrides == ()
         [overrides] = [dict(each.drs_overrides) for each in port.inventory().clusters.values()]
         assert overrides[first.vm.ref] == VmDrs.MANUAL
     training.reconfigured(first.vm.ref, name="train-00")
@@ -94,10 +95,10 @@ def test_an_override_that_its_owner_sets_after_the_cluster_has_taken_its_own_bac
     port = training.site.vcenter
     [first] = marked_vms(port.inventory(), "train")
     training.reconfigured(first.vm.ref, name="mine")
-    assert api.cluster_delete("train", training.site, apply=True).overrides == ("mine",)
+    assert delete_cluster("train", training.site, apply=True).overrides == ("mine",)
     task = port.submit(SetVmDrs(first.vm.ref, VmDrs.MANUAL), port.inventory(), "owner")
     assert task is not None and [end.error for end in port.wait([task], 60.0)] == [None]
-    assert api.cluster_delete("train", training.site, apply=True).overrides == ()
+    assert delete_cluster("train", training.site, apply=True).overrides == ()
     inventory = port.inventory()
     assert inventory.drs_of(inventory.vms[first.vm.ref]) is VmDrs.MANUAL
     training.reconfigured(first.vm.ref, name="train-00")
@@ -151,7 +152,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
                 return found
 
         training.site.vcenter = Copying()
-    removed = api.cluster_delete("train", training.site, apply=True)
+    removed = delete_cluster("train", training.site, apply=True)
     assert removed.exit_code in (3, 4)
     assert any("claims" in each for each in (*removed.left, *(str(each) for each in removed.rejections)))
     [copy] = copies
@@ -175,7 +176,7 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
         training.create(PVRDMA)
         monkeypatch.setattr(removing, "wait_for_tasks", lambda site, name: runs())
         with held, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
-            api.cluster_delete("train", training.site, apply=True)
+            delete_cluster("train", training.site, apply=True)
     else:
 
         def tells_nothing(*words: Any, address: bool) -> Guest:
@@ -194,4 +195,4 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
 
 
 def test_a_name_that_is_longer_than_that_of_a_file_is_the_name_of_no_cluster(training: Training) -> None:
-    assert api.cluster_delete("x" * 300, training.site, apply=True).vms == ()
+    assert delete_cluster("x" * 300, training.site, apply=True).vms == ()

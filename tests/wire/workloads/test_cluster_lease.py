@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops import api
 from gpuops.errors import GpuopsError, Locked, Refused
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.use import used_alone
+from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.standing import standing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, Training
 
@@ -54,7 +54,7 @@ def test_a_lease_that_cannot_be_written_says_why_and_not_that_somebody_has_it(
     with pytest.raises(kind) as used, used_alone(training.site, standing("train", training.site), "cluster run"):
         pass
     with pytest.raises(kind) as deleted:
-        api.cluster_delete("train", training.site, apply=True)
+        delete_cluster("train", training.site, apply=True)
     for each in (used.value, deleted.value):
         assert each.message.startswith("cluster train: its use cannot be marked: ")
         assert says in each.message and "is in use" not in each.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,20 +11,20 @@ from typing import Any
 import pytest
 
 from gpuops.api import Site
-from gpuops.api.cluster_runs import ClusterRun, cluster_bench, cluster_run
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import alone_with
-from gpuops.execute.cluster.use import used_alone
-from gpuops.execute.cluster_run import guests, running
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.guest_scripts import cluster_run as scripts
+from gpuops.extras.clusters import guests, running, scripts
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run
+from gpuops.extras.clusters.launch import plan_launch
+from gpuops.extras.clusters.run import alone_with
+from gpuops.extras.clusters.standing import standing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+from tests.waiting import wait_until
 from tests.wire.conftest import target_of
 
 
@@ -288,10 +287,8 @@ def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Clust
         keys = without_ssh.guests.root(rank) / "root/.ssh"
         keys.mkdir()
         (keys / "authorized_keys").write_text(f"restrict ssh-ed25519 AAAA gpuops-cluster-run:{NAME}:{'f' * 16}\n")
-    until_s = time.monotonic() + 60
-    while not marked_processes() and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert marked_processes() and without_ssh.guests.left()
+    wait_until(marked_processes)
+    assert without_ssh.guests.left()
     with_torchrun(without_ssh, "true")
     assert launched(without_ssh, "train.py").exit_code == 0
     assert without_ssh.guests.left() == []

@@ -18,27 +18,26 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vim
 
-from gpuops import api
 from gpuops.api import Site
-from gpuops.api.cluster_runs import cluster_bench, cluster_run
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import require_unused, wait_for_tasks
-from gpuops.execute.cluster.use import used_alone
-from gpuops.execute.cluster_run import running
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.guest_scripts import cluster_run as scripts
+from gpuops.extras.clusters import running, scripts
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run
+from gpuops.extras.clusters.launch import plan_launch
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.run import require_unused, wait_for_tasks
+from gpuops.extras.clusters.standing import standing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.guests import guest_commands
 from gpuops.vsphere.transport.stub import Stub
-from gpuops.vsphere.writing import guest_commands
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
 from tests.wire.conftest import target_of
 
@@ -224,7 +223,7 @@ def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines:
         for call in (
             lambda site: machines.run(site, "true"),
             lambda site: machines.bench(site, (1,)),
-            lambda site: api.cluster_delete(NAME, site, apply=True),
+            lambda site: delete_cluster(NAME, site, apply=True),
         ):
             with pytest.raises(Locked) as held:
                 call(site)
@@ -301,7 +300,7 @@ def test_a_cluster_whose_run_was_killed_is_removed_with_all_that_it_left(
         machines.alive(lambda site: deletable(guests, site))
         requests.left, requests.after = request_, True
         machines.alive(lambda site: machines.run(site, "sleep", "30"))
-        removed = machines.alive(lambda site: api.cluster_delete(NAME, site, apply=True))
+        removed = machines.alive(lambda site: delete_cluster(NAME, site, apply=True))
         assert (removed.exit_code, len(removed.vms)) == (0, NODES)
         assert marked_processes() == []
         inventory = machines.alive(lambda site: site.vcenter.inventory())

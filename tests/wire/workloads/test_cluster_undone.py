@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from gpuops import api
 from gpuops.errors import UsageError
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import CLONES_S, begin, changing, open_runs
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.vm_removal import next_removal_step
+from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.plan import ClusterPlan
+from gpuops.extras.clusters.run import CLONES_S, begin, changing, open_runs
+from gpuops.extras.clusters.showing import read_clusters
+from gpuops.extras.clusters.standing import standing
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Arrangement
-from gpuops.plan.cluster.members import MarkedVm, marked_vms
-from gpuops.plan.cluster.plan import ClusterPlan
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, SilentGuests, Training
 
@@ -83,7 +84,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     assert (left.vm.ref, left.vm.power) == (stood.vm.ref, PowerState.ON)
     with pytest.raises(UsageError, match="rank 1 is missing"):
         standing("train", training.site)
-    [shown] = api.cluster_show("train", training.site)
+    [shown] = read_clusters("train", training.site)
     assert "rank 1 is missing" in shown.problems
     assert training.create(PVRDMA).exit_code == 0
     assert {each.marker.id for each in marked_vms(port.inventory(), "train")} == {lost.marker.id}
@@ -164,7 +165,7 @@ def test_a_return_begins_while_clones_or_guests_are_waited_for_and_is_waited_for
         with site.locked_journal(site.vcenter.uuid, alone=True):
             asked.append(len(plan.new))
 
-    assert api.cluster_create(PVRDMA, site, apply=True, keep=False, consent=consent).failed == ""
+    assert create_cluster(PVRDMA, site, apply=True, keep=False, consent=consent).failed == ""
     returned.close()
     assert asked == [2], "whoever is asked keeps no rotation away, and is asked once"
     said = [line for line in happened if "waited for" in line]

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuops import api
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.use import used_alone
-from gpuops.execute.cluster_run import running
+from gpuops.extras.clusters import running
+from gpuops.extras.clusters.cluster_run import Launcher, RunWish, Transport
+from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.launch import plan_launch
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.standing import standing
+from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VmDrs
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
-from gpuops.model.workloads.cluster_run import Launcher, RunWish, Transport
-from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME
@@ -66,7 +67,7 @@ def held(server: SimServer) -> dict[str, list[str]]:
 def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, card: str) -> None:
     wish, heard = CARDS[card], list[bytes]()
     with whole_gpus(tmp_path) as (server, site):
-        made = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: None)
+        made = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
         assert (made.exit_code, made.failed) == (0, ""), [each.line for each in made.plan.rejections]
         inventory = site.vcenter.inventory()
         found = marked_vms(inventory, NAME)
@@ -81,7 +82,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
             assert host is not None
             gpus = {str(gpu.address) for gpu in host.gpus}
             assert len(gpus & set(held(server)[each.vm.ref])) == 2
-        again = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
+        again = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
         assert (again.exit_code, again.changed) == (0, False)
 
         cluster = standing(NAME, site)
@@ -99,7 +100,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         network = {Transport.TCP: "Socket", Transport.RDMA: "IB"}[transport]
         assert b"".join(heard).decode() == f"--nproc-per-node=2 over {network}\n"
 
-        removed = api.cluster_delete(NAME, site, apply=True)
+        removed = delete_cluster(NAME, site, apply=True)
         assert (removed.exit_code, removed.left) == (0, ())
         after = site.vcenter.inventory()
         assert sorted(vm.name for vm in after.vms.values()) == ["old-trainer", "trainer"]
@@ -110,7 +111,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
 def test_more_whole_gpus_than_hosts_have_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
     with whole_gpus(tmp_path) as (server, site):
         wish = replace(WISH, nodes=9)
-        made = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: None)
+        made = create_cluster(wish, site, apply=True, keep=False, consent=lambda plan: None)
         assert made.exit_code == 3
         assert made.plan.rejections[0].line.startswith(f"{NAME}: VMs that hosts have room for: needs 9, 8 there")
         assert len(server.world.ledger) == 0

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.guest_scripts import job as scripts
+from gpuops.extras.jobs import scripts
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, PodmanGuest, hold, needs_podman, podman_guest
+from tests.waiting import wait_until
 from tests.wire.conftest import target_of
 
 pytestmark = needs_podman
@@ -48,21 +49,14 @@ class Lab:
         return self.start(attempt, "sh", "-c", text, **others)
 
     def ended(self, attempt: str, within_s: float = 90) -> ContainerState:
-        until = time.monotonic() + within_s
-        while time.monotonic() < until:
-            state = self.containers.look(self.vm, attempt)
-            if state.state is not ContainerPhase.RUNNING:
-                return state
-        raise AssertionError("it did not end")
+        wait_until(lambda: self.containers.look(self.vm, attempt).state is not ContainerPhase.RUNNING, within_s)
+        return self.containers.look(self.vm, attempt)
 
     def output(self, attempt: str) -> bytes:
         return self.containers.output(self.vm, attempt, 0, 1 << 30)
 
     def until_written(self, attempt: str, text: bytes) -> None:
-        until = time.monotonic() + 60
-        while text not in self.output(attempt):
-            assert time.monotonic() < until, self.output(attempt)
-            time.sleep(0.1)
+        wait_until(lambda: text in self.output(attempt), every_s=0.1)
 
 
 def job_of(*command: str, **others: Any) -> ContainerJob:
@@ -162,8 +156,7 @@ def test_it_is_stopped_after_its_checkpoint_and_goes_on_from_there(lab: Lab) -> 
     }
     job = lab.script("night-1", script, **others)
     lab.until_written("night-1", b"from 0")
-    while not (data / "now").exists():
-        time.sleep(0.05)
+    wait_until((data / "now").exists)
     saved = lab.containers.checkpoint(lab.vm, job, "night-1", timedelta(seconds=20))
     assert saved and saved.reason == "" and (data / "saved").read_text() == "1\n"
     assert lab.containers.look(lab.vm, "night-1").state is ContainerPhase.RUNNING
@@ -237,9 +230,7 @@ def test_a_guest_that_is_switched_off_leaves_an_end_that_nobody_saw(lab: Lab) ->
     vm = lab.guest.guest.vm
     lab.guest.guest.wait(vm.PowerOff())
     lab.guest.guest.wait(vm.PowerOn())
-    until = time.monotonic() + 60
-    while vm.guest.toolsRunningStatus != "guestToolsRunning" and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_until(lambda: vm.guest.toolsRunningStatus == "guestToolsRunning", every_s=0.1)
     hold(lab.guest)
     state = lab.containers.look(lab.vm, "cut")
     assert (state.state, state.exit_code, state.ended) == (ContainerPhase.ENDED, None, None)

@@ -9,7 +9,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,14 +17,15 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.model.guests.container_state import ContainerPhase
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, PodmanGuest, needs_podman, podman_guest
+from tests.waiting import wait_until
 from tests.wire.conftest import target_of
 from tests.wire.workloads.job_child import VERBS, act, job_of
 
@@ -72,22 +72,14 @@ class Lab:
         return done.returncode, done.stdout
 
     def until(self, attempt: str, phase: ContainerPhase) -> None:
-        until = time.monotonic() + 60
-        while self.containers.look(self.vm, attempt).state is not phase:
-            assert time.monotonic() < until
+        wait_until(lambda: self.containers.look(self.vm, attempt).state is phase)
 
     def until_written(self, name: str) -> None:
-        until = time.monotonic() + 60
-        while not self.lines(name):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: self.lines(name))
 
     def until_alone(self, before: set[int]) -> None:
         """Until what a killed process has asked the guest for has come to its end there."""
-        until = time.monotonic() + 60
-        while set(self.guest.guest.marked()) - before:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: not set(self.guest.guest.marked()) - before)
 
     def left(self, attempt: str) -> list[str]:
         """What is left of its directory in the guest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,18 +10,19 @@ from pathlib import Path
 import pytest
 
 from gpuops import clock
-from gpuops.execute.jobs.guest_container import GuestContainers
-from gpuops.execute.jobs.job_run import JobPass
-from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import ContainerJob, Mount
+from gpuops.extras.jobs.job_answers import JobDeed
+from gpuops.extras.jobs.job_record import JobState, SubmittedJob
+from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_turns import JobTurn
+from gpuops.extras.jobs.store import JobStore
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.job import ContainerJob, Mount
-from gpuops.model.workloads.job_record import JobState, SubmittedJob
-from gpuops.plan.jobs.job_answers import JobDeed
-from gpuops.plan.jobs.job_turns import JobTurn
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing import guest_commands
+from gpuops.vsphere.guests import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, needs_podman, podman_guest
+from tests.waiting import wait_until
 from tests.wire.conftest import target_of
 
 pytestmark = needs_podman
@@ -85,8 +85,5 @@ def test_a_job_goes_on_from_its_checkpoint_the_next_night(passes: Callable[..., 
 
 
 def _passes_until(passes: Callable[..., list[JobDeed]], holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.2)
-        assert not any(deed.failed for deed in passes())
+    wait_until(lambda: holds() or any(deed.failed for deed in passes()), every_s=0.2)
+    assert holds()

@@ -13,14 +13,14 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vim
 
-from gpuops import api
-from gpuops.execute.cluster.run import begin, changing, end, open_runs
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.removing import delete_cluster
+from gpuops.extras.clusters.run import begin, changing, end, open_runs
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.cluster.members import MarkedVm, marked_vms
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import PowerOffForRemoval, RemoveVm
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
@@ -73,7 +73,7 @@ def cut_off(training: Training, step: str, line: Kind, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched, pytest.raises(CutOffHere):
         patched.setattr(Journal, "_append", append_or_end)
-        api.cluster_delete("train", training.site, apply=True)
+        delete_cluster("train", training.site, apply=True)
 
 
 def journal_lines(training: Training) -> list[tuple[Kind, Any]]:
@@ -103,7 +103,7 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
 ) -> None:
     member, sent = one_vm(training), removals_sent(training)
     cut_off(training, step, line, monkeypatch, before=before)
-    assert api.cluster_delete("train", training.site, apply=True).left == ()
+    assert delete_cluster("train", training.site, apply=True).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -113,7 +113,7 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
 def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Training, phase: Phase) -> None:
     member, sent = one_vm(training), removals_sent(training)
     training.fails(Rule(Effect.RESET, "Destroy_Task", phase=phase, times=1))
-    assert api.cluster_delete("train", training.site, apply=True).left == ()
+    assert delete_cluster("train", training.site, apply=True).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -129,7 +129,7 @@ def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, mon
     task = template.CloneVM_Task(folder=template.parent, name="train-00", spec=spec)
     assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
     foreign_ref = task.info.result._moId
-    removed = api.cluster_delete("train", training.site, apply=True)
+    removed = delete_cluster("train", training.site, apply=True)
     assert (removed.vms, removed.left) == ((), ())
     assert foreign_ref in training.site.vcenter.inventory().vms
     check_settled(training)
@@ -144,7 +144,7 @@ def test_a_vm_that_somebody_took_over_before_the_request_stays(
     member, sent = one_vm(training), removals_sent(training)
     cut_off(training, KINDS[1], Kind.INTENT, monkeypatch, before=False)
     notes = training.noted(member.vm.ref, "mine now")
-    removed = api.cluster_delete("train", training.site, apply=True)
+    removed = delete_cluster("train", training.site, apply=True)
     assert removed.left == (f"train-00: train-00 {NOT_MADE}",)
     assert member.vm.ref in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent

@@ -8,13 +8,14 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops import api
 from gpuops.api import Site
-from gpuops.config.cluster_file import load_cluster
+from gpuops.extras.clusters.answers import ClusterMade
+from gpuops.extras.clusters.cluster_file import load_cluster
+from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
-from gpuops.plan.cluster.answers import ClusterMade
 from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.server import SimServer
 
@@ -33,10 +34,10 @@ class Training:
     site: Site
 
     def create(self, wish: ClusterWish, *, apply: bool = True, keep: bool = False) -> ClusterMade:
-        return api.cluster_create(wish, self.site, apply=apply, keep=keep, consent=lambda plan: None)
+        return create_cluster(wish, self.site, apply=apply, keep=keep, consent=lambda plan: None)
 
     def delete(self) -> None:
-        assert api.cluster_delete("train", self.site, apply=True).left == ()
+        assert delete_cluster("train", self.site, apply=True).left == ()
 
     def vms(self) -> list[Any]:
         with self.server.world.lock:

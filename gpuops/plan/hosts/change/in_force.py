@@ -65,7 +65,7 @@ def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
     """
     modes = {gpu.address: gpu.vgpu_mode for gpu in host.gpus}
     lost = [str(address) for address in gpus if modes.get(address) is not VgpuMode.MULTI_INSTANCE]
-    set_command = command("mig set on", host=hosts_called(host.name))
+    set_command = command("host mig on", host=hosts_called(host.name))
     return f"MIG mode of {', '.join(lost)} did not survive its boot: {set_command}" if lost else None
 
 

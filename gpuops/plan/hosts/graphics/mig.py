@@ -54,7 +54,7 @@ class SetMig:
 
     @property
     def _verb(self) -> str:
-        return f"mig set {'on' if self.on else 'off'}"
+        return f"host mig {'on' if self.on else 'off'}"
 
     def _of_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog

@@ -48,12 +48,12 @@ class SetMode:
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
-        return tuple(host.ref for host in hosts_meant("mode set", self.host, self.cluster, inventory))
+        return tuple(host.ref for host in hosts_meant("host mode set", self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the change of each host's graphics configuration. Raises UsageError."""
         gpus = self._gpus()
-        hosts = hosts_meant("mode set", self.host, self.cluster, inventory)
+        hosts = hosts_meant("host mode set", self.host, self.cluster, inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("mode", inventory))
         parts = [self._of_host(host, gpus, inventory, catalog) for host in hosts]
@@ -63,7 +63,7 @@ class SetMode:
         of_gpus = self.type is not None or self.vgpu_mode is not None
         if not of_gpus and self.default_type is None and self.assignment is None:
             raise UsageError(
-                "mode set needs something to set", hint="--type, --vgpu-mode, --default-type or --assignment"
+                "host mode set needs something to set", hint="--type, --vgpu-mode, --default-type or --assignment"
             )
         if self.gpu and not of_gpus:
             raise UsageError("--gpu means nothing here", hint="it says which GPUs --type and --vgpu-mode are of")
@@ -181,7 +181,7 @@ def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -
         if host.gpu(address) is None:
             yield Rejection(host.name, f"has no GPU {address}")
         else:
-            hint = f"gpuops passthrough off --gpu {address} gives it back to the host"
+            hint = f"gpuops host passthrough off --gpu {address} gives it back to the host"
             yield Rejection(f"{host.name} {address}", "is in DirectPath I/O, not in the host's graphics", hint=hint)
 
 
@@ -244,7 +244,7 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
     )
     configured = scheduler.configured
     if isinstance(configured, VgpuScheduler) and configured.policy is SchedulerPolicy.FIXED_SHARE:
-        hint = "gpuops scheduler set --scheduler equal-share, and a reboot, first"
+        hint = "gpuops host scheduler set --scheduler equal-share, and a reboot, first"
         yield Rejection(subject, "fixed share is not for mixed-size GPUs (NVIDIA AI Enterprise docs)", hint=hint)
 
 

@@ -74,7 +74,7 @@ class SetPassthrough:
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
         parts = [self._of_host(host, addresses, inventory, catalog) for host in hosts]
-        return with_reserved(combine_parts(parts, "mode"), inventory, catalog)
+        return with_reserved(combine_parts(parts, "passthrough"), inventory, catalog)
 
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
         """One that has no GPU may have the other devices that are named."""
@@ -82,7 +82,7 @@ class SetPassthrough:
 
     @property
     def _verb(self) -> str:
-        return f"passthrough {'on' if self.on else 'off'}"
+        return f"host passthrough {'on' if self.on else 'off'}"
 
     def _of_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog

@@ -1,4 +1,4 @@
-"""Plans `gpuops scheduler set`: which GPUs are meant, what is in the way, each host's changed options; and the way
+"""Plans `gpuops host scheduler set`: which GPUs are meant, what is in the way, each host's changed options; and the way
 back.
 
 A GPU's scheduler returns to the very options of before, if nothing else in them has changed meanwhile:
@@ -90,7 +90,7 @@ class SetScheduler:
         return replace(plan, warnings=(*plan.warnings, *setting_back(changed_hosts, inventory)))
 
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        return hosts_meant("scheduler set", self.host, self.cluster, inventory)
+        return hosts_meant("host scheduler set", self.host, self.cluster, inventory)
 
     def _requested_scheduler(self) -> VgpuScheduler:
         adaptive = self.frequency is not None or self.averaging is not None
@@ -285,7 +285,7 @@ def restoring_command(before: SchedulerBefore, host_name: str) -> str:
         ("host", host_name),
         ("reboot", "rolling"),
     )
-    return "gpuops scheduler set " + " ".join(f"--{name} {text}" for name, text in options if text is not None)
+    return "gpuops host scheduler set " + " ".join(f"--{name} {text}" for name, text in options if text is not None)
 
 
 def _words(scheduler: VgpuScheduler) -> tuple[str | None, str | None, int | None]:

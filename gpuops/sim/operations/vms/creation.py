@@ -12,16 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
+from gpuops.sim.inventory.managed_entity import enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations.recording import facts
-from gpuops.sim.operations.vms.hardware_upgrade import version_number
-from gpuops.sim.operations.vms.reconfigure import changed_state
+from gpuops.sim.operations.vms.reconfigure import changed_state, version_number
 from gpuops.sim.state.vm_state import Template, VmState
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity, VmEntity
-    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.inventory.entities import DatastoreEntity, FolderEntity, HostEntity, VmEntity
     from gpuops.sim.world import World
 
 

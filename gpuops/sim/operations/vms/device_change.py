@@ -1,9 +1,14 @@
-"""deviceChange of a ConfigSpec: passthrough devices added, edited and removed, alone or as a vendor device group.
+"""deviceChange of a ConfigSpec: passthrough devices (alone or as a vendor device group) and SR-IOV network cards.
 
 Documented: new devices carry negative keys, unique in one spec; the members of a device group come and go together
 (vSphere API, VirtualMachineConfigSpec and VirtualDeviceGroups). Recorded: the server gives keys from 13000 upwards on
 controller 100, and a gap to the next device (`pci_slot`). From memory: a profile that no host of the cluster supports
 is DeviceBackingNotSupported at once; a PCI address is only checked when the VM powers on.
+
+An SR-IOV card names its network in the ordinary backing, and in sriovBacking the port whose virtual function it takes;
+that id may begin with `Automatic` (vSphere API, VirtualSriovEthernetCard; the word from memory). The function is chosen
+when the VM is powered on. Recorded: the server gives keys from 13031 downwards, whatever a client asks for
+(`pci_slot`).
 """
 
 from __future__ import annotations
@@ -16,11 +21,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.vms.hardware_change import apply_hardware_changes, changes_hardware, require_version
-from gpuops.sim.operations.vms.sriov_change import edited_card, new_card
-from gpuops.sim.render.device_groups import offered_groups
+from gpuops.sim.operations.host_admission import AUTOMATIC
+from gpuops.sim.operations.vms.hardware_change import (
+    apply_hardware_changes,
+    assigned_mac,
+    changes_hardware,
+    network_of,
+    require_version,
+    starts_connected,
+)
+from gpuops.sim.render.pci import nic_addresses, offered_groups
+from gpuops.sim.state.hardware import NetworkCard
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
+    SRIOV,
     Backing,
     DvxBacking,
     DynamicBacking,
@@ -33,6 +47,40 @@ from gpuops.sim.state.vm_state import (
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
+
+
+def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
+    """The device that a VirtualSriovEthernetCard adds."""
+    key, unit = state.free_pci_slot(sriov=True)
+    network = network_of(vm, state.network_cards, index, device.backing, None)
+    mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
+    card = NetworkCard(key, SRIOV, mac=mac, starts_connected=starts_connected(device, default=True), **network)
+    return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
+
+
+def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
+    """The device `known` as a VirtualSriovEthernetCard edits it."""
+    backing = existing.backing
+    assert isinstance(backing, SriovBacking), "it was found as such"
+    port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
+    network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
+    starts = starts_connected(device, default=backing.card.starts_connected)
+    mac = device.macAddress or backing.card.mac
+    return replace(
+        existing, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
+    )
+
+
+def _port(vm: VmEntity, index: int, device: Any) -> str:
+    """The PCI address of the port that is asked for, or what says that vCenter is to choose it."""
+    requested_function = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
+    id_ = (requested_function.id if requested_function else "") or AUTOMATIC
+    hosts = vm.host().compute_resource().hosts()
+    if not id_.lower().startswith(AUTOMATIC) and not any(id_.lower() in nic_addresses(host.state) for host in hosts):
+        text = f"No host of the cluster has a network card at {id_}."
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+    return id_.lower()
+
 
 P = vim.vm.device.VirtualPCIPassthrough
 MAX_VGPUS: Final = 16

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.networks.port_connection import connection, with_own_ports
+from gpuops.sim.operations.distributed_switches import connection, with_own_ports
 from gpuops.sim.render.devices import disk_file
 from gpuops.sim.state.hardware import (
     FIRST_CARD,

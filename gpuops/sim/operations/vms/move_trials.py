@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.host_admission import admission
-from gpuops.sim.operations.admission.initial_placement import BEST_RATING, TRIAL_S
+from gpuops.sim.operations.host_admission import admission
+from gpuops.sim.operations.initial_placement import BEST_RATING, TRIAL_S
 from gpuops.sim.operations.vms.movement import may_migrate, refuse_move, target_of
 from gpuops.sim.state.vm_state import Power
 

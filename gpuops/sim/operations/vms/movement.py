@@ -15,11 +15,10 @@ from pyVmomi import vim
 
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
+from gpuops.sim.inventory.managed_entity import enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations import permissions
-from gpuops.sim.operations.admission.host_admission import Admission, admission
-from gpuops.sim.operations.admission.initial_placement import refuse_against_rules, refuse_failover_host
-from gpuops.sim.operations.admission.network_admission import rdma_missing
+from gpuops.sim.operations.host_admission import Admission, admission, rdma_missing
+from gpuops.sim.operations.initial_placement import refuse_against_rules, refuse_failover_host
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms.hardware_change import as_a_clone
 from gpuops.sim.operations.vms.power import power_on
@@ -29,8 +28,7 @@ from gpuops.sim.state.vm_state import PVRDMA, Power, VgpuBacking, merged_options
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity, VmEntity
-    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.inventory.entities import DatastoreEntity, FolderEntity, HostEntity, VmEntity
 
 COLD_MOVE_S: Final = 5.0
 VMOTION_GIB_PER_S: Final = 1.0

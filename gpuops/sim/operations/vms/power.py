@@ -1,4 +1,4 @@
-"""Power operations of a VM and of its guest, and the power-on of many VMs at once.
+"""Power operations of a VM and its guest, the power-on of many VMs, answers to questions, moves by DRS and HA.
 
 A task checks the power state when it starts; admission happens at the moment the VM would run, so of two power-ons for
 one last slot the later one is refused. A suspended VM holds no slot; its resume is an admission like any other.
@@ -13,16 +13,62 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.core.call import Call
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.admission.initial_placement import place
+from gpuops.sim.operations.host_admission import Admission, admission
+from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.operations.vms.drift import drift_if_deviating
 from gpuops.sim.state.vm_state import Power, merged_options
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
     from gpuops.sim.inventory.managed_entity import ManagedEntity
+
+AFTER_S: Final = 60.0
+"""How long after a suspend or a start a VM is moved in a vCenter that deviates so."""
+
+
+def drift(vm: VmEntity) -> None:
+    """Put it on the first other host of its cluster that can take it, if there is one."""
+    call, source = Call(method="MigrateVM_Task", version=vm.world.api_version), vm.host()
+    for target in vm.host().compute_resource().hosts():
+        admitted = _admission_on(vm, target)
+        if admitted is not None:
+            with recorded(vm, call):
+                vm.state.seats, vm.state.held = admitted.seats, admitted.held
+                vm.register_on(target.moid)
+                vm.power_changed()
+            if vm.state.power is Power.ON:
+                came_from = vim.event.HostEventArgument(name=source.name, host=source.ref)
+                vm.post(call, "DrsVmMigratedEvent", sourceHost=came_from)
+            return
+
+
+def drift_if_deviating(vm: VmEntity) -> None:
+    """Move a VM that was suspended or started a minute later, in a vCenter whose DRS or HA does that.
+
+    assumption: suspended-vm-host, assumption: drs-vgpu-vms
+    """
+    power = vm.state.power
+    deviation = "suspended-vm-host" if power is Power.SUSPENDED else "drs-vgpu-vms"
+
+    def later() -> None:
+        if vm.is_registered and vm.state.power is power:
+            drift(vm)
+
+    if deviation in vm.world.deviations and vm.state.vgpus:
+        vm.world.clock.schedule(AFTER_S, later, background=True)
+
+
+def _admission_on(vm: VmEntity, target: HostEntity) -> Admission | None:
+    if target is vm.host() or vm.state.datastore not in target.state.datastores or not target.state.usable:
+        return None
+    if vm.state.power is not Power.ON:
+        return Admission()
+    try:
+        return admission(vm, target)
+    except vmodl.MethodFault:
+        return None
 
 
 def boot(vm: VmEntity) -> None:
@@ -335,3 +381,25 @@ def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -
         return result
 
     return datacenter.world.tasks.start(call, "PowerOnMultiVM_Task", datacenter, DECIDES_S, finish=finish)
+
+
+CANCEL = "1"
+"""The choice that stops the VM, as in `msg.hbacommon.outofspace` (0 retries)."""
+
+
+def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
+    """AnswerVM: the question goes away; the cancelling choice powers the VM off.
+
+    Raises ConcurrentAccess when another question, or none, is pending.
+    """
+    question = vm.state.question
+    if question is None or question.id != question_id:
+        raise vim.fault.ConcurrentAccess(msg="The question is no longer pending.")
+    if choice not in dict(question.choices):
+        raise faults.wrong_argument("answerChoice")
+    if choice == CANCEL and vm.state.power is Power.ON:
+        stop(vm, call, clean=False)
+        return
+    with recorded(vm, call):
+        vm.state.question = None
+        vm.touch("runtime", "summary")

@@ -15,9 +15,9 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.operations.admission.reserved_capacity import capacity, is_device_of
-from gpuops.sim.operations.hosts.mode_change import configure
-from gpuops.sim.state.device_mode import DIRECT_PATH, HOST, configurable_modes, current_mode
+from gpuops.sim.operations.device_settings import configure
+from gpuops.sim.operations.reserved_capacity import capacity, is_device_of
+from gpuops.sim.state.direct_path import DIRECT_PATH, HOST, configurable_modes, current_mode
 from gpuops.sim.vcenter.vapi_values import (
     TEXT,
     TRUTH,

@@ -1,6 +1,6 @@
 """The inventory as the vSphere Automation API lists it: com.vmware.vcenter.VM, host, cluster and the others.
 
-`vapi.py` calls it for both wires. Names, types, filters, limits and errors are those of the vSphere Automation API
+`services.py` calls it for both wires. Names, types, filters, limits and errors are those of the vSphere Automation API
 reference (the bindings of vmware-vcenter carry them); values are read from the properties that SOAP clients read.
 """
 
@@ -30,7 +30,7 @@ from gpuops.sim.vcenter.vapi_values import (
     structure,
 )
 from gpuops.sim.wire.automation import vm_values
-from gpuops.sim.wire.automation.structures import VCENTER, fields_of, structure_of
+from gpuops.sim.wire.automation.vm_values import VCENTER, fields_of, structure_of
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World

@@ -19,8 +19,7 @@ from gpuops.sim.vcenter.vapi_values import TRUTH, ListOf, MapValue, OptionalValu
 from gpuops.sim.wire.admin import basic_login
 from gpuops.sim.wire.automation import inventory_reads
 from gpuops.sim.wire.automation.direct_path_devices import CONFIGURE, DEVICES, TASKS
-from gpuops.sim.wire.automation.power import POWER
-from gpuops.sim.wire.automation.services import ERRORS, SESSION, VapiServices
+from gpuops.sim.wire.automation.services import ERRORS, POWER, SESSION, VapiServices
 
 SESSION_HEADER: Final = "vmware-api-session-id"
 PREFIXES: Final = ("/rest/", "/api/")

@@ -1,13 +1,13 @@
-"""Bulk reads over VI/JSON: the same calls as over SOAP, and pages decode_reply by msgspec in one go.
+"""Bulk reads over VI/JSON: the same calls as over SOAP, with pages that msgspec decodes at once.
 
-A page is read into the structs below; what a property has becomes plain dicts and lists, and `values` reads them where
-it reads elements. Typed records of these too would save a third of the decoding, which is a tenth of the whole read,
-and cost a second set of rules (10,000 VMs with their devices, 80 MB: 0.3 s into dicts, 0.2 s into structs that skip
+A page becomes the structs below. The value of a property becomes plain dicts and lists, which `values` reads as it
+reads XML elements. Typed records for them would save a third of the decoding, which is a tenth of the complete read,
+and need a second set of rules (10,000 VMs with their devices, 80 MB: 0.3 s into dicts, 0.2 s into structs that skip
 unused properties).
 
-Bytes are checked first. Each value becomes an object of some sixty bytes, so values are counted as `reply` counts
-elements; and a text may not hold what XML could not carry, which nothing behind this expects. Numbers of thousands of
-digits, deep nesting and broken text are refused by msgspec itself.
+The bytes are checked first. Each value becomes an object of about sixty bytes, so values are counted as `messages`
+counts elements. A text may not contain characters that XML cannot contain, because the code that uses the texts does
+not expect them. msgspec itself refuses numbers of thousands of digits, deep nesting and broken text.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
-from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject, ReadStart, Traversal
 from gpuops.vsphere.reading.bulk.values import BOXED, text
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.messages import MOST_MARKS, REFERENCE
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.transport.reply import MOST_MARKS
-from gpuops.vsphere.transport.request_text import REFERENCE
 from gpuops.vsphere.transport.vi_json import JsonLogin, decode_reply
 from gpuops.vsphere.transport.wire import SessionEnded, Wire
 
@@ -58,7 +56,7 @@ _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 class JsonPages:
-    """Implements `Pages`."""
+    """Implements `Pages`, where each method is described."""
 
     def __init__(self, session: Session, login: JsonLogin, wire: Wire) -> None:
         self._session = session
@@ -72,11 +70,9 @@ class JsonPages:
         return self._login.key
 
     def log_in_again(self) -> None:
-        """See `Pages`."""
         self._seen = self._login.log_in(self._wire, earlier_key=self._seen)
 
     def new_view(self, types: Sequence[str]) -> str:
-        """See `Pages`."""
         service = self._session.service
         body = {"container": _reference(*service["rootFolder"]), "type": list(types), "recursive": True}
         reply = self._call("CreateContainerView", service["viewManager"], body)
@@ -84,7 +80,6 @@ class JsonPages:
             return text(decode_reply(reply)) or ""
 
     def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
-        """See `Pages`."""
         filter_spec = {
             "_typeName": "PropertyFilterSpec",
             "propSet": [
@@ -95,17 +90,13 @@ class JsonPages:
             "reportMissingObjectsInResults": True,
         }
         options = {"_typeName": "RetrieveOptions", "maxObjects": PAGE_OBJECTS}
-        return self._page("RetrievePropertiesEx", {"specSet": [filter_spec], "options": options}, deadline)
+        body = {"specSet": [filter_spec], "options": options}
+        collector = self._session.service["propertyCollector"]
+        return pieces(self._call("RetrievePropertiesEx", collector, body, deadline))
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
-        """See `Pages`."""
-        return self._page("ContinueRetrievePropertiesEx", {"token": token}, deadline, announced=True)
-
-    def _page(
-        self, method: str, body: Mapping[str, Any], deadline: float, *, announced: bool = False
-    ) -> Iterator[Piece]:
         collector = self._session.service["propertyCollector"]
-        return pieces(self._call(method, collector, body, deadline), announced=announced)
+        return pieces(self._call("ContinueRetrievePropertiesEx", collector, {"token": token}, deadline), announced=True)
 
     def _call(
         self, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
@@ -119,12 +110,9 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
 
     Raises UnreadableReply for an `announced` page (one that a token named) without objects: the read is incomplete.
     """
-    page = _PAGE.decode(check_json_reply(reply)) if reply else None
-    if announced and not (page and page.objects):
+    page = _PAGE.decode(check_json_reply(reply)) if reply else _Page()
+    if announced and not page.objects:
         raise UnreadableReply("no page where one was announced")
-    if page is None:
-        yield None, iter(())
-        return
     yield page.token or None, map(_read_object, page.objects or ())
 
 
@@ -143,7 +131,7 @@ def check_json_reply(received: bytes) -> bytes:
 
 
 def _read_object(page_object: _Object) -> ReadObject:
-    kind, ref = page_object.obj.type, page_object.obj.value
+    kind, ref, missing = page_object.obj.type, page_object.obj.value, page_object.missingSet or ()
     if not REFERENCE.fullmatch(ref):
         raise ProtocolError("vCenter names an object in a way that no vCenter does")
     # an unset property may come without a value
@@ -152,16 +140,11 @@ def _read_object(page_object: _Object) -> ReadObject:
         for prop in page_object.propSet or ()
         if (prop_value := prop.val) is not None
     }
-    return ReadObject(
-        kind, ref, properties, _unreadable_paths(page_object.missingSet) if page_object.missingSet else ()
-    )
-
-
-def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
     # the fault itself, without the LocalizedMethodFault around it that SOAP has
-    if any(missing_property["fault"]["_typeName"] == "NotAuthenticated" for missing_property in missing):
+    if any(entry["fault"]["_typeName"] == "NotAuthenticated" for entry in missing):
         raise SessionEnded
-    return tuple(missing_property["path"] for missing_property in missing if isinstance(missing_property["path"], str))
+    unreadable = tuple(entry["path"] for entry in missing if isinstance(entry["path"], str))
+    return ReadObject(kind, ref, properties, unreadable)
 
 
 def _object_spec(start: ReadStart) -> Mapping[str, Any]:

@@ -17,8 +17,16 @@ from typing import Any, Final, TypeVar
 from gpuops import clock
 from gpuops.errors import GpuopsError, ProtocolError
 from gpuops.vsphere.faults import fault_error
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Pages, PathsByType, ReadObject
-from gpuops.vsphere.reading.bulk.selection import AROUND_VMS, ReadStart, plain_start, view_start
+from gpuops.vsphere.reading.bulk.pages import (
+    AROUND_VMS,
+    PAGE_OBJECTS,
+    Pages,
+    PathsByType,
+    ReadObject,
+    ReadStart,
+    plain_start,
+    view_start,
+)
 from gpuops.vsphere.reading.bulk.soap_pages import SoapPages
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network

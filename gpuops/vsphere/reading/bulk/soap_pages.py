@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
-from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject, ReadStart, Traversal
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.reply import check_reply
-from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.messages import REFERENCE, check_reply, escape_text
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, parse_reply
 from gpuops.vsphere.transport.xml_values import child, children, kind, text
 
@@ -27,7 +25,7 @@ _END: Final = b"</objects>"
 
 
 class SoapPages:
-    """Implements `Pages`."""
+    """Implements `Pages`, where each method is described."""
 
     def __init__(self, session: Session, wire: Wire) -> None:
         self._session = session
@@ -40,12 +38,10 @@ class SoapPages:
         return self._wire.cookie
 
     def log_in_again(self) -> None:
-        """See `Pages`."""
         self._wire.cookie = self._session.login_again(self._seen)
         self._seen = self._session.logins
 
     def new_view(self, types: Sequence[str]) -> str:
-        """See `Pages`."""
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
         container = f'<container type="{kind_of_root}">{escape_text(root)}</container>'
@@ -54,7 +50,6 @@ class SoapPages:
         return text(self._wire.ask("CreateContainerView", service["viewManager"], arguments), "returnval") or ""
 
     def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
-        """See `Pages`."""
         property_sets = "".join(_property_set(name, paths) for name, paths in paths_by_type.items())
         return self._page(
             "RetrievePropertiesEx",
@@ -65,14 +60,10 @@ class SoapPages:
         )
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
-        """See `Pages`."""
         return self._page("ContinueRetrievePropertiesEx", f"<token>{escape_text(token)}</token>", deadline)
 
     def _page(self, method: str, arguments: str, deadline: float) -> Iterator[Piece]:
         reply = self._wire.fetch(method, self._session.service["propertyCollector"], arguments, deadline=deadline)
-        return self._pieces(reply)
-
-    def _pieces(self, reply: bytes) -> Iterator[Piece]:
         for piece in split_reply(check_reply(reply)):
             page = child(parse_reply(piece, self._session.target.address), "returnval")
             yield text(page, "token"), read_objects(page)
@@ -112,22 +103,14 @@ def read_objects(page: Any) -> Iterator[ReadObject]:
             for property_element in children(object_element, "propSet")
             if len(property_element) > 1
         }
-        yield ReadObject(
-            moref.get("type", ""),
-            moref.text,
-            properties,
-            _unreadable_paths(list(children(object_element, "missingSet"))),
-        )
+        unreadable = _unreadable_paths(list(children(object_element, "missingSet")))
+        yield ReadObject(moref.get("type", ""), moref.text, properties, unreadable)
 
 
 def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
-    if not missing:
-        return ()
-    if any(
-        kind(child(child(missing_property, "fault"), "fault")) == "NotAuthenticated" for missing_property in missing
-    ):
+    if any(kind(child(child(entry, "fault"), "fault")) == "NotAuthenticated" for entry in missing):
         raise SessionEnded
-    return tuple(path for missing_property in missing if (path := text(missing_property, "path")))
+    return tuple(path for entry in missing if (path := text(entry, "path")))
 
 
 def _property_set(name: str, paths: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Decodes hosts of a bulk read: graphics, passthrough, NUMA, PCI devices."""
+"""Decodes hosts and clusters of a bulk read: graphics, passthrough, NUMA, PCI devices; DRS and what HA reserves."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from gpuops.model.devices.gpu import (
 )
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import (
+    AdmissionControl,
+    Cluster,
     DeviceBinding,
+    DrsRule,
     Host,
     NumaNode,
     OfferedProfile,
+    RuleKind,
 )
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.values import (
@@ -30,6 +34,7 @@ from gpuops.vsphere.reading.bulk.values import (
     count,
     flag,
     items,
+    kind,
     leaf_owner,
     leaf_text,
     leaves,
@@ -99,7 +104,7 @@ def thin_host(read_object: ReadObject) -> ThinHost:
         memory_used_mib=number(properties.get("summary.quickStats.overallMemoryUsage")),
         cpu_cores=number(cpu, "numCpuCores"),
         cpu_threads=number(cpu, "numCpuThreads"),
-        cpu_mhz=_megahertz(number(cpu, "hz")),
+        cpu_mhz=None if (hertz := number(cpu, "hz")) is None else hertz // 1_000_000,
         numa_nodes=_numa_nodes(properties.get("hardware.numaInfo")),
         profiles=_profiles(properties),
         default_graphics_type=word(GraphicsType, config, "hostDefaultGraphicsType"),
@@ -282,19 +287,10 @@ def _numa_nodes(numa_info: Any) -> tuple[NumaNode, ...]:
         identity = number(numa_node, "typeId")
         # memorySize is 8.0's name for what memoryRangeLength was before (vSphere API, HostNumaNode)
         memory = number(numa_node, "memorySize") or number(numa_node, "memoryRangeLength")
+        addresses = (pci_address(text(pci)) for pci in children(numa_node, "pciId"))
+        devices = tuple(address for address in addresses if address is not None)
         if identity is not None:
-            nodes.append(
-                NumaNode(
-                    id=identity,
-                    logical_cpus=count(numa_node, "cpuID"),
-                    memory_mib=mebibytes(memory) or 0,
-                    devices=tuple(
-                        address
-                        for pci in children(numa_node, "pciId")
-                        if (address := pci_address(text(pci))) is not None
-                    ),
-                )
-            )
+            nodes.append(NumaNode(identity, count(numa_node, "cpuID"), mebibytes(memory) or 0, devices))
     return tuple(nodes)
 
 
@@ -320,12 +316,8 @@ def _profiles(properties: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | Non
     if offered is None:
         # vCenter leaves out an empty list too: a host that lists capabilities supports vGPU and has no free slot now
         return tuple(flags.values()) if flags else None
-    now = [flags.pop(name) if name in flags else OfferedProfile(name) for name in dict.fromkeys(_names(offered))]
-    return (*now, *flags.values())
-
-
-def _names(offered: Any) -> Iterator[str]:
-    return (name for profile in items(offered) if (name := text(profile)))
+    names = dict.fromkeys(name for profile in items(offered) if (name := text(profile)))
+    return (*(flags.pop(name) if name in flags else OfferedProfile(name) for name in names), *flags.values())
 
 
 @lru_cache(maxsize=4096)
@@ -347,12 +339,82 @@ def _bindings(binding_list: Any) -> tuple[DeviceBinding, ...]:
 
 def _datastores(datastore_list: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the refs of the datastores, or None if this login cannot read them; vCenter leaves an empty list out."""
-    return (
-        None
-        if "datastore" in unreadable
-        else tuple([ref for datastore in items(datastore_list) if (ref := text(datastore))])
+    if "datastore" in unreadable:
+        return None
+    return tuple([ref for datastore in items(datastore_list) if (ref := text(datastore))])
+
+
+_BETWEEN_VMS: Final = {"ClusterAffinityRuleSpec": RuleKind.TOGETHER, "ClusterAntiAffinityRuleSpec": RuleKind.APART}
+_VMS_AND_HOSTS: Final = "ClusterVmHostRuleInfo"
+
+
+def decode_cluster(read_object: ReadObject, name: str) -> Cluster:
+    """Return the cluster of a read of `configurationEx`; properties that this login cannot read are unknown."""
+    configuration: Any = read_object.properties.get("configurationEx")
+    drs = child(configuration, "drsConfig")
+    overrides = [(vm, override) for override in children(configuration, "drsVmConfig") if (vm := text(override, "key"))]
+    return Cluster(
+        ref=read_object.ref,
+        name=name,
+        drs_enabled=flag(drs, "enabled"),
+        drs_behavior=text(drs, "defaultVmBehavior"),
+        drs_overrides=tuple((vm, text(override, "behavior") or "") for vm, override in overrides),
+        admission=_admission(child(configuration, "dasConfig")),
+        rules=None if configuration is None else tuple(_rules(configuration)),
+        drs_excluded=tuple(vm for vm, override in overrides if flag(override, "enabled") is False),
+        drs_options=None if drs is None else tuple(_options(drs)),
     )
 
 
-def _megahertz(hertz: int | None) -> int | None:
-    return None if hertz is None else hertz // 1_000_000
+def _options(drs: Any) -> Iterator[tuple[str, str]]:
+    """Yield the advanced options of DRS with their values, which vCenter stores as text."""
+    for option in children(drs, "option"):
+        if key := text(option, "key"):
+            yield key, text(option, "value") or ""
+
+
+def _admission(das: Any) -> AdmissionControl | None:
+    """Return what HA reserves. vCenter before 4.0 had `failoverLevel` of dasConfig itself in place of a policy."""
+    if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
+        return None
+    policy = child(das, "admissionControlPolicy")
+    policy_type = "" if policy is None else kind(policy)
+    if policy_type == "ClusterFailoverHostAdmissionControlPolicy":
+        return AdmissionControl(failover_hosts=texts(policy, "failoverHosts"))
+    level = number(das if policy is None else policy, "failoverLevel")
+    if policy_type != "ClusterFailoverResourcesAdmissionControlPolicy":
+        return AdmissionControl(failover_level=level)
+    computed = flag(policy, "autoComputePercentages")
+    memory = number(policy, "memoryFailoverResourcesPercent") or None
+    cpu = number(policy, "cpuFailoverResourcesPercent") or None
+    by_level = level if computed and memory is None and cpu is None else None
+    return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=by_level)
+
+
+def _rules(configuration: Any) -> Iterator[DrsRule]:
+    """Yield the enabled rules about the placement of VMs. A rule between groups of VMs is about their start order."""
+    groups = {
+        text(group, "name"): (*texts(group, "vm"), *texts(group, "host")) for group in children(configuration, "group")
+    }
+    for rule in children(configuration, "rule"):
+        if flag(rule, "enabled") is False:
+            continue
+        rule_type = kind(rule)
+        if rule_type in _BETWEEN_VMS:
+            vms = texts(rule, "vm")
+            yield DrsRule(text(rule, "name") or "", _BETWEEN_VMS[rule_type], vms, mandatory=flag(rule, "mandatory"))
+        elif rule_type == _VMS_AND_HOSTS:
+            yield _vms_and_hosts(rule, groups)
+
+
+def _vms_and_hosts(rule: Any, groups: Mapping[str | None, tuple[str, ...]]) -> DrsRule:
+    """Return the rule. A group that does not exist has no members: the rule then allows no host."""
+    named = text(rule, "affineHostGroupName")
+    return DrsRule(
+        name=text(rule, "name") or "",
+        kind=RuleKind.HOSTS,
+        vms=groups.get(text(rule, "vmGroupName"), ()),
+        on=None if named is None else groups.get(named, ()),
+        off=groups.get(text(rule, "antiAffineHostGroupName") or "", ()),
+        mandatory=flag(rule, "mandatory"),
+    )

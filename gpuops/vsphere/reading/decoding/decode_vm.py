@@ -62,10 +62,7 @@ _VGPU: Final = _BACKING.format("Vmiop")
 _STATIC: Final = _BACKING.format("Device")
 _DYNAMIC: Final = _BACKING.format("Dynamic")
 _DVX: Final = _BACKING.format("Dvx")
-_NICS: Final[Mapping[str, NicKind]] = {
-    "VirtualVmxnet3Vrdma": "vmxnet3vrdma",
-    "VirtualSriovEthernetCard": "sriov",
-}
+_NICS: Final[Mapping[str, NicKind]] = {"VirtualVmxnet3Vrdma": "vmxnet3vrdma", "VirtualSriovEthernetCard": "sriov"}
 """The types of VirtualEthernetCard (vSphere API) that are read. Each desktop of a fleet has a card of another type,
 which nothing needs."""
 _PASSTHROUGH_DEVICES: Final = frozenset({"VirtualPCIPassthrough", "VirtualSriovEthernetCard"})
@@ -152,7 +149,7 @@ def with_detail(thin: ThinVm, read_object: ReadObject) -> ThinVm:
         extra_config=_extra_config(properties.get("config.extraConfig")),
         change_version=text(properties.get("config.changeVersion")),
         firmware=word(Firmware, properties.get("config.firmware")),
-        hardware_version=_hardware_version(text(properties.get("config.version"))),
+        hardware_version=whole((text(properties.get("config.version")) or "").removeprefix("vmx-")),
         cores_per_socket=number(properties.get("config.hardware.numCoresPerSocket")),
         cores_per_numa_node=_cores_per_numa_node(properties),
         memory_reservation_mib=number(properties.get("config.memoryAllocation.reservation")),
@@ -193,13 +190,11 @@ def _devices(device_list: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNi
 
 
 def _nic(node: Any, its_kind: NicKind) -> VmNic:
-    # four fields of twenty: asked for one by one, which is cheaper here than all of them at once
+    # four fields of twenty: single reads are cheaper here than one of all fields
     backing = child(node, "backing")
-    port = child(backing, "port") if backing is not None else None
-    if port is not None:
-        network = text(port, "portgroupKey")
-    else:
-        network = None if backing is None else text(backing, "network") or text(backing, "deviceName")
+    network = text(child(backing, "port"), "portgroupKey")
+    if child(backing, "port") is None:
+        network = text(backing, "network") or text(backing, "deviceName")
     return VmNic(number(node, "key") or 0, its_kind, network, text(node, "macAddress"))
 
 
@@ -210,7 +205,9 @@ def _device(node: Any) -> GpuDevice:
     backing = parts.get("backing")
     match kind(backing) if backing is not None else "":
         case name if name == _VGPU and (profile := text(backing, "vgpu")) is not None:
-            return VgpuDevice(key, profile, numa_node=_virtual_node(number(parts.get("numaNode"))), group=group)
+            node_number = number(parts.get("numaNode"))  # negative: not set (vSphere API, VirtualDevice.numaNode)
+            numa_node = node_number if node_number is not None and node_number >= 0 else None
+            return VgpuDevice(key, profile, numa_node=numa_node, group=group)
         case name if name == _STATIC and (address := pci_address(text(backing, "id"))) is not None:
             return DirectPathDevice(
                 key,
@@ -231,11 +228,6 @@ def _device(node: Any) -> GpuDevice:
             label = text(parts.get("deviceInfo"), "label") or kind(node)
             is_known = name == _DVX or kind(node) == "VirtualSriovEthernetCard"
             return OtherPassthrough(key, label, unreadable=not is_known)
-
-
-def _virtual_node(node_number: int | None) -> int | None:
-    """Return the NUMA node, or None if it is negative or unset (vSphere API, VirtualDevice.numaNode)."""
-    return None if node_number is None or node_number < 0 else node_number
 
 
 def _extra_config(option_list: Any) -> Mapping[str, str] | None:
@@ -285,11 +277,6 @@ def _snapshots(properties: Mapping[str, Any], unreadable: tuple[str, ...]) -> in
 
 def _refs(reference_list: Any) -> tuple[str, ...]:
     return tuple([ref for reference in items(reference_list) if (ref := text(reference))])
-
-
-def _hardware_version(version_text: str | None) -> int | None:
-    """Return 21 for "vmx-21"."""
-    return whole((version_text or "").removeprefix("vmx-"))
 
 
 def _hexadecimal(digits: str | None) -> int:

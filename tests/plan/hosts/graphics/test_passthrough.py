@@ -182,7 +182,7 @@ def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
 
 
 def test_what_means_nothing_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="passthrough on needs --gpu"):
+    with pytest.raises(UsageError, match="host passthrough on needs --gpu"):
         SetPassthrough(True, (), host="*").plan(inventory(), Catalog())
-    with pytest.raises(UsageError, match="passthrough off needs --host or --cluster"):
+    with pytest.raises(UsageError, match="host passthrough off needs --host or --cluster"):
         planned(False, inventory(ON), host=None)

@@ -9,7 +9,7 @@ from xml.parsers.expat import ExpatError
 from pyVmomi import vim
 
 from gpuops.sim.core.object_store import OTHER_USER
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from tests.sim.lab import Lab, Q
 
 OPENED: list[http.client.HTTPConnection] = []

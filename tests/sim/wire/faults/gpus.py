@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim
 
-from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.state.board import GpuMode
 from tests.sim.guests import nvidia_smi
 from tests.sim.lab import Lab

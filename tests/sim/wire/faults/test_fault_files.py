@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule, rules_of
 from gpuops.sim.outside_events.fault_file import read
 from tests.sim.lab import Lab, served
 

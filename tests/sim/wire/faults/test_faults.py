@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuops.sim.fault_injection.catalogue import catalogue
+from gpuops.sim.fault_injection.rule import catalogue
 from tests.sim.lab import Lab
 from tests.sim.wire.faults import clusters, gpus, sessions, tasks, transport, vms
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuops.api import Site
-from gpuops.api.measuring import SharingMeasured, measure
 from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
+from gpuops.extras.sizing.measure_plan import MeasurePlan
+from gpuops.extras.sizing.measuring import SharingMeasured, measure
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import PREFIX, MeasureWish, SharingMeasurement
-from gpuops.plan.capacity.measure_plan import MeasurePlan
 from gpuops.sim.server import SimServer
 
 SCENARIO = str(Path(__file__).parents[3] / "sim" / "guests" / "real_guests.yaml")

@@ -10,17 +10,17 @@ import pytest
 
 from gpuops import api
 from gpuops.api import scheduler_show
-from gpuops.api.measured_schedulers import SettingSchedulers, measure_schedulers
-from gpuops.api.measuring import remove_measurement
 from gpuops.errors import VcenterUnreachable
+from gpuops.extras.sizing.measure_plan import MeasurePlan
+from gpuops.extras.sizing.measured_schedulers import SettingSchedulers, measure_schedulers
+from gpuops.extras.sizing.measured_view import measured_text
+from gpuops.extras.sizing.measuring import remove_measurement
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import SchedulerPolicy, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, SchedulerBefore, SharingMeasurement
 from gpuops.model.vcenter.host_settings import Displacement, Rolling
-from gpuops.plan.capacity.measure_plan import MeasurePlan
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
-from gpuops.report.advice.measured import measured_text
 from gpuops.report.layout import plain
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
@@ -217,7 +217,7 @@ def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     with pytest.raises(VcenterUnreachable):
         measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
-    command = f"gpuops scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
+    command = f"gpuops host scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
     assert said[-1].endswith(f"the same again sets it back at last, or {command}")
     assert "RmPVMRL=0x01" in lab.host.state.loaded_module_options
     monkeypatch.undo()

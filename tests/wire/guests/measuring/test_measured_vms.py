@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyVmomi import vim
 
-from gpuops.api.measuring import measure, remove_measurement
 from gpuops.errors import Refused, VcenterUnreachable
+from gpuops.extras.sizing.measuring import measure, remove_measurement
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.state.vm_state import Power

@@ -23,8 +23,8 @@ from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY
+from gpuops.vsphere import device_modes as reading
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading import device_modes as reading
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
 from tests.sample import mostly_long

@@ -10,12 +10,12 @@ import pytest
 from gpuops.errors import Refused, VcenterUnreachable
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.plan import Verdict
-from gpuops.sim.operations.hosts.mode_change import configure as set_mode
+from gpuops.sim.operations.device_settings import configure as set_mode
 from gpuops.sim.wire.automation import direct_path_devices
-from gpuops.vsphere.reading.device_modes import devices_of
+from gpuops.vsphere import device_modes
+from gpuops.vsphere.device_modes import devices_of
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
-from gpuops.vsphere.writing import device_modes
 from gpuops.vsphere.writing import hosts as writing_hosts
 from tests.wire.hosts.modes.bench import FREE, MIXED, WHOLE, Bench
 

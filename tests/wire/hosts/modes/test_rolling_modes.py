@@ -13,9 +13,9 @@ from gpuops.plan.core.plan import Verdict
 from gpuops.plan.hosts.change.rolling_plan import NO_REBOOT_PERHAPS
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.sim.operations.hosts.mode_change import configure as set_mode
+from gpuops.sim.operations.device_settings import configure as set_mode
 from gpuops.sim.wire.automation import direct_path_devices
-from gpuops.vsphere.writing import device_modes
+from gpuops.vsphere import device_modes
 from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster
 from tests.wire.hosts.modes.bench import BUSY, FREE

@@ -11,9 +11,9 @@ import pytest
 
 from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
-from gpuops.execute.measurements.tables import FILE_NAME
 from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState
+from gpuops.extras.observe.tables import FILE_NAME
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops

@@ -104,7 +104,7 @@ exit_code:
   returned: on failure
   type: int
 plan:
-  description: The plan and its outcomes, the document of C(gpuops scheduler set --output json).
+  description: The plan and its outcomes, the document of C(gpuops host scheduler set --output json).
   returned: when a plan was made
   type: dict
 diff:

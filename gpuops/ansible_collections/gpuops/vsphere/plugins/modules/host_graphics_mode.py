@@ -99,7 +99,7 @@ exit_code:
   returned: on failure
   type: int
 plan:
-  description: The plan and its outcomes, the document of C(gpuops mode set --output json).
+  description: The plan and its outcomes, the document of C(gpuops host mode set --output json).
   returned: when a plan was made
   type: dict
 diff:

@@ -111,7 +111,7 @@ exit_code:
   returned: on failure
   type: int
 plan:
-  description: The plan and its outcomes, the document of C(gpuops passthrough on --output json).
+  description: The plan and its outcomes, the document of C(gpuops host passthrough on --output json).
   returned: when a plan was made
   type: dict
 diff:

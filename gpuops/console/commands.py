@@ -1,0 +1,136 @@
+"""Classes of commands and groups on the command line: options that are given once, and short help texts.
+
+In the help of a command its own options come first, under "Options"; those that every command shares have headings of
+their own. How vCenter is reached is listed in full once, in `gpuops help --all`; elsewhere by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gpuops.console.option_value import without_needless_checks
+from gpuops.console.options import CONNECTION
+from gpuops.console.spread import for_one_vcenter
+from gpuops.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_OWN: Final = "Options"
+
+
+class VerbCommand(TyperCommand):
+    """One command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_needless_checks(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = {parameter.name for parameter in self.params}
+        if "vcenter" in names and "site" not in names and _has_option(args, "--site"):
+            raise for_one_vcenter(ctx)
+        if args and not args[0].startswith("-") and self._is_about_one_vm:
+            if _has_option(args, "--vm"):
+                raise UsageError(f"the VM is named twice: {args[0]} and --vm", hint="name it once")
+            args = ["--vm", *args]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*(["[VM]"] if self._is_about_one_vm else []), *super().collect_usage_pieces(ctx)]
+
+    @property
+    def _is_about_one_vm(self) -> bool:
+        """Return whether the command requires `--vm` once: then the name may follow the command without it."""
+        vm = next((parameter for parameter in self.params if "--vm" in parameter.opts), None)
+        return vm is not None and vm.required and not getattr(vm, "multiple", False)
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return summary(self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter, connection_by_name=True)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose options are given once, but for those that take several values."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_needless_checks(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, arguments = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, TyperGroup):
+            refuse_repeated(command, arguments)
+        return name, command, arguments
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return summary(self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class VerbTable(typer.Typer):
+    """The commands of a group."""
+
+    def __init__(self, name: str, help: str) -> None:
+        super().__init__(name=name, cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=help)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        return super().command(name, cls=VerbCommand, **settings)
+
+
+def summary(help_text: str) -> str:
+    """Return the summary of a command for a list: the complete first clause of its help.
+
+    >>> summary("Skip the next night of a policy: the one that is open, or else the first to open.")
+    'Skip the next night of a policy.'
+    """
+    paragraph = inspect.cleandoc(help_text).partition("\n\n")[0]
+    return re.split(r"[.:;](?:\s|$)", " ".join(paragraph.split()))[0] + "."
+
+
+def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name: bool = False) -> None:
+    """Write each heading with its options."""
+    panels: dict[str, list[tuple[str, str]]] = {_OWN: []}
+    by_name: list[str] = []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        panel = getattr(parameter, "rich_help_panel", None) or _OWN
+        if connection_by_name and panel == CONNECTION and parameter.name != "vcenter":
+            by_name.append(parameter.opts[0])
+        else:
+            panels.setdefault(panel, []).append(record)
+    for title, records in panels.items():
+        if not records:
+            continue
+        with formatter.section(title):
+            formatter.write_dl(records)
+            if title == CONNECTION and by_name:
+                formatter.write_text(f"{' '.join(by_name)}: see gpuops help targets")
+
+
+def _has_option(arguments: Sequence[str], name: str) -> bool:
+    """Return whether these arguments have the option, as `--name VALUE` or `--name=VALUE`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return any(argument.partition("=")[0] == name for argument in arguments[:end])
+
+
+def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
+    """Raise UsageError for the first option of the command that is repeated but takes one value."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    names = [argument.partition("=")[0] for argument in arguments[:end]]
+    for parameter in command.params:
+        if getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False):
+            continue
+        times = sum(names.count(name) for name in parameter.opts)
+        if times > 1:
+            hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
+            raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)

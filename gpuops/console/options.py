@@ -1,0 +1,403 @@
+"""The groups of options that commands share; `spread` (`cli/spread.py`) has a command take one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gpuops.console import completion, output
+from gpuops.console.output import Manners, OutputFormat
+from gpuops.errors import UsageError
+from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
+from gpuops.model.vcenter.login import BulkReader
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.hostshell.nvidia_smi import NvidiaSmi
+
+
+CONNECTION: Final = "Connection"
+SITES: Final = "Several vCenters"
+OUTPUT: Final = "Output"
+HOST_SHELL: Final = "Host shell"
+MEASURING: Final = "With --measure"
+"""Headings of options in the help of commands."""
+KNOWN: Final = Path("~/.ssh/known_hosts")
+
+
+WITHOUT_CSV: Final = tuple(each.value for each in OutputFormat if each is not OutputFormat.CSV)
+"""The formats of commands without a table."""
+
+
+def formats(incomplete: str) -> list[str]:
+    """Return the formats of a command without a table that begin with this text."""
+    return [name for name in WITHOUT_CSV if name.startswith(incomplete)]
+
+
+Format = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--output", "-o", metavar=f"<{'|'.join(WITHOUT_CSV)}>", help="text, json or yaml.", autocompletion=formats
+    ),
+]
+"""--output of a command that reads no vCenter; None = the format given before the command."""
+
+
+class Shell(StrEnum):
+    """How gpuops logs in to hosts."""
+
+    NONE = "none"
+    SSH = "ssh"
+
+
+@dataclass(frozen=True, slots=True)
+class HostShellOptions:
+    """Whether and how gpuops logs in to hosts."""
+
+    host_shell: Annotated[
+        Shell | None,
+        typer.Option(
+            rich_help_panel=HOST_SHELL,
+            show_default="none",
+            help="Whether the hosts' own nvidia-smi is asked, and how; their keys must be known.",
+        ),
+    ] = None
+    ssh_user: Annotated[str, typer.Option(rich_help_panel=HOST_SHELL, metavar="NAME", help="Who enters a host.")] = (
+        "root"
+    )
+    ssh_known_hosts: Annotated[
+        Path,
+        typer.Option(rich_help_panel=HOST_SHELL, metavar="FILE", help="The hosts' SSH keys; no other is trusted."),
+    ] = KNOWN
+    ssh_key: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=HOST_SHELL,
+            metavar="FILE",
+            help="The key to enter with; default: the agent's and ~/.ssh.",
+        ),
+    ] = None
+    ssh_port: Annotated[
+        int,
+        typer.Option(rich_help_panel=HOST_SHELL, min=1, max=65535, metavar="PORT", help="The port of the hosts' SSH."),
+    ] = 22
+
+    def shell(self) -> NvidiaSmi | None:
+        """Return nvidia-smi over SSH; None = hosts are not read."""
+        if self.host_shell is not Shell.SSH:
+            return None
+        from gpuops.hostshell.nvidia_smi import NvidiaSmi
+        from gpuops.hostshell.ssh import Ssh
+
+        return NvidiaSmi(Ssh(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port))
+
+    def give_to(self, site: Site, saved: Path | None = None) -> None:
+        """Let the site read the hosts over SSH; errors of a host are printed on stderr.
+
+        Raises UsageError with a saved inventory, which does not show the hosts' current state.
+        """
+        if saved is not None and self.host_shell is Shell.SSH:
+            raise UsageError("--host-shell and --inventory exclude each other", hint="leave one of them out")
+        site.shell, site.say = self.shell(), output.note
+
+    def asked_for_measurements(self, site: Site) -> None:
+        """As `give_to`, for measurements: without the option the target's entry decides."""
+        from gpuops.api.connection import host_shell
+
+        self.give_to(site)
+        if self.host_shell is None and site.measured.hosts is not None:
+            site.shell = host_shell(site.measured.hosts)
+
+    def asked_for_vgpu_use(self, site: Site) -> None:
+        """Read the use of vGPUs as these options select; without --host-shell as the target's entry selects."""
+        from gpuops.api.connection import vgpu_use
+
+        if self.host_shell is not None:
+            site.vgpu_use = vgpu_use(site, self.shell(), output.note)
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """Which vCenter, how it is reached, and how the result is printed. Each may stand before the command or after."""
+
+    vcenter: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            metavar="NAME|URL|sim:SCENARIO",
+            autocompletion=completion.targets,
+            help="The vCenter: a target of the configuration file, an address, a private simulated one (sim:lab), or "
+            "one that `gpuops sim serve` runs (sim@READY-FILE).",
+        ),
+    ] = None
+    username: Annotated[str | None, typer.Option(rich_help_panel=CONNECTION, metavar="NAME", help="User name.")] = None
+    password_file: Annotated[
+        Path | None, typer.Option(rich_help_panel=CONNECTION, metavar="FILE", help="Read the password from a file.")
+    ] = None
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", rich_help_panel=CONNECTION, help="Read the password from stdin.")
+    ] = False
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=CONNECTION, metavar="FILE", help="Trust the certificates of this PEM file alone."),
+    ] = None
+    thumbprint: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            metavar="SHA256",
+            help="Beside verification, accept this certificate alone (its thumbprint).",
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", rich_help_panel=CONNECTION, help="Do not verify the certificate (warned about and audited)."
+        ),
+    ] = False
+    proxy: Annotated[str | None, typer.Option(rich_help_panel=CONNECTION, metavar="HOST:PORT", help="HTTP proxy.")] = (
+        None
+    )
+    journal_url: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            metavar="URL",
+            help="Keep the journal in this PostgreSQL database, for several machines.",
+        ),
+    ] = None
+    reader: Annotated[
+        BulkReader | None,
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it.",
+        ),
+    ] = None
+    site: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            metavar="NAME|PATTERN|LABEL=VALUE|all",
+            autocompletion=completion.sites,
+            help="Of commands that read: these targets of the configuration file, at once (gpuops help sites).",
+        ),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            min=1,
+            max=256,
+            metavar="N",
+            show_default="8",
+            help="With --site: read at most N vCenters at a time.",
+        ),
+    ] = None
+    site_timeout: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            min=1,
+            max=86400,
+            metavar="SECONDS",
+            show_default="300",
+            help="With --site: a vCenter that takes longer is named and left.",
+        ),
+    ] = None
+    output: Annotated[
+        OutputFormat | None,
+        typer.Option(
+            "--output",
+            "-o",
+            rich_help_panel=OUTPUT,
+            help="text for people; json and yaml are versioned.",
+            metavar=f"<{'|'.join(WITHOUT_CSV)}>",
+            autocompletion=formats,
+        ),
+    ] = None
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print one summary line and errors only."),
+    ] = False
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="A line on stderr as each step ends."),
+    ] = False
+    no_color: Annotated[
+        bool,
+        typer.Option(
+            "--no-color", rich_help_panel=OUTPUT, help="No colours; escape sequences only for the screen of top."
+        ),
+    ] = False
+
+    def over(self, earlier: CommonOptions | None) -> CommonOptions:
+        """Return these options; a missing one has the value given before the command."""
+        if earlier is None:
+            return self
+        unset = {field.name: getattr(earlier, field.name) for field in fields(self) if not getattr(self, field.name)}
+        return replace(self, **unset)
+
+    @property
+    def format(self) -> OutputFormat:
+        return self.output or OutputFormat.TEXT
+
+    def manners(self) -> Manners:
+        """Return how much is printed, and in which colours. Raises UsageError for --quiet with --verbose."""
+        if self.quiet and self.verbose:
+            raise UsageError("--quiet and --verbose exclude each other", hint="give one of them")
+        return Manners(self.quiet, self.verbose, self.no_color)
+
+
+ByTimer = Annotated[
+    bool,
+    typer.Option("--by-timer", help="A timer calls: outside the hours of this half there is nothing to do."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a plan is carried out."""
+
+    dry_run: DryRun = False
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before something is stopped, moved or rebooted.")
+    ] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False
+
+
+class Reboot(StrEnum):
+    """How a setting that needs a reboot of its host takes effect."""
+
+    ROLLING = "rolling"
+
+
+@dataclass(frozen=True, slots=True)
+class RebootOptions:
+    """Whether hosts are rebooted for the change, and how."""
+
+    reboot: Annotated[
+        Reboot | None,
+        typer.Option(help="Bring it into force: empty, set and reboot one host after another, and fill it again."),
+    ] = None
+    max_hosts: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N hosts are down at once (1).")] = (
+        None
+    )
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WINDOW", help="Begin a host only while it is open: 'Sat 22:00-04:00 Europe/Berlin'; no other day."
+        ),
+    ] = None
+    vms: Annotated[
+        Displacement | None, typer.Option(help="What is done to VMs that run there; move, by vMotion, is the default.")
+    ] = None
+    vsan_mode: Annotated[
+        VsanMode | None, typer.Option(help="What vSAN does with a host's data (ensureObjectAccessibility).")
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are rebooted.")] = False
+
+    def rolling(self) -> Rolling | None:
+        """Return how hosts are rebooted; None = they are not. Raises UsageError for options without --reboot."""
+        settings = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")
+        }
+        chosen = {name: setting for name, setting in settings.items() if setting is not None}
+        if self.reboot is None:
+            stray = next(iter(chosen), "yes" if self.yes else None)
+            if stray is not None:
+                raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
+            return None
+        if self.window is not None:
+            from gpuops.config.date_text import parse_window
+
+            chosen["window"] = parse_window(self.window)
+        return Rolling(**chosen)
+
+
+Saved = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory", metavar="FILE", help="Plan on a saved inventory, without a vCenter; nothing is changed."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """How VMs that share a GPU are measured."""
+
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", rich_help_panel=MEASURING, help="Make VMs of a template, run a command in them, remove them."
+        ),
+    ] = False
+    template: Annotated[
+        str | None, typer.Option(rich_help_panel=MEASURING, metavar="NAME", help="A Linux template without GPUs.")
+    ] = None
+    counts: Annotated[
+        str | None, typer.Option(rich_help_panel=MEASURING, metavar="N,N,...", help="So many VMs at once: 1,2,4,8.")
+    ] = None
+    run: Annotated[
+        str | None,
+        typer.Option("--run", rich_help_panel=MEASURING, metavar="COMMAND", help="A command for a shell in guests."),
+    ] = None
+    schedulers: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=MEASURING,
+            metavar="NAME,NAME",
+            help="best-effort,equal-share: those not in force are left for a later call. Default: the one in force.",
+        ),
+    ] = None
+    set_schedulers: Annotated[
+        bool,
+        typer.Option(
+            "--set-schedulers",
+            rich_help_panel=MEASURING,
+            help="Set them in between, then the first one again, with a rolling reboot of the host for each.",
+        ),
+    ] = False
+    window: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=MEASURING, metavar="WINDOW", help="With --set-schedulers: when the host may be rebooted."
+        ),
+    ] = None
+    vms: Annotated[
+        Displacement | None,
+        typer.Option(rich_help_panel=MEASURING, help="With --set-schedulers: what is done to VMs that run there."),
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            rich_help_panel=MEASURING,
+            metavar="HOST",
+            autocompletion=completion.hosts,
+            help="The host whose GPU is shared; default: that of the template.",
+        ),
+    ] = None
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole", rich_help_panel=MEASURING, help="One VM with a whole GPU too: as vGPU, and DirectPath."
+        ),
+    ] = False
+    limit: Annotated[
+        int, typer.Option(rich_help_panel=MEASURING, min=1, metavar="SECONDS", help="What the command may take.")
+    ] = 3600
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", rich_help_panel=MEASURING, help="Remove what a measurement left that was cut off."),
+    ] = False
+    dry_run: DryRun = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made, run and removed.")] = False
+
+
+PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")

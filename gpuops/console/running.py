@@ -1,0 +1,235 @@
+"""How commands carry out a plan: they open a site, ask, show progress, print the report, and end with its code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, RunOptions
+from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
+from gpuops.model.time_text import format_clock_second
+from gpuops.plan.core.plan import Report
+
+if TYPE_CHECKING:
+    from gpuops.api import Consent, Site
+    from gpuops.console.drawn_progress import DrawnProgress
+    from gpuops.execute.site.vcenter_wait import VcenterWait
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.plan.core.plan import Outcome, Report
+    from gpuops.plan.core.steps import Step
+    from gpuops.report.document import AnyDocument
+    from gpuops.report.layout import Shown
+
+
+class ConsentPrompt:
+    """Asks before a disruptive plan is carried out; raises UsageError or Refused if it must not be."""
+
+    def __init__(self, *, yes: bool) -> None:
+        self.yes = yes
+
+    def __call__(self, report: Report) -> None:
+        if not report.plan.disruptive or self.yes:
+            return
+        from gpuops.report.plan_text import plan_text
+
+        confirm(plan_text(report.plan, report.before))
+
+
+def confirm(question: Shown, reason: str = "the plan above stops, moves or reboots something") -> None:
+    """Return if the admin answers yes to the question. Raises UsageError without a terminal, Refused for a no."""
+    output.note(question)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{reason}, and there is no terminal to ask at",
+            hint="look at it with --dry-run, then add --yes",
+        )
+    # not typer.confirm: it writes a blank to stdout, where only the result belongs
+    sys.stderr.write("Go ahead? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("not confirmed: nothing was changed")
+
+
+class Progress:
+    """Shows one run: is called with the plan before its first step, then with steps in flight and each outcome.
+
+    Leaving its block ends what is drawn.
+    """
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        """The current run; None = none was started."""
+        self.ended = 0
+        self.told: set[str] = set()
+        """The steps that were printed as they ended, by `step_key`."""
+        self._drawn: DrawnProgress | None = None
+
+    @property
+    def steps(self) -> int:
+        return len(self.report.plan.steps) if self.report else 0
+
+    def begin(self, report: Report) -> None:
+        self.report, self.ended = report, 0
+        if output.may_draw(sys.stderr) and self._drawn is None and not output.manners().quiet:
+            from gpuops.console.drawn_progress import DrawnProgress
+
+            self._drawn = DrawnProgress()
+        if self._drawn is not None:
+            self._drawn.begin(report)
+
+    def in_flight(self, steps: Sequence[Step]) -> None:
+        """Show the steps that were sent and have not ended."""
+        if self._drawn is not None:
+            self._drawn.sent(steps)
+
+    def __call__(self, outcome: Outcome) -> None:
+        self.ended += 1
+        if self.report is None:
+            return
+        if self._drawn is not None:
+            self._drawn.ended(outcome)
+        if output.manners().verbose:
+            from gpuops.clock import wall_clock
+            from gpuops.report.layout import Text
+            from gpuops.report.plan_text import outcome_line, step_key
+
+            self.told.add(step_key(outcome.step))
+            line = outcome_line(outcome, self.report.before)
+            now = f"{format_clock_second(wall_clock().astimezone())} [{self.ended}/{self.steps}] "
+            output.note(Text(now, "dim").append(line))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._drawn is not None:
+            self._drawn.stop()
+            self._drawn = None
+        if self.report is not None:
+            goes_on = "the same command again; for a rotation, gpuops rotate resume; for defrag, gpuops change resume"
+            output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", goes_on)
+
+
+def somebody_is_asked(run_options: RunOptions) -> bool:
+    """Return whether a run asks for consent and waits for an answer."""
+    return sys.stdin.isatty() and not (run_options.yes or run_options.dry_run)
+
+
+ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
+"""The function of the API to run: site, whether to apply, whom to ask."""
+
+
+def carry_out(
+    api_function: ApiFunction,
+    kind: str,
+    common: CommonOptions,
+    run_options: RunOptions,
+    *,
+    saved: Path | None = None,
+    guarded: bool = False,
+    vcenter_wait: VcenterWait | None = None,
+    may_return: bool = False,
+) -> None:
+    """Run it, print the report and end with its exit code.
+
+    `kind` names the JSON document. `vcenter_wait`: how a return waits for a vCenter that does not answer.
+    `may_return`: only the journal shows whether this run is a return.
+    """
+    from gpuops.console.opening import open_site, remember
+
+    prompt = ConsentPrompt(yes=run_options.yes)
+
+    def consent(report: Report) -> None:
+        # a return that asks no question prints its plan once, however often vCenter stops answering in between
+        once = returns and not somebody_is_asked(run_options)
+        if progress.report is None or not (once or report.plan.waves == progress.report.plan.waves):
+            prompt(report)
+        progress.begin(report)
+
+    waits = vcenter_wait if not run_options.dry_run else None
+    run = kind.removesuffix("-execute").replace("-", " ") if guarded and not run_options.dry_run else ""
+    returns = vcenter_wait is not None or (None if may_return else False)
+    with (
+        open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run, returns=returns) as site,
+        Progress() as progress,
+    ):
+        site.progress, site.in_flight = progress, progress.in_flight
+        if waits is None:  # else the notes would print the wait a second time
+            site.say = output.note
+        report = api_function(site, not run_options.dry_run and saved is None, consent)
+    if saved is None:
+        remember(common, report.before)
+    # on a terminal the lines of --verbose are above the result already; a file with only the result gets all lines
+    printed_steps = progress.told if output.errors_beside_result() else set()
+    _show_report(report, kind, explain=run_options.explain, saved=saved, printed_steps=printed_steps)
+    output.leave(report.exit_code)
+
+
+def policy_of_run(path: Path, command: str, common: CommonOptions, *, looks_only: bool) -> Policy:
+    """Return the policy in this file. Raises PolicyError, in an unattended run after a notice to the receivers."""
+    from gpuops.config.policy import load_policy
+
+    try:
+        return load_policy(path)
+    except PolicyError as unreadable:
+        if not (looks_only or sys.stdin.isatty()):
+            _tell_unreadable(unreadable, command, common)
+        raise
+
+
+def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOptions) -> None:
+    from gpuops.console.opening import notice_way_of
+    from gpuops.extensions import load
+
+    with suppress(GpuopsError):  # without readable receivers only the error itself is printed
+        load("notify.watch.tell_failure")(notice_way_of(common), command, unreadable)
+
+
+def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
+    """Return how a return waits for vCenter, with notes: until an hour after its desktops are due."""
+    from gpuops.clock import pause, wall_clock
+    from gpuops.execute.site.vcenter_wait import VcenterWait
+    from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.report.layout import Text
+
+    def rest(seconds: float) -> None:
+        tell_systemd(GOES_ON)
+        pause(seconds)
+
+    readable = policy if isinstance(policy, Policy) else None
+    return VcenterWait(readable, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
+
+
+def _show_report(
+    report: Report, kind: str, *, explain: bool, saved: Path | None, printed_steps: Collection[str]
+) -> None:
+    from gpuops.report.brief import run_line
+    from gpuops.report.layout import Text
+    from gpuops.report.plan_json import report_document
+    from gpuops.report.plan_text import report_text
+
+    if output.manners().quiet:
+        idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
+        show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
+        return
+    text = report_text(report, explain=explain, printed_steps=printed_steps)
+    if saved is not None:
+        text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
+    output.show(text, report_document(report, kind))
+
+
+def show_brief(line: Shown, warnings: Iterable[str], document: AnyDocument) -> None:
+    """Print what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
+    from gpuops.report.layout import Text
+
+    for warning in warnings:
+        output.note(Text(f"warning: {warning}", "yellow"))
+    output.show(line, document)

@@ -1,1 +1,0 @@
-"""Runs jobs in containers of guests, through guest operations."""

@@ -1,0 +1,119 @@
+"""What each optional capability below `gpuops/extras` adds: the one table by which the core reaches them.
+
+The core imports no extra. It asks this table by name, and a module is imported when something of it is used. An extra
+whose folder was removed adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from gpuops.errors import UsageError
+
+PACKAGE: Final = "gpuops.extras"
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What one folder of `gpuops/extras` adds. Modules are named below the folder."""
+
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """The module of each command of the command line."""
+    documents: tuple[str, ...] = ()
+    """Modules that define documents of `--output json`."""
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """The module of each Ansible module's task."""
+    night: str = ""
+    """The module and name of its `NightExtension`; empty = it adds nothing to nights."""
+
+
+EXTRAS: Final[Mapping[str, Extra]] = {
+    "observe": Extra(
+        commands={"observe": "cli"}, documents=("replay_view", "run_out_view", "view"), night="demand.MEASURED_USE"
+    ),
+    "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
+    "sizing": Extra(
+        commands={"size": "cli", "what-if": "what_if.cli"},
+        documents=("measured_view", "view", "what_if.view"),
+        tasks={"gpu_sizing_info": "tasks"},
+    ),
+    "diagnosis": Extra(commands={"diagnose": "cli"}, documents=("view",), tasks={"gpu_diagnosis_info": "tasks"}),
+    "clusters": Extra(
+        commands={"cluster": "cli"},
+        documents=("view", "run_view"),
+        tasks={"gpu_cluster": "tasks", "gpu_cluster_info": "tasks"},
+    ),
+    "jobs": Extra(
+        commands={"job": "cli"},
+        documents=("view", "submitted_view"),
+        tasks={"gpu_job": "tasks", "gpu_job_info": "tasks"},
+        night="night_jobs.JOBS_AT_NIGHT",
+    ),
+    "lending": Extra(commands={"pool": "cli"}, documents=("view",)),
+    "fleet": Extra(commands={"runner": "cli"}, documents=("runner_view",)),
+    "web": Extra(
+        commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "serve_cli", "top": "top_cli"},
+        documents=("metrics_view", "page.fleet_report", "top_table"),
+    ),
+    "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
+}
+"""All extras, in the order in which they may import each other: an extra imports those before it alone."""
+
+
+def is_installed(extra: str) -> bool:
+    """Return whether the folder of this extra is there."""
+    return find_spec(PACKAGE) is not None and find_spec(f"{PACKAGE}.{extra}") is not None
+
+
+def installed_extras() -> Iterator[str]:
+    """Yield the names of the extras whose folder is there."""
+    return filter(is_installed, EXTRAS)
+
+
+def command_module(command: str) -> str | None:
+    """Return the module of an extra's command; None for a command of the core. Raises UsageError as `load`."""
+    return _module_of({name: extra.commands for name, extra in EXTRAS.items()}, command)
+
+
+def task_module(task: str) -> str | None:
+    """Return the module of an Ansible module's task; None for one of the core. Raises UsageError as `load`."""
+    return _module_of({name: extra.tasks for name, extra in EXTRAS.items()}, task)
+
+
+def _module_of(tables: Mapping[str, Mapping[str, str]], name: str) -> str | None:
+    extra = next((extra for extra, modules in tables.items() if name in modules), None)
+    if extra is None:
+        return None
+    _check_installed(extra)
+    return f"{PACKAGE}.{extra}.{tables[extra][name]}"
+
+
+def _check_installed(extra: str) -> None:
+    if not is_installed(extra):
+        raise UsageError(f"gpuops is installed without {extra}", hint=f"install gpuops with gpuops/extras/{extra}")
+
+
+def import_documents() -> None:
+    """Import every module of an extra that defines documents: a document registers itself."""
+    for name in installed_extras():
+        for module in EXTRAS[name].documents:
+            import_module(f"{PACKAGE}.{name}.{module}")
+
+
+def load(path: str) -> Any:
+    """Return what an extra defines, as in `load("fleet.sites.ask_sites")`: folder, module and name.
+
+    Raises UsageError if this installation does not have the extra.
+    """
+    _check_installed(path.partition(".")[0])
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"{PACKAGE}.{module}"), name)
+
+
+def night_extensions() -> tuple[Any, ...]:
+    """Return what installed extras add to nights: one `gpuops.execute.rotation.night_extension.NightExtension` each."""
+    return tuple(load(f"{name}.{EXTRAS[name].night}") for name in installed_extras() if EXTRAS[name].night)

@@ -1,0 +1,142 @@
+"""The files of a bundle, their preview, and the archive."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Self
+
+from msgspec import UNSET, UnsetType
+
+from gpuops.errors import Refused
+from gpuops.extras.bundle.harmless import strays
+from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.extras.bundle.world import utc
+from gpuops.files.bundle_file import MANIFEST, SCENARIO
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, as_values, printed
+from gpuops.report.first_contact import FirstContactRecord, JudgedContact
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import count
+
+CONTACT: Final = "first-contact.json"
+_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+"""The moment of every file in the archive, so that equal content makes equal archives."""
+_MOST_SHOWN: Final = 72
+"""Characters of each file in the list."""
+_FEW_PLACES: Final = 3
+
+
+class BundledFileRecord(DocumentRecord, frozen=True):
+    """A file of a bundle."""
+
+    name: str
+    bytes: Annotated[int, "as it is, unpacked"]
+
+
+@printed("gpuops-bundle", by="gpuops bundle, as the manifest of the archive")
+class ManifestDocument(PrintedDocument, frozen=True):
+    """What an archive for a bug report holds."""
+
+    written: Moment
+    site: Annotated[str, "the same in each bundle of one key"]
+    files: Annotated[list[BundledFileRecord], "the others in it"]
+
+
+@printed("bundle-name", by="gpuops bundle --name")
+class BundleNameDocument(PrintedDocument, frozen=True):
+    """What a word of a bundle stands for."""
+
+    pseudonym: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An archive that may be written."""
+
+    files: Mapping[str, bytes]
+    """By name, the manifest first."""
+    names: Mapping[str, str]
+    """The name behind each pseudonym. They are not written into the archive."""
+
+    def pack(self) -> bytes:
+        """Return the files as a ZIP file."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, content in self.files.items():
+                file = zipfile.ZipInfo(name, _LONG_AGO)
+                file.external_attr = 0o600 << 16
+                archive.writestr(file, content, zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
+
+
+def bundle(
+    scenario: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    names: Pseudonyms,
+    written: datetime,
+    api_words: Collection[str] = (),
+) -> Bundle:
+    """Return the archive of a scenario and the other requested files. Raise Refused if it still contains a text of the
+    site.
+
+    `api_words` are words of the vSphere API that its first contact may contain.
+    """
+    documents = {SCENARIO: scenario, **parts}
+    files = {name: _text(document) for name, document in documents.items()}
+    manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), _sizes(files)))
+    places = [
+        place
+        for name, document in {MANIFEST: manifest, **documents}.items()
+        for place in strays(document, name, api_words if name == CONTACT else ())
+    ]
+    if places:
+        further = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
+        raise Refused(
+            f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
+            f"{', '.join(places[:_FEW_PLACES])}{further}: it is not written",
+            hint="this is a mistake of gpuops: please report these places, without the texts",
+        )
+    return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
+
+
+def _text(document: Any) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
+
+
+def _sizes(files: Mapping[str, bytes]) -> list[BundledFileRecord]:
+    return [BundledFileRecord(name, len(content)) for name, content in files.items()]
+
+
+@printed("bundle", by="gpuops bundle")
+class BundleDocument(PrintedDocument, frozen=True):
+    """An archive for a bug report."""
+
+    file: Annotated[str, "its path"]
+    written: Annotated[bool, "false with --dry-run"]
+    files: Annotated[list[BundledFileRecord], "what is in it, in its order"]
+    first_contact: Annotated[FirstContactRecord | UnsetType, "with --first-contact"] = UNSET
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle, path: str, judged: JudgedContact | None, *, written: bool) -> Self:
+        contact = FirstContactRecord.made_of(judged) if judged is not None else UNSET
+        return cls(path, written, _sizes(bundle.files), contact)
+
+
+def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
+    """Return the files with their sizes, and the beginning of each."""
+    table = TextTable("file", "bytes", "begins", right=[1])
+    for name, content in bundle.files.items():
+        words = " ".join(content.decode("ascii").split())
+        beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
+        table.add_row(name, f"{len(content):,}", beginning)
+    return (table, Text(f"{path}: {'written' if written else 'not written yet'}", "bold"))
+
+
+def name_text(pseudonym: str, name: str) -> Shown:
+    """Return the name that a pseudonym stands for."""
+    return Text(f"{pseudonym}: {name}")

@@ -1,0 +1,126 @@
+"""Checks, before a bundle is written, that each text in it is of a kind that cannot identify a site.
+
+It does not know where a text came from, so it also finds texts that are in the bundle because of a mistake in the rest
+of this package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import yaml
+
+from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
+from gpuops.catalog import load
+from gpuops.catalog.assumptions import assumptions
+from gpuops.extras.bundle.pseudonyms import DIGITS, NameKind
+from gpuops.model.assumption import Standing
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
+from gpuops.model.devices.other_device import DeviceKind
+from gpuops.model.vcenter.host import RuleKind
+from gpuops.model.vcenter.vm import Firmware, VmDrs
+
+
+def table(name: str) -> Any:
+    """Return the content of a table of this package."""
+    return yaml.safe_load(resources.files("gpuops.extras.bundle").joinpath(name).read_text("utf-8"))
+
+
+_FILE: Final = table("words.yaml")
+SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
+"""Keys of extraConfig that plans use."""
+_ENUMERATIONS: Final = (
+    AssignmentPolicy, GraphicsType, VgpuMode, RuleKind, Firmware, VmDrs, DeviceKind, Standing,
+)  # fmt: skip
+_TEXTS: Final = frozenset(
+    (
+        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *KNOWN_EXTENSIONS,
+        *(text for row in assumptions().values() for text in (row.id, row.evidence, row.against)),
+        *(word.value for kind in _ENUMERATIONS for word in kind),
+    )
+)  # fmt: skip
+_KEYS: Final = frozenset((*_FILE["keys"], *SETTINGS))
+
+PACKAGE_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}-[0-9]OEM\.[0-9]{3}(\.[0-9]{1,2}){2}\.[0-9]{1,9}")
+"""The version of an NVIDIA package for ESXi: `550.90.05-1OEM.800.1.0.20613240`."""
+RELEASE: Final = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}(\.[0-9]{1,3}){0,2}(\.?(dev|rc|a|b|post)[0-9]{1,4})?")
+"""The version of a product: `8.0.3.0`, `0.5.0.dev1`. An IPv4 address looks the same, so only some keys allow it."""
+_RELEASES: Final = frozenset({"api_version", "gpuops", "python", "pyvmomi", "esxi", "vcenter"})
+_PCI_IDS: Final = frozenset({"vendor", "device", "class_code"})
+"""Keys of ids in four hexadecimal digits, which could be a word elsewhere."""
+_PCI_ID: Final = re.compile(r"[0-9a-f]{4}")
+_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
+"""vSphere stores some numbers as texts."""
+_PATTERNS: Final = (
+    _PCI, _NUMBER, PACKAGE_VERSION,
+    *map(
+        re.compile,
+        (
+            rf"({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}}(/({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}})*",
+            r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}",  # managed object ids
+            r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|\+00:00)?)?",  # moments in UTC, and dates
+            r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
+            r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives
+            r"gpu-[0-9]{1,3}|[0-9]{3}:[0-9]{3}:[0-9]{2}\.[0-7]",  # instances of counters
+            rf"(({'|'.join(DeviceKind)}) )?[0-9a-f]{{4}}:[0-9a-f]{{4}}",  # vendor and device
+            r"pciPassthru[0-9]{1,3}\.cfg\.[a-z_-]{1,16}",
+        ),
+    ),
+)  # fmt: skip
+_PROFILE: Final = re.compile("[a-z0-9_-]{1,40}")
+_GROUP: Final = re.compile(r"Nvidia:[0-9]{1,2}@(?P<profile>[a-z0-9_-]+)%NVLink")
+
+
+def is_of_gpus(text: str) -> bool:
+    """Return whether a text is a device group of a vGPU profile, or consists of numbers, PCI addresses, vGPU profiles
+    and GPU models: `0000:3b:00.0 at 0, 4`."""
+    group = _GROUP.fullmatch(text)
+    words = [group["profile"]] if group is not None else [word for word in re.split(r"[ ,]+", text) if word]
+    return all(
+        word == "at" or word in _board_words() or _NUMBER.fullmatch(word) or _PCI.fullmatch(word) or _is_profile(word)
+        for word in words
+    )
+
+
+@cache
+def _board_words() -> frozenset[str]:
+    """Return the words in the names of boards, and the keys of boards."""
+    return frozenset(word for board in load(everything=True).boards for word in (board.key, *board.name.split()))
+
+
+def _is_profile(name: str) -> bool:
+    return bool(_PROFILE.fullmatch(name)) and load(profiles=[name]).profile(name) is not None
+
+
+def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iterator[str]:
+    """Yield the path in the document of each text that is of no permitted kind, but never the text.
+
+    `api_words` are names of types, fields and values of the vSphere API that the document may also contain.
+    """
+    match document:
+        case str():
+            if document not in api_words and not _tells_nothing(document, at.rpartition(".")[2]):
+                yield at
+        case Mapping():
+            for number, (key, part) in enumerate(document.items()):
+                if isinstance(key, str) and (key in _KEYS or key in api_words or _tells_nothing(key)):
+                    yield from strays(part, f"{at}.{key}", api_words)
+                else:
+                    yield f"{at}.<key {number + 1}>"
+        case list() | tuple():
+            for number, part in enumerate(document):
+                yield from strays(part, f"{at}.{number}", api_words)
+        case None | bool() | int() | float():
+            pass
+        case _:
+            yield at
+
+
+def _tells_nothing(text: str, key: str = "") -> bool:
+    patterns = (*_PATTERNS, *([RELEASE] if key in _RELEASES else ()), *([_PCI_ID] if key in _PCI_IDS else ()))
+    return text in _TEXTS or any(pattern.fullmatch(text) for pattern in patterns) or is_of_gpus(text)

@@ -1,0 +1,240 @@
+"""Makes a cluster, completely or not at all: clones, devices, overrides of DRS, starts and guest addresses.
+
+A clone has its marker from the start, so the same call finds what an interrupted call has made: it waits for requests
+in flight, reads the inventory and plans what is missing. The id of the cluster is in the journal before the first
+clone. If the call fails, it removes what it made, unless the caller asks to keep it. VMs that existed before are never
+removed.
+
+The call holds the lock of the machine while it decides and changes something. It does not hold it while disks are
+copied, guests boot or a question is open, so that rotations can run meanwhile.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StepFailed
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.extras.clusters.answers import ClusterMade
+from gpuops.extras.clusters.members import marked_vms
+from gpuops.extras.clusters.permission import reject_missing_privileges, required_privileges
+from gpuops.extras.clusters.plan import ClusterPlan, ClusterQuestion
+from gpuops.extras.clusters.port import ClusterPort, cluster_port
+from gpuops.extras.clusters.removing import remove_vms
+from gpuops.extras.clusters.run import (
+    CLONES_S,
+    alone_with,
+    begin,
+    changing,
+    end,
+    known_id,
+    require_unused,
+    vms_before_run,
+    wait_for_tasks,
+)
+from gpuops.extras.clusters.use import keep_runs_away
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.nights.rotation import Limits
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.workloads.cluster import ClusterWish
+from gpuops.plan.core.plan import Verdict
+
+BOOT_S: Final = 900.0
+"""The time from the last start until the last guest has an address."""
+CLONE_TRIES: Final = 2
+"""A lost request is sent once more, after the inventory was read: vCenter refuses a second clone of the same name."""
+SAME_AGAIN: Final = "the same again goes on, gpuops cluster delete removes what is there"
+
+ClusterConsent = Callable[[ClusterPlan], None]
+"""Called with the plan before anything is made. If it raises, the call ends and nothing is changed."""
+
+
+def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, consent: ClusterConsent) -> ClusterMade:
+    """Return the plan for the cluster, and with `apply` the outcome. `keep`: after a failure nothing is removed.
+
+    Raises UsageError for unknown names, Refused, Locked while a rotation runs, NotConnected; after NotConnected the
+    same call continues.
+    """
+    port = cluster_port(site)
+    inventory = site.vcenter.inventory()
+    id_now, cut_off = known_id(wish.name, inventory, site)
+    if cut_off and apply:
+        with alone_with(site, wish.name, "cluster-create"):
+            wait_for_tasks(site, wish.name)
+        inventory = site.vcenter.inventory()
+        id_now, _ = known_id(wish.name, inventory, site)
+    plan, _ = _look(wish, id_now, site, port, inventory)
+    if not plan.feasible or not apply or not (plan.changes or cut_off):
+        return ClusterMade(plan, applied=apply and plan.feasible)
+    with alone_with(site, wish.name, "cluster-create"):
+        while True:
+            consent(plan)
+            with changing(site) as journal:
+                current_plan, inventory = _look(wish, id_now, site, port)
+                if current_plan.feasible and current_plan.deeds == plan.deeds:
+                    require_unused(wish.name, inventory, site)
+                    existing_vms = marked_vms(inventory, wish.name)
+                    run = begin(journal, wish.name, plan.id, [member.vm.ref for member in existing_vms])
+                    break
+            plan = current_plan
+            if not plan.feasible:
+                return ClusterMade(plan, applied=False)
+        return _ClusterCreation(wish, current_plan, inventory, site, port, run).create_vms(keep=keep)
+
+
+def _look(
+    wish: ClusterWish, cluster_id: str, site: Site, port: ClusterPort, inventory: Inventory | None = None
+) -> tuple[ClusterPlan, Inventory]:
+    """Return the plan and the inventory it uses, with the devices of the template and of the VMs of the cluster.
+
+    Reads the inventory unless one is given.
+    """
+    vcenter = site.vcenter
+    inventory = inventory or vcenter.inventory()
+    template = inventory.find_vm(wish.template)
+    cluster_vms = (member.vm for member in marked_vms(inventory, wish.name))
+    unread_vms = [vm.ref for vm in (template, *cluster_vms) if vm.devices is None]
+    if unread_vms:
+        inventory = vcenter.observe(inventory, unread_vms)
+    if wish.device is not None:
+        inventory = vcenter.with_config_targets(inventory, [host.ref for host in inventory.hosts.values() if host.gpus])
+    question = ClusterQuestion(
+        wish,
+        cluster_id,
+        port.networks() if wish.port_group is not None else Networks(),
+        port.guest_id(template.ref),
+        vcenter.folder_at(wish.folder) if wish.folder is not None else None,
+    )
+    inventory = site.with_vgpus(inventory)
+    plan = question.plan(inventory, catalog_of(inventory), site.clock())
+    required = required_privileges(plan, question.folder, inventory)
+    return reject_missing_privileges(plan, port.lacking_on_objects(required), inventory), inventory
+
+
+@dataclass(slots=True)
+class _ClusterCreation:
+    """One call of `create` that changes the vCenter."""
+
+    wish: ClusterWish
+    plan: ClusterPlan
+    inventory: Inventory
+    """The inventory that was read last."""
+    site: Site
+    port: ClusterPort
+    run: Run
+
+    def create_vms(self, *, keep: bool) -> ClusterMade:
+        """Make the cluster and return the outcome. Raises NotConnected, Locked if a rotation does not end."""
+        try:
+            return self._create_or_undo(keep=keep)
+        except (NotConnected, Locked, KeyboardInterrupt, SystemExit):
+            self.site.say(f"cluster {self.wish.name} was cut off, and its VMs stay: {SAME_AGAIN}")
+            raise
+
+    def _create_or_undo(self, *, keep: bool) -> ClusterMade:
+        try:
+            addresses = self._create_all()
+        except (NotConnected, Locked):
+            raise
+        except GpuopsError as error:
+            # nothing is removed if a request may still take effect later, or if only an address was missing: then the
+            # VMs may be in use
+            if keep or isinstance(error, OutcomeUnknown) or not self.plan.changes:
+                return ClusterMade(self.plan, applied=True, failed=error.line)
+            remaining_vms = self._remove_created_vms()
+            if not remaining_vms:
+                end(self.site, self.run)
+            return ClusterMade(self.plan, applied=True, failed=error.line, undone=not remaining_vms, left=remaining_vms)
+        end(self.site, self.run)
+        return ClusterMade(self.plan, applied=True, addresses=addresses)
+
+    def _remove_created_vms(self) -> tuple[str, ...]:
+        """Remove the VMs made since the run began, and return those that could not be removed."""
+        self.site.say(f"cluster {self.wish.name} failed: what was made of it is removed")
+        wait_for_tasks(self.site, self.wish.name)
+        with changing(self.site, waits=True) as journal:
+            inventory = self.site.vcenter.inventory()
+            made_vms = marked_vms(inventory, self.wish.name, self.plan.id)
+            with keep_runs_away(self.site, self.wish.name, made_vms, inventory):
+                return remove_vms(made_vms, inventory, journal, self.run, self.site, but=vms_before_run(self.run))[0]
+
+    def _create_all(self) -> dict[str, str]:
+        """Make and start all VMs and return the address of each guest. Raises the first error."""
+        with changing(self.site, waits=True) as journal:
+            settle_open(self._executor(journal), timeout_s=Limits().step_timeout_s)
+        for tries_left in reversed(range(CLONE_TRIES + 1)):
+            with changing(self.site, waits=True) as journal:
+                plan = self._plan_again()
+                if not plan.new:
+                    self._set_up(plan, journal)
+                    break
+                if not tries_left:
+                    names = ", ".join(clone.name for clone in plan.new)
+                    reason = f"{names}: vCenter does not show what was cloned"
+                    raise OutcomeUnknown(reason, hint="the same again looks anew")
+                tasks = self._clones(plan)
+            self._wait_for_clones(tasks, len(plan.new))
+        return self._addresses()
+
+    def _set_up(self, plan: ClusterPlan, journal: Journal) -> None:
+        """Configure the VMs, which all exist, and start them. Raises the first error."""
+        executor = self._executor(journal)
+        outcomes = execute(plan.steps, executor, Limits(), self.site.progress, in_flight=self.site.in_flight)
+        failure = next(
+            (outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)), None
+        )
+        if failure is not None:
+            name = executor.inventory.vms[failure.step.vm].name if failure.step.vm in executor.inventory.vms else "a VM"
+            raise StepFailed(f"{name}: {failure.step.noun}: {failure.reason or failure.verdict}")
+
+    def _plan_again(self) -> ClusterPlan:
+        """Read the inventory again and return the plan. Raises Refused if the plan is not feasible."""
+        plan, self.inventory = _look(self.wish, self.plan.id, self.site, self.port)
+        if not plan.feasible:
+            raise Refused("; ".join(plan.reasons))
+        return plan
+
+    def _executor(self, journal: Journal) -> VmExecutor:
+        site = self.site
+        return VmExecutor(site.vcenter, journal, self.run, self.inventory, passed_s=site.passed_s)
+
+    def _clones(self, plan: ClusterPlan) -> list[TaskRef]:
+        """Request all clones at once and return their tasks. A lost reply is found later by the name."""
+        tasks = []
+        for new in plan.new:
+            with suppress(OutcomeUnknown):
+                tasks.append(self.site.vcenter.clone_vm(new, f"gpuops-cluster-{secrets.token_hex(8)}"))
+        if tasks:
+            self.site.say(f"{len(tasks)} VMs are being cloned of {self.wish.template}")
+        return tasks
+
+    def _wait_for_clones(self, tasks: list[TaskRef], clone_count: int) -> None:
+        """Wait for the clones. Raises the first error of a clone."""
+        ends = [end.error for end in self.site.vcenter.wait(tasks, CLONES_S)]
+        errors = [error for error in ends if error is not None]
+        certain = next((error for error in errors if not isinstance(error, OutcomeUnknown)), None)
+        if certain is not None:
+            raise certain
+        if errors or len(ends) < clone_count:  # the reply or the task of a clone was lost
+            wait_for_tasks(self.site, self.wish.name)
+
+    def _addresses(self) -> dict[str, str]:
+        """Return the address of each guest. Raises StepFailed for a guest without an address in time."""
+        began_s, addresses = self.site.passed_s(), {}
+        for member in marked_vms(self.inventory, self.wish.name):
+            left_s = max(0.0, began_s + BOOT_S - self.site.passed_s())
+            guest = self.site.vcenter.wait_for_guest(member.vm.ref, left_s, address=True)
+            if guest.address is None:
+                lacks = "address" if guest.tools_running else "VMware Tools"
+                raise StepFailed(f"{member.vm.name}: its guest shows no {lacks} within {BOOT_S:.0f} s of its start")
+            addresses[member.vm.name] = guest.address
+        return addresses

@@ -1,0 +1,213 @@
+"""Plans one VM of a cluster on one host: the steps that give it its GPUs and start it, close to its network card.
+
+A vGPU can be bound to a GPU, so its NUMA node can be guaranteed: the plan is made on a snapshot that shows only the
+GPUs on the node of the network card, and binds the VM to them. If they have no room, the VM is placed like any other,
+and the row says so. With Dynamic DirectPath I/O the host chooses the GPU, so the node cannot be guaranteed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpuops.extras.clusters.prerequisites import adapters_of
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, Vm, VmDrs, pin_key, pins_of
+from gpuops.model.workloads.cluster import ClusterWish, RdmaKind
+from gpuops.plan.core.plan import Plan, Rejection, Wave
+from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step, VmChange
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.select import place
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.vm_blockers import PowerPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSteps:
+    """The steps for one VM, and the snapshot after them."""
+
+    steps: tuple[Step, ...]
+    after: Inventory
+    says: str
+    """The place of its GPU and its network card, as text."""
+    warnings: tuple[str, ...] = ()
+
+
+def member_steps(
+    wish: ClusterWish, vm: Vm, card_node: int | None, inventory: Inventory, catalog: Catalog, now: datetime
+) -> MemberSteps | tuple[Rejection, ...]:
+    """Return the steps that configure the VM, which the snapshot shows on its host, as wished, or all refusals.
+
+    `card_node`: the NUMA node of its network card, from the port group; None if it is unknown or the VM has no card.
+    """
+    host = inventory.host_of(vm)
+    if host is None:
+        return (Rejection(vm.name, "its host cannot be read"),)
+    if wish.rdma is RdmaKind.DIRECTPATH:
+        return _with_whole_adapter(wish, vm, host, inventory, catalog, now)
+    plan, beside = _gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
+    if not plan.feasible:
+        return plan.rejections
+    return _build_member_steps(
+        vm, plan.steps, _describe_placement(wish, card_node, beside=beside), plan.warnings, inventory, catalog
+    )
+
+
+def _gpus(
+    wish: ClusterWish,
+    vm: Vm,
+    node: int | None,
+    power: PowerPolicy,
+    inventory: Inventory,
+    catalog: Catalog,
+    now: datetime,
+) -> tuple[Plan, bool]:
+    """Return the plan of its GPUs, and whether it guarantees that node."""
+    types = () if wish.profile is not None else gpu_types(wish, inventory)
+    runs = vm.power is PowerState.ON
+    if runs:  # a running VM is never stopped for a better place
+        power = PowerPolicy.REFUSE
+    request = Attach(f"moid:{vm.ref}", profile=wish.profile, count=wish.gpus, device_type=types, power=power, add=True)
+    if runs:
+        return request.plan(inventory, catalog, now), (vm.extra_config or {}).get(AFFINITY_KEY) == str(node)
+    if node is not None and wish.profile is not None:
+        beside = only_node(vm, node, inventory)
+        near = replace(request, numa=NumaPolicy.REQUIRED).plan(beside, catalog, now)
+        bound = _bind_to_gpus(vm, near, beside, catalog) if near.feasible else None
+        if bound is not None:
+            return bound, True
+    return request.plan(inventory, catalog, now), False
+
+
+def _bind_to_gpus(vm: Vm, plan: Plan, beside: Inventory, catalog: Catalog) -> Plan | None:
+    """Return the plan with its vGPUs bound to the GPUs of the node, or None if they have no room.
+
+    `beside` shows only the GPUs of that node, and a plan does not bind vGPUs if all GPUs are on one node.
+    """
+    changes = [step for step in plan.steps if isinstance(step, ReconfigureVm)]
+    with_gpus = _after(tuple(changes), beside, catalog).vm(vm.ref)
+    demands = demands_of(with_gpus.devices or (), pins_of(with_gpus))
+    request = Wanted(with_gpus, demands, (with_gpus.host or "",), NumaPolicy.REQUIRED, PinPolicy.AUTO, explain=False)
+    placement = place(request, beside, catalog)
+    if not isinstance(placement, Placement):
+        return None
+    pins = {pin_key(ordinal): str(address) for ordinal, address in placement.seats.items()}
+    missing = {key: address for key, address in pins.items() if (with_gpus.extra_config or {}).get(key) != address}
+    if not missing:
+        return plan
+    first = changes[0] if changes else ReconfigureVm(vm.ref, VmChange())
+    change = replace(first.change, extra_config={**first.change.extra_config, **missing})
+    other_waves = [wave for wave in plan.waves if not any(isinstance(step, ReconfigureVm) for step in wave.steps)]
+    return replace(plan, waves=(Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)), *other_waves))
+
+
+def only_node(vm: Vm, node: int, inventory: Inventory) -> Inventory:
+    """Return the snapshot in which the VM's host has only the GPUs of this NUMA node."""
+    host = inventory.hosts[vm.host or ""]
+    return inventory.with_hosts([replace(host, gpus=tuple(gpu for gpu in host.gpus if gpu.numa_node == node))])
+
+
+def gpu_types(wish: ClusterWish, inventory: Inventory) -> tuple[str, ...]:
+    """Return the PCI types of the hosts' GPUs of that model, for example `10de:26b9`; () if no host has one."""
+    words = {(wish.model or "").lower()}
+    types = {
+        f"{gpu.vendor_id:04x}:{gpu.device_id:04x}"
+        for host in inventory.hosts.values()
+        for gpu in host.gpus
+        if words <= set(gpu.name.lower().replace("-", " ").split()) or gpu.name.lower() in words
+    }
+    return tuple(sorted(types))
+
+
+def _with_whole_adapter(
+    wish: ClusterWish, vm: Vm, host: Host, inventory: Inventory, catalog: Catalog, now: datetime
+) -> MemberSteps | tuple[Rejection, ...]:
+    """Plan GPUs and a passthrough network adapter: the first free one whose node has the GPUs, else the first free."""
+    attached = [device for device in vm.devices or () if isinstance(device, DirectPathDevice)]
+    attached_addresses = {device.address for device in attached}
+    adapters = [device for device in adapters_of(wish, host) if device.address in attached_addresses] or [
+        device for device in adapters_of(wish, host) if device.address not in _used_addresses(host, vm, inventory)
+    ]
+    reasons: tuple[Rejection, ...] = ()
+    for strict in (True, False):
+        for adapter in adapters:
+            plan, beside = _gpus(wish, vm, adapter.numa_node, PowerPolicy.REFUSE, inventory, catalog, now)
+            if not plan.feasible or (strict and not beside):
+                reasons = reasons or plan.rejections
+                continue
+            world = _after(plan.steps, inventory, catalog)
+            card = _adapter(vm, adapter.address).plan(world, catalog, now)
+            if not card.feasible:
+                reasons = reasons or card.rejections
+                continue
+            says = f"{adapter.address}, {_describe_placement(wish, adapter.numa_node, beside=beside)}"
+            return _build_member_steps(
+                vm, (*plan.steps, *card.steps), says, (*plan.warnings, *card.warnings), inventory, catalog
+            )
+    return reasons or (Rejection(host.name, f"has no free network adapter {wish.device}"),)
+
+
+def _adapter(vm: Vm, address: PciAddress) -> Attach:
+    return Attach(f"moid:{vm.ref}", device=(str(address),), add=True, numa=NumaPolicy.NONE, power=PowerPolicy.ON)
+
+
+def _used_addresses(host: Host, vm: Vm, inventory: Inventory) -> frozenset[PciAddress]:
+    """Return the devices of the host that belong to another VM, also to one that is off."""
+    held_addresses = {binding.address for binding in host.bindings}
+    other_vms = (
+        vm_on_host for vm_on_host in inventory.vms.values() if vm_on_host.host == host.ref and vm_on_host.ref != vm.ref
+    )
+    planned_addresses = {
+        device.address
+        for vm_on_host in other_vms
+        for device in vm_on_host.devices or ()
+        if isinstance(device, DirectPathDevice)
+    }
+    return frozenset(held_addresses | planned_addresses)
+
+
+def _describe_placement(wish: ClusterWish, node: int | None, *, beside: bool) -> str:
+    if wish.rdma is RdmaKind.NONE:
+        return "no RDMA network card"
+    if node is None:
+        return "NUMA node of the network card not known"
+    if beside:
+        return f"GPU and network card on NUMA node {node}"
+    card = f"network card on NUMA node {node}"
+    return f"{card}, GPUs where the host chooses" if wish.profile is None else f"{card}, no room for the VM beside it"
+
+
+def _build_member_steps(
+    vm: Vm, steps: tuple[Step, ...], says: str, warnings: tuple[str, ...], inventory: Inventory, catalog: Catalog
+) -> MemberSteps:
+    ordered = tuple(_with_override(vm, steps, inventory))
+    return MemberSteps(ordered, _after(ordered, inventory, catalog), says, warnings)
+
+
+def _with_override(vm: Vm, steps: tuple[Step, ...], inventory: Inventory) -> Iterator[Step]:
+    """Yield the steps with the override of DRS before the start, so that DRS never moves the running VM."""
+    keeps = keeps_off_drs(vm, inventory)
+    if keeps and not any(isinstance(step, PowerOnVm) for step in steps):
+        yield SetVmDrs(vm.ref, VmDrs.MANUAL)
+    for step in steps:
+        if keeps and isinstance(step, PowerOnVm):
+            yield SetVmDrs(vm.ref, VmDrs.MANUAL)
+        yield step
+
+
+def keeps_off_drs(vm: Vm, inventory: Inventory) -> bool:
+    """Return whether an override must be set so that DRS does not move the VM."""
+    cluster = inventory.cluster_of(vm)
+    return cluster is not None and cluster.drs_enabled is not False and cluster.drs_of(vm.ref) is not VmDrs.MANUAL
+
+
+def _after(steps: tuple[Step, ...], inventory: Inventory, catalog: Catalog) -> Inventory:
+    for step in steps:
+        inventory = project(step, inventory, catalog)
+    return inventory

@@ -1,0 +1,124 @@
+"""Removes the VMs of a cluster and no others. Name, marker and notes are read again before each request.
+
+Overrides of DRS disappear with their VMs; `overrides` removes those of the VMs that stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.site import Site
+from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, settle_removals
+from gpuops.extras.clusters.answers import ClusterRemoved
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.overrides import take_back, vms_with_override
+from gpuops.extras.clusters.port import cluster_port
+from gpuops.extras.clusters.removal import REMOVE_PRIVILEGES, removal_refusals
+from gpuops.extras.clusters.run import alone_with, begin, changing, open_runs, require_unused, wait_for_tasks
+from gpuops.extras.clusters.use import keep_runs_away
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.plan import Rejection
+
+ROUNDS: Final = 4
+"""One round to power off, one to remove, and two more for VMs that were being started meanwhile."""
+A_COPY: Final = "claims the rank of another VM: rename the one that is a copy, a VM of another name is never removed"
+
+
+def delete_cluster(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
+    """Return the VMs of the cluster; with `apply` remove them and end the runs of the cluster in the journal.
+
+    Raises Locked, NotConnected; the same call then continues.
+    """
+    cluster_port(site)  # refuses a saved inventory
+    inventory = site.vcenter.inventory()
+    members = marked_vms(inventory, name)
+    refusals = removal_refusals(members) + _missing_privileges(members, site)
+    if refusals or not apply:
+        with site.journal_to_read(inventory.vcenter) as journal:
+            overridden_vms = [
+                vm for vm in vms_with_override(name, inventory, journal) if vm not in [member.vm for member in members]
+            ]
+        return ClusterRemoved(name, members, rejections=refusals, overrides=tuple(vm.name for vm in overridden_vms))
+    with alone_with(site, name, "cluster-delete"):
+        require_unused(name, inventory, site)
+        with changing(site) as journal:
+            if not members and not open_runs(journal, name) and not vms_with_override(name, inventory, journal):
+                return ClusterRemoved(name, (), applied=True)
+            run = begin(journal, name, members[0].marker.id if members else "", [member.vm.ref for member in members])
+        wait_for_tasks(site, name)  # without the lock: `rotate day` must not wait for a clone
+        with changing(site, waits=True) as journal:
+            settle_removals(inventory, journal, run, site)
+            inventory = site.vcenter.inventory()
+            members = marked_vms(inventory, name)
+            refusals = removal_refusals(members)  # an admin may have made a copy meanwhile
+            if refusals:
+                return ClusterRemoved(name, members, rejections=refusals)
+            with keep_runs_away(site, name, members, inventory):
+                remaining_vms, inventory = remove_vms(members, inventory, journal, run, site)
+            overrides = list(take_back(vms_with_override(name, inventory, journal), inventory, journal, run, site))
+            remaining_vms += tuple(f"{vm}: {why}" for vm, why in overrides if why)
+            if not remaining_vms:
+                for member in open_runs(journal, name):
+                    journal.end(member, cut_off=member.id != run.id)
+    return ClusterRemoved(
+        name, members, remaining_vms, applied=True, overrides=tuple(vm for vm, why in overrides if not why)
+    )
+
+
+def _missing_privileges(members: tuple[MarkedVm, ...], site: Site) -> tuple[Rejection, ...]:
+    lacking = site.vcenter.lacking({member.vm.ref: REMOVE_PRIVILEGES for member in members}) if members else {}
+    names = {member.vm.ref: member.vm.name for member in members}
+    return tuple(
+        Rejection(names[ref], f"this login lacks {', '.join(sorted(missing))}", hint="ask for a role with it")
+        for ref, missing in lacking.items()
+        if missing
+    )
+
+
+def remove_vms(
+    members: tuple[MarkedVm, ...],
+    inventory: Inventory,
+    journal: Journal,
+    run: Run,
+    site: Site,
+    *,
+    but: Collection[str] = (),
+) -> tuple[tuple[str, ...], Inventory]:
+    """Power these VMs off and remove them. Return the remaining VMs with reasons, and the latest inventory.
+
+    Also removes VMs of the same cluster that appear meanwhile. Never removes VMs whose managed object id is in `but`,
+    nor a VM whose rank another VM has or had: one of the two is a copy. Raises NotConnected.
+    """
+    failures: dict[str, str] = {}
+    ref_of: dict[tuple[str, int], str] = {}
+    clusters = sorted({(member.marker.cluster, member.marker.id) for member in members})
+
+    def find_remaining() -> list[MarkedVm]:
+        candidates = [member for cluster in clusters for member in marked_vms(inventory, *cluster)]
+        failures.update((member.vm.ref, A_COPY) for member in _vms_of_shared_ranks(candidates, ref_of))
+        return [member for member in candidates if member.vm.ref not in but]
+
+    for _ in range(ROUNDS):
+        to_remove = [member for member in find_remaining() if failures.get(member.vm.ref) != A_COPY]
+        if not to_remove:
+            break
+        steps = [next_removal_step(member.vm, member.marker.notes) for member in to_remove]
+        outcomes = execute_removals(steps, inventory, journal, run, site)
+        failures.update((ref, failure) for ref, outcome in outcomes.items() if (failure := removal_failure(outcome)))
+        inventory = site.vcenter.inventory()
+    return tuple(
+        f"{member.vm.name}: {failures.get(member.vm.ref) or 'it is still there'}" for member in find_remaining()
+    ), inventory
+
+
+def _vms_of_shared_ranks(candidates: Sequence[MarkedVm], ref_of: dict[tuple[str, int], str]) -> Iterator[MarkedVm]:
+    """Yield the VMs whose rank is, or was, also the rank of another VM.
+
+    `ref_of` holds the first VM seen with each rank and is extended here; empty if two VMs had the rank at once.
+    """
+    ranks = [(candidate.marker.id, candidate.marker.rank) for candidate in candidates]
+    for rank, candidate in zip(ranks, candidates, strict=True):
+        if ref_of.setdefault(rank, candidate.vm.ref if ranks.count(rank) == 1 else "") != candidate.vm.ref:
+            yield candidate

@@ -1,0 +1,135 @@
+"""The run of a cluster in the journal. Open from before the first clone until it is complete or removed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Final
+
+from gpuops.clock import rounds
+from gpuops.errors import Locked
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import ClusterOrder, dump_order, load_cluster_order
+from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.site import Site
+from gpuops.execute.state.lock import LockedBy, locked
+from gpuops.extras.clusters.members import marked_vms, marker_of
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.rotation.lease import KEY, holder_of, lease_holder_text, parse_lease
+
+CLUSTER: Final = "cluster"
+"""The kind of these runs in the journal."""
+_ID: Final = 4
+"""Bytes."""
+CLONES_S: Final = 4 * 3600.0
+"""The limit for clones: copying the disks of a large template takes hours."""
+ROTATION_S: Final = 4 * 3600.0
+"""How long a call waits for a rotation that began while the call waited for something else."""
+PAUSE_S: Final = 5.0
+LONGEST_NAME: Final = 50
+"""The longest name of a cluster, in characters."""
+IN_USE: Final = "wait for it to end; one that was killed is over at that moment"
+"""The hint if a run uses the cluster."""
+
+
+def begin(journal: Journal, name: str, id: str, stands: Sequence[str]) -> Run:
+    """Return the open run of this cluster, or a new one. `stands`: the VMs of the cluster that exist already."""
+    earlier_runs = open_runs(journal, name)
+    if earlier_runs:
+        return earlier_runs[-1]
+    return journal.begin(CLUSTER, order=dump_order(ClusterOrder(name, id, tuple(stands))))
+
+
+def end(site: Site, run: Run) -> None:
+    """End the run in the journal. This needs no lock: rotations ignore runs of this kind."""
+    with closing(Journal.open(site.state_dir, site.vcenter.uuid, site.clock, url=site.journal_url)) as journal:
+        journal.end(run)
+
+
+def vms_before_run(run: Run) -> frozenset[str]:
+    """Return the VMs of the cluster that existed before the run. They are not removed after a failure."""
+    return frozenset(load_cluster_order(run.order).earlier_vms)
+
+
+@contextmanager
+def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
+    """Return the journal, locked so that no rotation runs meanwhile. `waits`: wait some hours for one that runs.
+
+    Raises Locked.
+    """
+    with ExitStack() as stack:
+        is_announced = False
+        for left_s in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
+            try:
+                journal = stack.enter_context(site.locked_journal(site.vcenter.uuid, alone=False))
+                break
+            except LockedBy as lock_error:
+                if not (waits and left_s):
+                    raise
+                if not is_announced:
+                    site.say(f"{lock_error.message}: waited for")
+                is_announced = True
+        yield journal
+
+
+def open_runs(journal: Journal | None, name: str) -> tuple[Run, ...]:
+    """Return the open runs of this cluster, oldest first."""
+    runs = journal.open_runs((CLUSTER,)) if journal is not None else ()
+    return tuple(run for run in runs if load_cluster_order(run.order).cluster == name)
+
+
+def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:
+    """Return the id of this cluster, and whether a run of it is open. Raises StateDamaged.
+
+    The id is that of its VMs, or of its open run, or a new one.
+    """
+    with site.journal_to_read(inventory.vcenter) as journal:
+        runs = open_runs(journal, name)
+    of_vms = [member.marker.id for member in marked_vms(inventory, name)]
+    of_runs = [load_cluster_order(run.order).id for run in runs]
+    return next(filter(None, (*of_vms[:1], *of_runs[-1:])), None) or secrets.token_hex(_ID), bool(runs)
+
+
+@contextmanager
+def alone_with(site: Site, name: str, doing: str) -> Iterator[None]:
+    """Prevent other calls on this machine from making, using or removing this cluster. Raises Locked."""
+    with ExitStack() as stack:
+        lock_name = f"{site.vcenter.uuid}-cluster-{name[:LONGEST_NAME]}"  # the name of a file has a limit
+        try:
+            stack.enter_context(locked(site.state_dir, lock_name, site.clock(), alone=True, doing=doing))
+        except LockedBy as lock_error:
+            activity = f", {lock_error.holder.doing}," if lock_error.holder.doing else ""
+            raise Locked(
+                f"cluster {name} is in use: {lock_error.holder}{activity} holds it", hint=IN_USE
+            ) from lock_error
+        yield
+
+
+def require_unused(name: str, inventory: Inventory, site: Site) -> None:
+    """Raise Locked if a run of another machine uses the cluster, by the lease on its VM of rank 0.
+
+    Call this only inside `alone_with`: a lease that a run of this machine left is then known to be dead.
+    """
+    for member in marked_vms(inventory, name):
+        lease = parse_lease((member.vm.extra_config or {}).get(KEY, "")) if member.marker.rank == 0 else None
+        dead = Nonces(site.state_dir, site.vcenter.uuid).on(member.vm.name).read()
+        holder = holder_of(lease, inventory.taken_at, dead)
+        if holder is not None:
+            raise Locked(f"cluster {name} is in use: {lease_holder_text(holder)}", hint=IN_USE)
+
+
+def wait_for_tasks(site: Site, name: str) -> None:
+    """Wait for the tasks of the VMs of this cluster, and for all clones of templates.
+
+    After that, what an interrupted call requested either exists or will not be made.
+    """
+    vms = site.vcenter.inventory().vms.values()
+    of_cluster = [task for vm in vms if (marker := marker_of(vm)) and marker.cluster == name for task in vm.tasks]
+    clones = [task for vm in vms if vm.template for task in vm.tasks if "clone" in task.name.lower()]
+    tasks = [TaskRef(task.ref) for task in (*of_cluster, *clones)]
+    if tasks:
+        site.say(f"cluster {name}: waiting for {len(tasks)} tasks in vCenter")
+        for _ in site.vcenter.wait(tasks, CLONES_S):
+            pass

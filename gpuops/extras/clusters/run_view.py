@@ -1,0 +1,211 @@
+"""The output of `gpuops cluster run` and `gpuops cluster bench` in addition to that of the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Self
+
+from gpuops.extras.clusters.all_reduce import bus_bandwidth, efficiency
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchCell, BenchResult, Launcher, RunEnd, Transport
+from gpuops.model.time_text import format_duration
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import count
+
+if TYPE_CHECKING:
+    from gpuops.extras.clusters.launch import LaunchPlan
+
+_MEMORY = {
+    AllReduceProgram.NCCL: "all_reduce_perf of the NCCL tests, GPU memory",
+    AllReduceProgram.OSU: "osu_allreduce, host memory",
+    AllReduceProgram.MPI4PY: "mpi4py, host memory: what GPUs add is not in it",
+}
+
+
+def launch_text(plan: LaunchPlan) -> Shown:
+    """Return which command line is started in which guest; nothing if none is."""
+    launch = plan.launch
+    if launch is None:
+        return ()
+    rows = (
+        (str(rank), member.name, member.host, member.address or "-", str(member.gpus), str(slots))
+        for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True))
+    )
+    table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5), rows=rows)
+    variables = " ".join(f"{name}={text}" for name, text in launch.environment.items())
+    lines = [f"{launch.members[node].name}: {line}" for node, line in enumerate(launch.command_lines)]
+    return [table, *lines, Text(f"with {variables}; nothing was started", "dim")]
+
+
+def end_text(end: RunEnd) -> Shown:
+    """Return how the run ended, and what remains in guests."""
+    lines: list[Shown] = []
+    if end.cut:
+        lines.append(Text("cut: it printed more than is shown; write logs to files in the guest", "yellow"))
+    if end.failed_on:
+        lines.append(Text(f"the launcher in {end.failed_on} failed first", "red"))
+    lines += [Text(f"left: {remnant}", "red") for remnant in end.left]
+    if end.left:
+        lines.append(Text("the next run of this cluster tries again to remove it", "dim"))
+    lines.append(
+        Text(f"exit code {end.exit_code} after {format_duration(end.took_s)}", "red" if end.exit_code else "dim")
+    )
+    return lines
+
+
+class ClusterLaunchMemberRecord(DocumentRecord, frozen=True):
+    """A VM in which ranks run."""
+
+    vm: Annotated[str, "its name"]
+    host: Annotated[str, "its name"]
+    address: Annotated[str | None, "of its guest"]
+    gpus: int
+    ranks: int
+
+
+class ClusterLaunchRecord(DocumentRecord, frozen=True):
+    """What is started in which guest."""
+
+    launcher: Launcher
+    ranks: int
+    command_lines: Annotated[list[str], "of the first VMs; one where the launcher enters the others itself"]
+    environment: Annotated[dict[str, str], "what every rank has of it"]
+    members: Annotated[list[ClusterLaunchMemberRecord], "by rank of their VM"]
+
+
+class ClusterRunEndRecord(DocumentRecord, frozen=True):
+    """How it ended."""
+
+    exit_code: Annotated[int, "of the launcher; 124 = it was ended after its limit"]
+    took_s: float
+    printed_bytes: Annotated[int, "that were fetched"]
+    cut: Annotated[bool, "whether it printed more than that"]
+    failed_on: Annotated[str, "the VM whose launcher failed first, where that is not the one of rank 0"]
+    left: Annotated[list[str], "what could not be stopped or removed in a guest, each with its reason"]
+
+    @classmethod
+    def made_of(cls, end: RunEnd) -> Self:
+        return cls.from_attributes(end, took_s=round(end.took_s, 3))
+
+
+@printed("cluster-run", by="gpuops cluster run")
+class ClusterRunDocument(PrintedDocument, frozen=True):
+    """What was started over the VMs of a cluster, and how it ended; what it printed is on stderr."""
+
+    cluster: Annotated[str, "its name"]
+    rejections: Annotated[list[str], "every reason why nothing was started"]
+    launch: Annotated[ClusterLaunchRecord | None, "null = nothing can be started"]
+    end: Annotated[ClusterRunEndRecord | None, "null = nothing was started"]
+    exit_code: Annotated[int, "of this command"]
+
+
+def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: int) -> ClusterRunDocument:
+    """Return the document of a run, without the output of the program."""
+    launch = plan.launch
+    launched = None
+    if launch is not None:
+        members = [
+            ClusterLaunchMemberRecord.from_attributes(member, vm=member.name, ranks=slots)
+            for member, slots in zip(launch.members, launch.slots, strict=True)
+        ]
+        launched = ClusterLaunchRecord.from_attributes(launch, environment=dict(launch.environment), members=members)
+    rejections = [rejection.line for rejection in plan.rejections]
+    return ClusterRunDocument.from_attributes(
+        cluster=cluster, rejections=rejections, launch=launched, end=end, exit_code=exit_code
+    )
+
+
+def bench_text(bench: BenchResult) -> Shown:
+    """Return a table with a line for each number of nodes and size, and the columns of each transport."""
+    transports = tuple(dict.fromkeys(cell.transport for cell in bench.cells))
+    heads = [f"{transport} {unit}" for transport in transports for unit in ("seconds", "GB/s", "scaling")]
+    has_both = len(transports) == 2
+    heads += ["rdma is faster"] if has_both else []
+    table = TextTable("nodes", "ranks", "bytes", *heads, right=range(3 + len(heads)))
+    for cells, index, size in _rows(bench):
+        table.add_row(
+            str(cells[0].nodes), str(cells[0].ranks), str(size), *_figures(bench, cells, index, has_both=has_both)
+        )
+    lines: list[Shown] = [Text(f"{bench.cluster}: all-reduce by {_MEMORY[bench.program]}", "bold"), table]
+    for cell in bench.cells:
+        where = f"{cell.transport} over {count(cell.nodes, 'node')}"
+        if cell.why_not:
+            lines.append(Text(f"{where}: {cell.why_not}", "yellow"))
+        wrong = sum(time.wrong or 0 for time in cell.times)
+        if wrong:
+            lines.append(Text(f"{where}: {count(wrong, 'element')} with a wrong sum", "red"))
+        lines += [Text(f"left: {line}", "red") for line in cell.left]
+    if bench.simulated:
+        lines.append(Text("simulated guests: TCP is the loopback of one machine, no network", "yellow"))
+    lines.append(Text("scaling: bus bandwidth beside that of the fewest nodes that have one", "dim"))
+    return lines
+
+
+class BenchTimeRecord(DocumentRecord, frozen=True):
+    """One all-reduce."""
+
+    size_bytes: Annotated[int, "of the buffer of each rank"]
+    seconds: Annotated[float, "of the one in the middle of several"]
+    bus_bytes_per_s: Annotated[float | None, "as the NCCL tests define it; null = a single rank exchanges nothing"]
+    scaling_efficiency: Annotated[float | None, "bus bandwidth beside that of the fewest nodes that have one"]
+    wrong: Annotated[int | None, "elements with a wrong sum; null = the program does not check"]
+
+
+class BenchCellRecord(DocumentRecord, frozen=True):
+    """An all-reduce over so many nodes by one transport."""
+
+    nodes: int
+    ranks: int
+    transport: Transport
+    why_not: Annotated[str, "why there are no times; empty = there are"]
+    left: Annotated[list[str], "as of a run"]
+    times: Annotated[list[BenchTimeRecord], "by size"]
+
+
+@printed("cluster-bench", by="gpuops cluster bench")
+class ClusterBenchDocument(PrintedDocument, frozen=True):
+    """All-reduces over nodes of a cluster, by TCP and by RDMA."""
+
+    cluster: Annotated[str, "its name"]
+    program: Annotated[AllReduceProgram, "what measured"]
+    simulated: Annotated[bool, "whether its guests are processes of one machine, and TCP its loopback"]
+    complete: Annotated[bool, "whether all was measured that can be, with right sums, and nothing is left in a guest"]
+    cells: Annotated[list[BenchCellRecord], "by transport, then by nodes"]
+
+    @classmethod
+    def made_of(cls, bench: BenchResult) -> Self:
+        cells = [
+            BenchCellRecord.from_attributes(cell, times=[_time(bench, cell, index) for index in range(len(cell.times))])
+            for cell in bench.cells
+        ]
+        return cls.from_attributes(bench, cells=cells)
+
+
+def _time(bench: BenchResult, cell: BenchCell, index: int) -> BenchTimeRecord:
+    time = cell.times[index]
+    bandwidth, scaling = bus_bandwidth(time, cell.ranks), efficiency(cell, index, bench.cells)
+    return BenchTimeRecord.from_attributes(time, bus_bytes_per_s=bandwidth, scaling_efficiency=scaling)
+
+
+def _rows(bench: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]]:
+    """Yield the cells of one number of nodes, one for each transport, with the index of a size and its bytes."""
+    for nodes in dict.fromkeys(cell.nodes for cell in bench.cells):
+        cells = tuple(cell for cell in bench.cells if cell.nodes == nodes)
+        sizes = next((tuple(time.size_bytes for time in cell.times) for cell in cells if cell.times), ())
+        yield from ((cells, index, size) for index, size in enumerate(sizes))
+
+
+def _figures(bench: BenchResult, cells: tuple[BenchCell, ...], index: int, *, has_both: bool) -> Iterator[str]:
+    for cell in cells:
+        if not cell.times:
+            yield from ("-", "-", "-")
+            continue
+        bandwidth, scaling = bus_bandwidth(cell.times[index], cell.ranks), efficiency(cell, index, bench.cells)
+        yield f"{cell.times[index].seconds:.6f}"
+        yield f"{bandwidth / 1e9:.3f}" if bandwidth is not None else "-"
+        yield f"{scaling:.0%}" if scaling is not None else "-"
+    if not has_both:
+        return
+    times = {cell.transport: cell.times[index].seconds for cell in cells if cell.times}
+    tcp, rdma = times.get(Transport.TCP), times.get(Transport.RDMA)
+    yield f"{tcp / rdma:.1f} times" if tcp and rdma else "-"

@@ -1,0 +1,158 @@
+"""Runs a launch to its end: starts it in the guests, passes on the output of rank 0, and cleans up.
+
+The next run of the cluster removes what a killed run left; two runs never use a cluster at once (`use`). Ctrl-C,
+SIGTERM and the limit end the processes in every guest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from gpuops.clock import rounds
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
+from gpuops.execute.lease.lease import HeldLease
+from gpuops.execute.site.guest_work import GuestWork, guest_work
+from gpuops.extras.clusters import guests, scripts
+from gpuops.extras.clusters.cluster_run import RunEnd
+from gpuops.extras.clusters.guests import ReadyGuests
+from gpuops.extras.clusters.launch import Launch
+from gpuops.extras.clusters.use import lease_lost_error, require_ours
+from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+
+POLL_S: Final = 1.0
+PATIENCE_S: Final = 300.0
+"""How long a guest, its host or vCenter may not answer before the run fails: VMs move, and VMware Tools restart."""
+MOST_FETCHED: Final = scripts.SHOWN + scripts.PART
+"""The limit for bytes of output, however much a guest holds."""
+TIMED_OUT: Final = 124
+"""The exit code of timeout(1)."""
+Hear = Callable[[bytes], None]
+"""Called with the output of rank 0, piece by piece, without changes; callers that show it must escape it."""
+
+
+def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
+    """Run the launch and return how it ended. Only what `RunEnd.left` names stays in the guests.
+
+    `lease`: the lease on the cluster. Raises Refused if a guest cannot be prepared, Locked if another machine has taken
+    the cluster over, NotConnected if vCenter is lost: the next run of this cluster then ends the processes.
+    """
+    port = guest_work(site.vcenter)
+    running = _Running(launch, site, port, lease, hear)
+    try:
+        ready = guests.prepare(launch, port)
+        require_ours(lease, launch.cluster)
+        end = running.run_to_end(ready)
+    except NotConnected:
+        site.say(f"vCenter is lost: the run of {launch.cluster} may go on; the next one ends it")
+        raise
+    except guests.NotEntered:
+        raise
+    except BaseException:
+        site.say(f"ending what runs in the {len(launch.members)} guests of {launch.cluster}")
+        for failure in guests.clear(launch, port, running.unfinished_launchers):
+            site.say(f"left: {failure}")
+        raise
+    return replace(end, left=guests.clear(launch, port, running.unfinished_launchers))
+
+
+class _Running:
+    """A launch that is being run."""
+
+    def __init__(self, launch: Launch, site: Site, port: GuestWork, lease: HeldLease, hear: Hear) -> None:
+        self._launch, self._site, self._port, self._lease, self._hear = launch, site, port, lease, hear
+        self._running: dict[int, RunningCommand] = {}
+        self._ends: dict[int, CommandEnd] = {}
+        self._unseen_since_s: float | None = None
+        self._directory = ""
+        self._parts = 0
+        self._bytes = 0
+        self._cut = False
+
+    @property
+    def unfinished_launchers(self) -> tuple[RunningCommand, ...]:
+        """Return the launchers whose end is not known."""
+        return tuple(self._running.values())
+
+    def run_to_end(self, ready: ReadyGuests) -> RunEnd:
+        """Start every launcher, and wait for the one of the first node, or for a failure on another node.
+
+        If the first node succeeds, wait a short time for the others.
+        """
+        self._directory = f"{ready.home}/{self._launch.directory}"
+        passed_s, limit_s = self._site.passed_s, self._launch.limit_s
+        began_s = passed_s()
+        others_until_s: float | None = None
+        for node in range(len(self._launch.command_lines)):
+            self._running[node] = guests.start(self._launch, node, ready.known_hosts, self._port)
+        for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
+            was_read = self._look()
+            if self._lease.lost is not None:
+                raise lease_lost_error(self._launch.cluster, self._lease.lost)
+            elapsed_s = passed_s() - began_s
+            failed = next((node for node, end in sorted(self._ends.items()) if end.exit_code), None)
+            if 0 in self._ends and others_until_s is None:
+                others_until_s = elapsed_s + guests.ENDED_S
+            is_over = others_until_s is not None and (not self._running or elapsed_s >= others_until_s)
+            if was_read and (failed is not None or is_over):
+                return self._end_of(failed or 0, elapsed_s)
+        return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
+
+    def _look(self) -> bool:
+        """Record which launchers have ended and pass on new output. Return whether the guests could be read.
+
+        Raises an error only if it lasts for `PATIENCE_S`.
+        """
+        try:
+            self._lease.keep()
+            for node, command in tuple(self._running.items()):
+                self._note_end(node, self._port.command_end(command))
+            self._fetch()
+            self._cut = bool(self._ends) and self._is_cut()
+        except LoginRefused:
+            raise
+        except GpuopsError as error:
+            now_s = self._site.passed_s()
+            if self._unseen_since_s is None:
+                self._unseen_since_s = now_s
+                self._site.say(f"{error.line}; it is asked again, for up to {PATIENCE_S:.0f} s")
+            elif now_s - self._unseen_since_s >= PATIENCE_S:
+                raise
+            return False
+        self._unseen_since_s = None
+        return True
+
+    def _note_end(self, node: int, end: CommandEnd | None) -> None:
+        """Record the end of a launcher. Raises OutcomeUnknown if it is unknown whether it runs or how it ended."""
+        if end is not None and end.exit_code is None:
+            raise OutcomeUnknown(f"{end.name}: {end.error}", hint="look at its guest; the same again starts anew")
+        if end is not None:
+            self._ends[node] = end
+            del self._running[node]
+
+    def _end_of(self, node: int, took_s: float) -> RunEnd:
+        end = self._ends[node]
+        if not self._bytes:
+            self._hear(end.printed.encode())  # the error of a shell that could not start the launcher
+        assert end.exit_code is not None, "only such ends are noted"
+        return RunEnd(end.exit_code, took_s, self._bytes, self._cut, end.name if node else "")
+
+    def _fetch(self) -> None:
+        """Pass on the new parts of the output."""
+        while self._bytes < MOST_FETCHED and (part := self._file(f"part.{self._parts}")):
+            self._parts += 1
+            self._bytes += len(part)
+            self._hear(part)
+
+    def _is_cut(self) -> bool:
+        return self._bytes >= MOST_FETCHED or self._file("cut") is not None
+
+    def _file(self, name: str) -> bytes | None:
+        """Return a file of the run's directory in the guest of the first node, or None if it does not exist."""
+        first = self._launch.members[0]
+        return self._port.guest_file_if_there(first.vm, first.name, f"{self._directory}/{name}")

@@ -1,0 +1,65 @@
+"""Shows clusters: their VMs by the markers, and the differences from the cluster as it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from gpuops.errors import UsageError
+from gpuops.execute.site import Site
+from gpuops.extras.clusters.answers import ShownCluster, ShownMember
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.run import open_runs
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+
+
+def read_clusters(name: str | None, site: Site) -> tuple[ShownCluster, ...]:
+    """Return the clusters of this vCenter, or the one of this name. Raises UsageError if it does not exist."""
+    inventory = site.vcenter.inventory()
+    marked = marked_vms(inventory, name)
+    if name is not None and not marked:
+        raise UsageError(f"there is no cluster {name!r}", hint="gpuops cluster show shows those that are there")
+    ordered = sorted(marked, key=lambda member: (member.marker.cluster, member.marker.id, member.marker.rank))
+    groups = groupby(ordered, key=lambda member: (member.marker.cluster, member.marker.id))
+    return tuple(_show_group(list(group), inventory, site) for _, group in groups)
+
+
+def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> ShownCluster:
+    first = group[0].marker
+    members = tuple(_member(member, inventory, site) for member in group)
+    return ShownCluster(first.cluster, first.id, first.nodes, members, tuple(_problems(group, inventory, site)))
+
+
+def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownMember:
+    host = inventory.host_of(member.vm)
+    running = member.vm.power is PowerState.ON
+    address = site.vcenter.wait_for_guest(member.vm.ref, 0.0, address=True).address if running else None
+    return ShownMember(
+        member.marker.rank,
+        member.vm.ref,
+        member.vm.name,
+        host.name if host is not None else None,
+        member.vm.power,
+        len(member.vm.devices or ()),
+        address,
+        member.marker.rdma.value,
+    )
+
+
+def _problems(group: list[MarkedVm], inventory: Inventory, site: Site) -> Iterator[str]:
+    first = group[0].marker
+    with site.journal_to_read(inventory.vcenter) as journal:
+        if open_runs(journal, first.cluster):
+            yield "what made or removed it did not end: gpuops cluster create goes on, gpuops cluster delete removes it"
+    missing = sorted(set(range(first.nodes)) - {member.marker.rank for member in group})
+    if missing:
+        yield f"rank {', '.join(map(str, missing))} is missing"
+    for member in group:
+        if member.vm.power is not PowerState.ON:
+            yield f"{member.vm.name} does not run"
+        present_devices, expected_devices = len(member.vm.devices or ()), member.marker.devices
+        if member.vm.devices is None:
+            yield f"{member.vm.name}: its devices cannot be read"
+        elif present_devices < expected_devices:
+            yield f"{member.vm.name} has {present_devices} of the {expected_devices} devices that it was made with"

@@ -1,0 +1,189 @@
+"""Names the component at fault: by a rule where one is certain, else by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuops.extras.diagnosis.case import DiagnosisCase, LabelledCase
+from gpuops.extras.diagnosis.channels import channels
+from gpuops.extras.diagnosis.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.contradictions import without_contradictions
+from gpuops.extras.diagnosis.features import features
+from gpuops.extras.diagnosis.model import Forest
+from gpuops.extras.diagnosis.rules import certain, ruled_out
+from gpuops.extras.diagnosis.tellable import untellable
+
+Floats = NDArray[np.float64]
+
+CERTAIN: Final = 0.99
+"""The probability of a component that a rule names: counters may be wrong."""
+WEIGHT_OF_NONE: Final = 0.8
+"""Half of the training cases have no fault; of the VMs that a user asks about, fewer have none."""
+LEAST: Final = 0.1
+"""Components below this probability are not shown."""
+LOOKED_AT: Final[dict[Component, tuple[str, ...]]] = {
+    Component.NONE: ("gpu use", "GPU total", "ready", "frame buffer"),
+    Component.NOISY_NEIGHBOUR: ("gpu use", "neighbours' use", "GPU total"),
+    Component.SCHEDULER: ("gpu use", "use of its part", "GPU total"),
+    Component.LICENCE: ("licensed", "gpu use", "GPU total"),
+    Component.THROTTLING: ("clock under load", "slowed by heat", "slowed by power", "temperature", "power"),
+    Component.PCIE_LINK: ("link", "gpu use", "CPU"),
+    Component.ECC: ("gpu use",),
+    Component.FRAME_BUFFER: ("frame buffer", "gpu use"),
+    Component.REMOTE_NUMA: ("CPU to GPU", "gpu use", "CPU"),
+    Component.CPU_READY: ("ready", "host CPU"),
+    Component.MEMORY_RECLAIMED: ("ballooned", "swapped", "host memory"),
+    Component.DATASTORE: ("disk latency", "disk"),
+    Component.NETWORK: ("dropped", "packets lost", "network"),
+    Component.DRIVER: ("gpu use", "frame buffer", "CPU"),
+}
+"""The channels that are shown as evidence of each component."""
+_LOGARITHMS: Final = frozenset({"disk latency", "disk", "network", "dropped", "packets lost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A component that may be at fault."""
+
+    component: Component
+    probability: float
+    evidence: tuple[str, ...]
+    """Numbers that speak for it, each with its name."""
+    by_rule: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The suspects of one case, the most probable first."""
+
+    suspects: tuple[Suspect, ...]
+    """Empty = no rule is certain, and there is no model."""
+    untellable: tuple[Component, ...] = ()
+    """Components without a counter of their own in this case: no verdict about them (`tellable.NEEDS`)."""
+    contradictions: tuple[str, ...] = ()
+    """Counters that contradict each other, in words: they were treated as unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDiagnosis:
+    """The last diagnosis of a VM as it is stored, and what people found since."""
+
+    id: str
+    vm: str
+    """Its managed object id."""
+    at: datetime
+    """When it was made, by vCenter's clock."""
+    suspects: tuple[Suspect, ...]
+    """The most probable first."""
+    found: tuple[Component, ...] | None
+    """None = it was neither confirmed nor corrected."""
+
+    @property
+    def probable(self) -> tuple[tuple[Component, float], ...]:
+        """Return each suspect and its probability, 0 to 1; what a person found is certain."""
+        if self.found is not None:
+            return tuple((component, 1.0) for component in self.found)
+        return tuple((suspect.component, suspect.probability) for suspect in self.suspects)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosedVm:
+    """The diagnosis of one VM."""
+
+    id: str
+    """By which it is confirmed or corrected."""
+    vm: str
+    host: str | None
+    hours: float
+    """Of its history."""
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """The diagnoses of all requested VMs."""
+
+    vms: tuple[DiagnosedVm, ...]
+    left_out: dict[str, str]
+    """Why a VM has no diagnosis, by its name."""
+    model: Forest
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCases:
+    """The diagnoses of labelled cases."""
+
+    cases: tuple[tuple[LabelledCase, Diagnosis], ...]
+    right: float
+    """The share of components that are right, 0 to 1 (`advise.diagnosis.judging`)."""
+    model: Forest
+
+
+def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
+    """Return the probability of each component: a row for each case, a column for each of COMPONENTS.
+
+    A component that a rule names is certain; one that a rule excludes has 0, and so has one without its own counters.
+    The model's share of these counts for `none` where `none` is the most probable one. Otherwise `none` has 0: "no
+    other fault" is no answer beside a fault.
+    """
+    none = COMPONENTS.index(Component.NONE)
+    cases = [without_contradictions(case)[0] for case in cases]
+    rows = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
+    rows[:, none] *= WEIGHT_OF_NONE
+    for row, case in zip(rows, cases, strict=True):
+        excluded = [COMPONENTS.index(component) for component in untellable(case) | ruled_out(case)]
+        share = row[excluded].sum()
+        row[excluded] = 0.0
+        if row.argmax() == none:
+            row[none] = min(1.0, row[none] + share)
+        for component in certain(case):
+            row[COMPONENTS.index(component)] = CERTAIN
+        if row.argmax() != none:
+            row[none] = 0.0
+    return rows
+
+
+def diagnose_cases(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
+    """Return the diagnosis of each case; without a model by the rules alone."""
+    diagnoses = []
+    for original, row in zip(cases, scores(cases, model), strict=True):
+        case, contradictions = without_contradictions(original)
+        named = certain(case)
+        order = [COMPONENTS[at] for at in np.argsort(-row, kind="stable") if row[at] >= LEAST]
+        suspects = (
+            Suspect(
+                component,
+                round(float(row[COMPONENTS.index(component)]), 3),
+                (*((named[component],) if component in named else ()), *_evidence(case, component)),
+                component in named,
+            )
+            for component in order
+        )
+        diagnoses.append(Diagnosis(tuple(suspects), tuple(sorted(untellable(case))), contradictions))
+    return tuple(diagnoses)
+
+
+def _evidence(case: DiagnosisCase, component: Component) -> tuple[str, ...]:
+    """Return the mean and the highest value of the channels shown for a component, as far as they are known."""
+    of, texts = channels(case), []
+    for channel in LOOKED_AT[component]:
+        samples = of[channel][~np.isnan(of[channel])]
+        if len(samples):
+            mean, highest = (_format(channel, float(number)) for number in (samples.mean(), samples.max()))
+            texts.append(f"{channel} {mean}, at most {highest}")
+    return tuple(texts)
+
+
+def _format(channel: str, sample: float) -> str:
+    if channel in _LOGARITHMS:
+        unit = {"disk latency": " ms", "disk": " kB/s", "network": " kB/s"}.get(channel, "")
+        return f"{np.expm1(sample):.0f}{unit}"
+    if channel == "temperature":
+        return f"{sample:.0f} °C"
+    return f"{sample:.1f}" if channel == "CPU to GPU" else f"{sample:.0%}"

@@ -1,0 +1,148 @@
+"""A case: what is known of one VM in a while, as series of counters and facts; labelled where the cause is known.
+
+A series is named by what it is of and the counter: `vm:cpu.ready.summation`. Of what:
+
+    vm          the VM itself
+    host        the host that it runs on
+    gpu         the GPU of the host that has its vGPU; several vGPUs are not kept apart
+    neighbours  the other VMs on that GPU together
+
+Units are those of the counters (`gpuops.model.measurements.measurement`): percentages in hundredths, kB, kB/s, ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.measurement import (
+    CPU_MHZ,
+    GPU_MEMORY,
+    GPU_USE,
+    MEMORY_BALLOONED,
+    MEMORY_SWAPPED,
+    SMI_GPU_COUNTERS,
+    SMI_VM_COUNTERS,
+)
+from gpuops.model.stored import stored_as, to_stored
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpuops.extras.diagnosis.component import Component
+
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+OF_VM: Final = (
+    CPU_MHZ,
+    "cpu.ready.summation",
+    "mem.active.average",
+    "mem.consumed.average",
+    MEMORY_BALLOONED,
+    MEMORY_SWAPPED,
+    "disk.usage.average",
+    "disk.maxTotalLatency.latest",
+    "net.usage.average",
+    "net.droppedRx.summation",
+    "net.droppedTx.summation",
+    GPU_USE,
+    GPU_MEMORY,
+    *SMI_VM_COUNTERS,
+)
+OF_HOST: Final = (CPU_MHZ, "mem.consumed.average", "disk.maxTotalLatency.latest", "net.usage.average")
+OF_GPU: Final = (GPU_USE, GPU_MEMORY, "gpu.temperature.average", "gpu.power.used.latest", *SMI_GPU_COUNTERS)
+OF_NEIGHBOURS: Final = (GPU_USE,)
+SERIES: Final = tuple(
+    f"{of}:{counter}"
+    for of, counters in (("vm", OF_VM), ("host", OF_HOST), ("gpu", OF_GPU), ("neighbours", OF_NEIGHBOURS))
+    for counter in counters
+)
+"""The names of all series that a case may have."""
+
+
+@stored_as(
+    "CaseFacts",
+    vcpus="vcpus",
+    memory_mib="memory_mib",
+    cpu_mhz="cpu_mhz",
+    host_cores="host_cores",
+    host_memory_mib="host_memory_mib",
+    vgpu_mib="vgpu_mib",
+    gpu_mib="gpu_mib",
+    most_per_gpu="most_per_gpu",
+    sharers="sharers",
+    scheduler="scheduler",
+    pcie_width="pcie_width",
+    clock_mhz="clock_mhz",
+    power_limit_w="power_limit_w",
+    remote_memory="remote_memory",
+    host_driver="host_driver",
+    guest_driver="guest_driver",
+)
+@dataclass(frozen=True, slots=True)
+class CaseFacts:
+    """What is known of the VM, its host and its GPU beside counters; each may be left out."""
+
+    vcpus: Count | None = None
+    memory_mib: Count | None = None
+    cpu_mhz: Count | None = None
+    """Of one core of its host."""
+    host_cores: Count | None = None
+    host_memory_mib: Count | None = None
+    vgpu_mib: Count | None = None
+    """The frame buffer of its vGPU."""
+    gpu_mib: Count | None = None
+    most_per_gpu: Count | None = None
+    """How many vGPUs of its profile a GPU holds."""
+    sharers: Count | None = None
+    """How many VMs run on its GPU, itself included."""
+    scheduler: SchedulerPolicy | None = None
+    pcie_width: Count | None = None
+    """How many lanes the link of the GPU should have."""
+    clock_mhz: Count | None = None
+    """The clock that the GPU reaches under load."""
+    power_limit_w: Count | None = None
+    remote_memory: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """The share of the VM's memory that is at another NUMA node than its GPU, 0 to 1."""
+    host_driver: Count | None = None
+    """The branch of the vGPU manager: 550."""
+    guest_driver: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisCase:
+    """What is known of one VM in a while."""
+
+    step_s: int
+    series: Mapping[str, NDArray[np.float64]]
+    """By name, all equally long, oldest first; NaN = missing."""
+    facts: CaseFacts = field(default_factory=CaseFacts)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledCase:
+    """A case of which it is known what was at fault."""
+
+    name: str
+    case: DiagnosisCase
+    at_fault: frozenset[Component]
+    """Empty = nothing."""
+
+
+def plain(case: LabelledCase) -> dict[str, Any]:
+    """Return the case as a line of a file of cases, which `gpuops.extras.diagnosis.case_file` reads."""
+    facts = to_stored(case.case.facts)
+    return {
+        "name": case.name,
+        "at_fault": sorted(case.at_fault),
+        "step_s": case.case.step_s,
+        "facts": {name: value for name, value in facts.items() if value is not None},
+        "series": {
+            name: [None if value != value else value for value in samples.tolist()]  # NaN alone is not itself
+            for name, samples in case.case.series.items()
+        },
+    }

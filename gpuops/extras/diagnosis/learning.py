@@ -1,0 +1,281 @@
+"""Makes models from labelled cases: candidates compete on cases never seen. Needs scikit-learn (extra `diagnose`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuops.extras.diagnosis.answer import scores
+from gpuops.extras.diagnosis.case import LabelledCase
+from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.features import columns, features
+from gpuops.extras.diagnosis.judging import components_right
+from gpuops.extras.diagnosis.made_cases import made_cases
+from gpuops.extras.diagnosis.model import DecisionTrees, Forest, ForestSettings
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+Examples = tuple[Floats, Ints]
+"""Rows of features, and the place in COMPONENTS of what each shows."""
+
+EACH_FAULT: Final = 100
+"""So many cases of each fault are made, and as many without as with one."""
+EXAM_SEED: Final = 1_000_003
+EXAM_EACH: Final = 20
+"""The cases by which a new model and the standing one are compared; no model is made of them."""
+WEIGHT_OF_CONFIRMED: Final = 3.0
+"""In a leaf a confirmed case counts as so many that are made: it is real, but people err."""
+_STORED_BITS: Final = 5
+"""The significant bits of a stored number (`execute/measurements/packing.py`)."""
+LEAST_OF_EACH: Final = 2
+"""Cases in a leaf of the trees of each component alone: what one case alone shows is chance."""
+START: Final = ForestSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOutcome:
+    """The outcome of a training."""
+
+    model: Forest
+    """The model to use from now on: the new one, or the standing one if that is better."""
+    replaced: bool
+    """Whether `model` is the new one."""
+    tried: tuple[tuple[ForestSettings, float], ...]
+    """The candidates, and the share of components that each had right in cases never seen."""
+    before: float | None
+    """What the standing model had right in the cases by which both are compared; None = there was none."""
+    after: float
+    """What the new one had right in these."""
+
+
+def train(
+    confirmed: Sequence[LabelledCase], standing: Forest | None, *, seed: int = 1, each_fault: int = EACH_FAULT
+) -> TrainingOutcome:
+    """Train the next model on made and confirmed cases, with the best settings.
+
+    Candidates are the settings of the standing model and their neighbours. A neighbour wins if its score is better by
+    more than chance explains. The standing model stays if the new one has fewer components right.
+    """
+    training_cases = with_hidden(as_stored(made_cases(seed, each_fault)))
+    made_examples = examples(training_cases)
+    start = standing.settings if standing is not None else START
+    kinds = [case.case.facts.gpu_mib for case in training_cases]
+    tried = tuple((candidate, _on_other_hardware(candidate, made_examples, kinds)) for candidate in _candidates(start))
+    of_cases = each_fault * 2 * len(FAULTS)
+    settings = _winner(tried, of_cases)
+    unseen = [case for case in confirmed if standing is None or case.name not in standing.corrections]
+    exam = as_stored(made_cases(EXAM_SEED, EXAM_EACH))
+    grown = fit_forest(made_examples, settings, seed)
+    judged = with_confirmed(grown, made_examples, confirmed)
+    after = _right(judged, exam)
+    if unseen and standing is not None:
+        # a model is judged on confirmed cases by one that did not learn from them
+        after = _with_confirmed(
+            after, len(exam), _right_of_unseen(grown, made_examples, confirmed, unseen), len(unseen)
+        )
+    before = None if standing is None else _right(standing, [*exam, *unseen])
+    new = replace(
+        judged, cases=of_cases + len(confirmed), corrections=tuple(case.name for case in confirmed), right=after
+    )
+    if standing is not None and before is not None and after < before:
+        return TrainingOutcome(standing, replaced=False, tried=tried, before=before, after=after)
+    return TrainingOutcome(new, replaced=True, tried=tried, before=before, after=after)
+
+
+def fit_forest(made_examples: Examples, settings: ForestSettings, seed: int) -> Forest:
+    """Return extremely randomised trees (Geurts, Ernst, Wehenkel 2006) that are fitted to made examples."""
+    rows, labels = made_examples
+    all_of_them = _grow_trees(rows, labels, settings.trees, settings, seed)
+    trees = _stack_trees([_tree(tree.tree_, all_of_them.classes_) for tree in all_of_them.estimators_])
+    of_each = []
+    for fault in FAULTS:
+        its = columns(fault)
+        is_it = labels == COMPONENTS.index(fault)
+        least = replace(settings, least_in_leaf=max(LEAST_OF_EACH, settings.least_in_leaf))
+        grown = _grow_trees(rows[:, its], is_it, settings.trees_of_each, least, seed)
+        of_each += [_tree_of_one(tree.tree_, grown.classes_, fault, np.array(its)) for tree in grown.estimators_]
+    return Forest(trees, _stack_trees(of_each), settings, len(rows), (), float("nan"))
+
+
+def with_confirmed(grown: Forest, made_examples: Examples, confirmed: Sequence[LabelledCase]) -> Forest:
+    """Return the forest with confirmed cases in its leaves; `made_examples`: the examples it was grown from.
+
+    Confirmed cases count in the leaves that they reach, and split no node: trees that are drawn anew for each
+    correction differ more by chance than by the correction. A wrong one affects only cases that share leaves with it.
+    """
+    if not confirmed:
+        return grown
+    rows, labels = examples(confirmed)
+    one_hot = np.eye(len(COMPONENTS))[labels]
+    return replace(
+        grown,
+        trees=_with_confirmed_leaves(grown.trees, made_examples, rows, one_hot, None),
+        of_each=_with_confirmed_leaves(grown.of_each, made_examples, rows, one_hot, grown.settings.trees_of_each),
+        cases=grown.cases + len(confirmed),
+    )
+
+
+def _with_confirmed_leaves(
+    trees: DecisionTrees, made_examples: Examples, confirmed_rows: Floats, confirmed_labels: Floats, of_each: int | None
+) -> DecisionTrees:
+    """Return the trees with the shares in each leaf among its made cases and the confirmed ones, by their weight.
+
+    `confirmed_labels`: a row for each confirmed example with 1 for its component; `of_each`: how many trees
+    recognise each fault, None = all trees recognise all faults.
+    A leaf of 1 made case of ECC errors and 1 confirmed one of the network: 1/4 and 3/4.
+    """
+    leaves, added_leaves = trees.leaves(made_examples[0]), trees.leaves(confirmed_rows)
+    cases = np.bincount(leaves.ravel(), minlength=len(trees.feature)).astype(float)
+    summed = trees.shares * cases[:, None]
+    for tree, added in enumerate(added_leaves.T):
+        heard = confirmed_labels
+        if of_each is not None:
+            fault = COMPONENTS.index(FAULTS[tree // of_each])
+            heard = np.where(np.arange(len(COMPONENTS)) == fault, confirmed_labels, 0.0)
+        np.add.at(summed, added, WEIGHT_OF_CONFIRMED * heard)
+        np.add.at(cases, added, WEIGHT_OF_CONFIRMED)
+    return replace(trees, shares=np.where(trees.feature[:, None] < 0, summed / np.maximum(cases, 1)[:, None], 0.0))
+
+
+def _grow_trees(rows: Floats, labels: NDArray[Any], trees: int, settings: ForestSettings, seed: int) -> Any:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    return ExtraTreesClassifier(
+        trees,
+        max_features=settings.features_tried,
+        min_samples_leaf=settings.least_in_leaf,
+        random_state=seed,
+    ).fit(rows, labels)
+
+
+def _tree(grown: Any, classes: Ints) -> DecisionTrees:
+    shares = np.zeros((grown.node_count, len(COMPONENTS)))
+    node_counts = grown.value[:, 0, :]
+    shares[:, classes] = node_counts / node_counts.sum(axis=1, keepdims=True)
+    feature = np.where(grown.children_left < 0, -1, grown.feature).astype(np.int64)
+    low, high = (np.maximum(side, 0).astype(np.int64) for side in (grown.children_left, grown.children_right))
+    return DecisionTrees(feature, grown.threshold.astype(float), low, high, shares, np.zeros(1, np.int64))
+
+
+def _tree_of_one(grown: Any, classes: NDArray[np.bool_], fault: Component, its: Ints) -> DecisionTrees:
+    """Return a tree over all columns from one that tells a fault from all others by the columns of that fault."""
+    tree = _tree(grown, np.flatnonzero(np.isin((False, True), classes)))
+    shares = np.zeros_like(tree.shares)
+    shares[:, COMPONENTS.index(fault)] = tree.shares[:, 1]
+    return replace(tree, feature=np.where(tree.feature < 0, -1, its[tree.feature]), shares=shares)
+
+
+def _stack_trees(trees: Sequence[DecisionTrees]) -> DecisionTrees:
+    begins = np.cumsum([0, *(len(tree.feature) for tree in trees)])[:-1]
+    pairs = list(zip(trees, begins, strict=True))
+    return DecisionTrees(
+        np.concatenate([tree.feature for tree in trees]),
+        np.concatenate([tree.threshold for tree in trees]),
+        np.concatenate([tree.low + begin for tree, begin in pairs]),
+        np.concatenate([tree.high + begin for tree, begin in pairs]),
+        np.vstack([tree.shares for tree in trees]),
+        begins.astype(np.int64),
+    )
+
+
+def as_stored(cases: Iterable[LabelledCase]) -> list[LabelledCase]:
+    """Return the cases with numbers as `observe` stores them and `diagnose` reads them: with five significant bits.
+
+    A GPU that is used to 97.0 and one that is used to 97.3 % are stored as 94.7 and 99.8 %: a model that learned from
+    numbers that are not rounded looks for limits that stored numbers do not have.
+    """
+    return [
+        replace(case, case=replace(case.case, series={name: _rounded(row) for name, row in case.case.series.items()}))
+        for case in cases
+    ]
+
+
+def _rounded(samples: Floats) -> Floats:
+    """Return samples rounded as by `execute.measurements.packing`: to the middle of the numbers with the same code."""
+    whole = np.round(samples)
+    exponents = np.maximum(np.frexp(np.nan_to_num(whole))[1] - _STORED_BITS, 0)
+    unit = np.exp2(exponents)
+    rounded: Floats = np.floor(whole / unit) * unit + np.floor(unit / 2)
+    return rounded
+
+
+def with_hidden(original_cases: Sequence[LabelledCase]) -> list[LabelledCase]:
+    """Return each made case, and for each with counters of nvidia-smi a second one of that name without them.
+
+    Otherwise models would learn from only a quarter of the cases what a fault looks like without a host shell.
+    """
+    all_cases = list(original_cases)
+    for case in original_cases:
+        visible_series = {name: samples for name, samples in case.case.series.items() if ":smi." not in name}
+        if len(visible_series) < len(case.case.series):
+            all_cases.append(replace(case, case=replace(case.case, series=visible_series)))
+    return all_cases
+
+
+def examples(cases: Sequence[LabelledCase]) -> Examples:
+    """Return a row and a label for each component at fault: a case with two of them has two rows."""
+    rows = features([case.case for case in cases])
+    pairs = [(at, cause) for at, case in enumerate(cases) for cause in sorted(case.at_fault) or [Component.NONE]]
+    labels = np.array([COMPONENTS.index(component) for _, component in pairs], np.int64)
+    return rows[[at for at, _ in pairs]], labels
+
+
+def _candidates(start: ForestSettings) -> tuple[ForestSettings, ...]:
+    """Return the settings to start from, and their neighbours."""
+    tried = min(0.9, start.features_tried * 1.5)
+    fewer = replace(start, features_tried=round(start.features_tried / 1.5, 3))
+    larger = replace(start, least_in_leaf=3 if start.least_in_leaf == 1 else 1)
+    return tuple(dict.fromkeys((start, replace(start, features_tried=round(tried, 3)), fewer, larger)))
+
+
+def _winner(tried: Sequence[tuple[ForestSettings, float]], cases: int) -> ForestSettings:
+    """Return the best candidate, or the first, the start, if that is within one standard error of it.
+
+    Breiman and others, Classification and Regression Trees, 1984: 0.96 of 2,600 cases is known to 0.004.
+    """
+    settings, right = max(tried, key=lambda pair: pair[1])
+    start, as_before = tried[0]
+    return settings if right - as_before > (right * (1 - right) / cases) ** 0.5 else start
+
+
+def _on_other_hardware(settings: ForestSettings, made_examples: Examples, kinds: Sequence[int | None]) -> float:
+    """Return the share of labels that a model has right if it was trained without examples of that GPU.
+
+    `kinds`: for each example the memory of its GPU, which stands for the GPU model. Random folds would not measure how
+    a model does on hardware that it has not seen.
+    """
+    rows, labels = made_examples
+    right = 0
+    for kind in sorted(set(kinds), key=str):
+        is_other_kind = np.array([gpu_mib != kind for gpu_mib in kinds])
+        model = fit_forest(
+            (rows[is_other_kind], labels[is_other_kind]), replace(settings, trees=20, trees_of_each=5), 1
+        )
+        right += int((model.probabilities(rows[~is_other_kind]).argmax(axis=1) == labels[~is_other_kind]).sum())
+    return right / max(1, len(rows))
+
+
+def _right(model: Forest, cases: Sequence[LabelledCase]) -> float:
+    return components_right(scores([case.case for case in cases], model), [case.at_fault for case in cases])
+
+
+def _right_of_unseen(
+    grown: Forest, made_examples: Examples, confirmed: Sequence[LabelledCase], unseen: Sequence[LabelledCase]
+) -> float:
+    """Return the share right of confirmed cases new to the standing model, by models that have not seen them either."""
+    halves = (unseen[::2], unseen[1::2])
+    shares = []
+    for half in halves:
+        names = {case.name for case in half}
+        other_cases = [case for case in confirmed if case.name not in names]
+        shares += [_right(with_confirmed(grown, made_examples, other_cases), half)] * len(half)
+    return sum(shares) / len(shares)
+
+
+def _with_confirmed(made_share: float, made_count: int, confirmed_share: float, confirmed_count: int) -> float:
+    return (made_share * made_count + confirmed_share * confirmed_count) / (made_count + confirmed_count)

@@ -1,0 +1,417 @@
+"""Makes labelled cases of a small set-up of four hosts with desktops and ML VMs, each fault at varied strength.
+
+A fault of strength 0 is the smallest one that counters show: what a person would still call a cause, not what a test of
+significance would. Half of the cases have no fault at all, but what looks like one: full GPUs on which nobody waits,
+hot GPUs that are not slowed, backups with slow disks, memory swapped long ago, old ECC errors, links that rest.
+
+What a VM gets follows from what it wants: the GPU is shared by the scheduler's rule, and each thing that holds up one
+part leaves the others waiting. Numbers are drawn, not measured; vendor rules are cited where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.model.devices.scheduler import SchedulerPolicy
+
+STEP_S: Final = 300
+STEPS: Final = 48
+"""Four hours of five minutes."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuKind:
+    mib: int
+    watts: int
+    mhz: int
+    hot_c: int
+    """From where on it is clocked down."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hardware:
+    cores: int
+    mhz: int
+    memory_gib: int
+    gpu: _GpuKind
+
+
+_A40: Final = _GpuKind(49_152, 300, 1740, 88)
+_A100: Final = _GpuKind(40_960, 250, 1410, 85)
+HOSTS: Final = (
+    _Hardware(48, 2600, 512, _A40),
+    _Hardware(48, 2600, 768, _A40),
+    _Hardware(64, 2900, 1024, _A100),
+    _Hardware(64, 2900, 1024, _A100),
+)
+
+
+def made_cases(seed: int, each_fault: int) -> Iterator[LabelledCase]:
+    """Make so many cases of each fault, and as many without a fault as with one; the same for the same seed."""
+    components = [fault for fault in FAULTS for _ in range(each_fault)]
+    components += [Component.NONE] * len(components)
+    for number, component in enumerate(components):
+        rng = np.random.default_rng((seed, number))
+        yield _MadeCase(rng, component).labelled(f"made-{seed}-{number}")
+
+
+class _MadeCase:
+    """One VM, what is at fault, and how strongly: 0 = the smallest that shows, 1 = the worst."""
+
+    def __init__(self, rng: np.random.Generator, fault: Component) -> None:
+        self.rng = rng
+        self.fault = fault
+        self.strength = float(rng.beta(1.0, 1.3))
+        self.hardware = HOSTS[rng.integers(len(HOSTS))]
+        self.gpu = self.hardware.gpu
+        self.vcpus = int(rng.choice((4, 8, 16)))
+        self.memory_mib = int(rng.choice((16, 32, 64))) * 1024
+        self.slots = int(rng.choice((2, 3, 4, 6, 8)))
+        self.sharers = int(rng.integers(2 if fault is Component.NOISY_NEIGHBOUR else 1, self.slots + 1))
+        # the fault is there from the first step, or begins in the first half
+        self.on = np.arange(STEPS) >= int(rng.integers(0, STEPS // 2)) * int(rng.random() < 0.5)
+        self.scheduler = self._scheduler()
+
+    def labelled(self, name: str) -> LabelledCase:
+        at_fault = frozenset() if self.fault is Component.NONE else frozenset((self.fault,))
+        series = self._series()
+        return LabelledCase(name, DiagnosisCase(STEP_S, self._with_gaps(series), self._facts()), at_fault)
+
+    # --- what the VM wants ----------------------------------------------------------------------------------------
+
+    def _scheduler(self) -> SchedulerPolicy:
+        if self.fault is Component.NOISY_NEIGHBOUR:  # under the other policies neighbours take no time of a VM's share
+            return SchedulerPolicy.BEST_EFFORT
+        if self.fault is Component.SCHEDULER:
+            return SchedulerPolicy(
+                self.rng.choice(("equal-share", "fixed-share")) if self.sharers > 1 else "fixed-share"
+            )
+        if self.rng.random() < 0.7:
+            return SchedulerPolicy.BEST_EFFORT
+        return SchedulerPolicy(self.rng.choice(("equal-share", "fixed-share")))
+
+    def _cap(self) -> float:
+        """The most of the GPU that its scheduler gives it (NVIDIA vGPU docs, scheduling policies)."""
+        match self.scheduler:
+            case SchedulerPolicy.BEST_EFFORT:
+                return 1.0
+            case SchedulerPolicy.EQUAL_SHARE:
+                return 1.0 / self.sharers
+            case SchedulerPolicy.FIXED_SHARE:
+                return 1.0 / self.slots
+
+    def _demand(self) -> Floats:
+        """Return the share of a GPU that the VM would use alone: a desktop, a training or an inference service.
+
+        One in thirty healthy VMs is not used at all.
+        """
+        kind, level = self.rng.choice(("desktop", "training", "inference")), float(self.rng.uniform(0.1, 1.0))
+        steps = np.arange(STEPS)
+        if kind == "desktop":
+            demand = 0.45 * level * (self.rng.random(STEPS) < 0.6) * self.rng.uniform(0.3, 1.0, STEPS)
+        elif kind == "training":
+            pauses = self.rng.random(STEPS) < 0.08
+            demand = np.where(pauses, 0.1, 0.55 + 0.43 * level) * self.rng.uniform(0.93, 1.0, STEPS)
+        else:
+            phase = float(self.rng.uniform(0, 2 * np.pi))
+            demand = (
+                level * (0.45 + 0.3 * np.sin(2 * np.pi * steps / STEPS + phase)) * self.rng.uniform(0.8, 1.2, STEPS)
+            )
+        if self.fault is Component.NONE and self.rng.random() < 1 / 30:
+            return np.zeros(STEPS)
+        if self.fault is Component.SCHEDULER:
+            # it wants at least a tenth more than it is given, up to the whole GPU
+            least = self._cap() * 1.1
+            most = max(least, min(1.0, self._cap() * 4))
+            demand = np.maximum(demand, least + (most - least) * self.strength) * self.rng.uniform(0.97, 1.03, STEPS)
+        elif self.scheduler is not SchedulerPolicy.BEST_EFFORT:
+            demand = np.minimum(demand, 0.9 * self._cap())
+        if self.fault in (Component.NOISY_NEIGHBOUR, Component.LICENCE, Component.PCIE_LINK, Component.DRIVER):
+            demand = np.maximum(demand, self.rng.uniform(0.25, 0.5))
+        return np.clip(demand, 0.0, 1.0)
+
+    def _neighbours(self, demand: Floats) -> Floats:
+        """What the others on the GPU would use together."""
+        if self.sharers == 1:
+            return np.zeros(STEPS)
+        most = 1.0 if self.scheduler is SchedulerPolicy.BEST_EFFORT else (self.sharers - 1) / self.sharers
+        others = most * self.rng.uniform(0.0, 0.9) * self.rng.uniform(0.6, 1.1, STEPS)
+        if self.fault is Component.NOISY_NEIGHBOUR:
+            # together they want at least a twelfth more than there is
+            full = 1.0 - demand + (0.08 + 0.7 * self.strength) * self.rng.uniform(0.9, 1.1, STEPS)
+            return np.where(self.on, np.maximum(others, full), others)
+        if self.scheduler is SchedulerPolicy.BEST_EFFORT:
+            return np.minimum(others, 0.97 - np.minimum(demand, 0.97))  # there is enough for all, sometimes just so
+        return others
+
+    # --- what it gets ---------------------------------------------------------------------------------------------
+
+    def _worse(self, least: float, most: float) -> Floats:
+        """How large the effect is in each step where the fault is on, 0 elsewhere."""
+        size = least + (most - least) * self.strength
+        return np.where(self.on, size * self.rng.uniform(0.85, 1.15, STEPS), 0.0)
+
+    def _series(self) -> dict[str, Floats]:
+        rng, fault = self.rng, self.fault
+        demand = self._demand()
+        others = self._neighbours(demand)
+        ready = rng.gamma(1.2, 0.008, STEPS) + (rng.random(STEPS) < 0.04) * rng.uniform(0.0, 0.12, STEPS)
+        if fault is Component.CPU_READY:
+            ready = ready + self._worse(0.05, 0.35)  # 5 % a vCPU is where VMware's advice begins (KB 2002181)
+        swapping, balloon, swapped = self._reclaimed()
+        latency = self._latency(swapping)
+        lost = self._lost(ready)
+        retired = self._errors()
+        slow_link = self._worse(0.06, 0.45) if fault is Component.PCIE_LINK else np.zeros(STEPS)
+        remote = self._worse(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
+        memory, paging = self._frame_buffer(demand)
+        paged_cpu, paged_memory = 0.6 * paging, 0.5 * paging  # the guest moves what does not fit into its own memory
+        # whatever the VM waits for beside the GPU leaves the GPU alone for so much of the time
+        waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
+        waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
+        waiting = 1.0 - (1 - waiting) * (1 - np.clip(lost * 4, 0, 0.6))
+        asked = demand * (1 - waiting) * (1 - retired)
+        clock, heat, power_short, temperature_limit = self._throttling()
+        asked = np.minimum(1.0, asked / clock)  # the same work keeps a slower GPU busy for longer
+        cap = self._cap()
+        if fault is Component.LICENCE:
+            # full speed for 20 minutes, then reduced (NVIDIA licensing guide)
+            unlicensed = float(0.25 - 0.2 * self.strength)
+            asked = np.where(self.on, np.minimum(asked, unlicensed * rng.uniform(0.9, 1.05, STEPS)), asked)
+        if fault is Component.DRIVER:
+            asked = np.where(self.on, 0.0, asked)
+            memory = np.where(self.on, 0.002, memory)
+        fair = np.maximum(1.0 / self.sharers, asked / np.maximum(asked + others, 1e-9))
+        mine = np.minimum(asked, np.maximum(1.0 - others, fair)) if cap == 1.0 else np.minimum(asked, cap)
+        theirs = np.minimum(others, 1.0 - mine)
+        total = mine + theirs
+        cpu = np.clip(self._cpu(demand, mine, remote, ready) + paged_cpu, 0.0, 1.0 - np.minimum(ready, 0.9))
+        gpu_clock = (
+            self.gpu.mhz * np.where(total > 0.05, rng.uniform(0.95, 1.0, STEPS), rng.uniform(0.15, 0.6, STEPS)) * clock
+        )
+        temperature = self._temperature(total, temperature_limit)
+        watts = self.gpu.watts * np.minimum(1.0, 0.12 + 0.82 * total * clock**2 * rng.uniform(0.9, 1.1, STEPS))
+        watts = np.where(power_short > 0, self.gpu.watts * rng.uniform(0.96, 1.0, STEPS), watts)
+        vgpu_mib = self.gpu.mib // self.slots
+        kb = 1024.0
+        net = rng.lognormal(5.5, 1.2) * rng.lognormal(0, 0.6, STEPS) * (1 - np.clip(lost * 5, 0, 0.8))
+        packets = net * 20 / 1.2
+        disk = rng.lognormal(6, 1.2) * rng.lognormal(0, 0.7, STEPS) + 3000 * swapping
+        active = rng.uniform(0.1, 0.7) * rng.uniform(0.8, 1.2, STEPS) + paged_memory
+        active = self.memory_mib * kb * np.clip(active, 0, 0.98)
+        consumed = self.memory_mib * kb * np.clip(rng.uniform(0.5, 1.0) - balloon - swapped, 0.05, 1.0)
+        host_use = np.clip(rng.uniform(0.15, 0.8) + 1.2 * np.where(fault is Component.CPU_READY, ready, 0), 0, 1)
+        host_memory = np.clip(rng.uniform(0.3, 0.9) + (0.25 if fault is Component.MEMORY_RECLAIMED else 0), 0, 0.99)
+        width, generation = self._link(total)
+        lanes = width / 16.0
+        errors = self._error_count()
+        smi_use = 10_000 * np.clip(mine + rng.normal(0, 0.02, STEPS), 0, 1)
+        return {
+            "vm:cpu.usagemhz.average": cpu * self.vcpus * self.hardware.mhz,
+            "vm:cpu.ready.summation": ready * self.vcpus * 20_000,
+            "vm:mem.active.average": active,
+            "vm:mem.consumed.average": consumed,
+            "vm:mem.vmmemctl.average": balloon * self.memory_mib * kb,
+            "vm:mem.swapped.average": swapped * self.memory_mib * kb,
+            "vm:disk.usage.average": disk,
+            "vm:disk.maxTotalLatency.latest": latency,
+            "vm:net.usage.average": net,
+            "vm:net.droppedRx.summation": packets * lost,
+            "vm:net.droppedTx.summation": packets * lost * rng.uniform(0, 0.2),
+            "vm:gpu.utilization.average": 10_000 * mine,
+            "vm:gpu.mem.used.average": memory * vgpu_mib * kb,
+            "vm:smi.vgpu.utilization.latest": smi_use,
+            "vm:smi.vgpu.encoder.latest": np.zeros(STEPS),
+            "vm:smi.vgpu.licensed.latest": np.where((fault is Component.LICENCE) & self.on, 0.0, 1.0),
+            "host:cpu.usagemhz.average": host_use
+            * self.hardware.cores
+            * self.hardware.mhz
+            * rng.uniform(0.9, 1.0, STEPS),
+            "host:mem.consumed.average": host_memory * self.hardware.memory_gib * kb * kb * np.ones(STEPS),
+            "host:disk.maxTotalLatency.latest": np.maximum(latency, rng.gamma(2, 2, STEPS)),
+            "host:net.usage.average": net + rng.lognormal(8, 1, STEPS),
+            "gpu:gpu.utilization.average": 10_000 * total,
+            "gpu:gpu.mem.used.average": np.minimum(
+                self.gpu.mib, (memory + (self.sharers - 1) * rng.uniform(0.2, 0.9)) * vgpu_mib
+            )
+            * kb,
+            "gpu:gpu.temperature.average": temperature,
+            "gpu:gpu.power.used.latest": watts,
+            "gpu:smi.gpu.utilization.latest": 10_000 * np.clip(total + rng.normal(0, 0.03, STEPS), 0, 1),
+            "gpu:smi.gpu.clock.latest": gpu_clock,
+            "gpu:smi.gpu.temperature.latest": temperature + rng.integers(-1, 2, STEPS),
+            "gpu:smi.gpu.eccUncorrected.latest": errors,
+            "gpu:smi.gpu.pcieGeneration.latest": generation,
+            "gpu:smi.gpu.pcieWidth.latest": 16 * lanes,
+            "gpu:smi.gpu.slowedByHeat.latest": heat,
+            "gpu:smi.gpu.slowedByPower.latest": power_short,
+            "neighbours:gpu.utilization.average": 10_000 * theirs,
+        }
+
+    def _reclaimed(self) -> tuple[Floats, Floats, Floats]:
+        """How much the VM waits for swapped memory, and which shares of it are ballooned and swapped."""
+        balloon, swapped = np.zeros(STEPS), np.zeros(STEPS)
+        if self.fault is Component.MEMORY_RECLAIMED:
+            grows = np.cumsum(self.on) / max(1, self.on.sum())
+            swapped = (0.01 + 0.25 * self.strength) * (0.5 + 0.5 * grows) * self.on
+            balloon = np.where(self.on, (0.02 + 0.35 * self.strength) * self.rng.uniform(0.7, 1.0), 0.0)
+            return (
+                np.where(self.on, (0.04 + 0.4 * self.strength) * self.rng.uniform(0.7, 1.2, STEPS), 0.0),
+                balloon,
+                swapped,
+            )
+        if self.rng.random() < 0.15:
+            swapped = swapped + self.rng.uniform(0.005, 0.15)  # once, and never asked for since
+        if self.rng.random() < 0.07:
+            balloon = balloon + self.rng.uniform(0.005, 0.08)  # memory that its guest does not need
+        return np.zeros(STEPS), balloon, swapped
+
+    def _latency(self, swapping: Floats) -> Floats:
+        """The highest latency of its disks in ms."""
+        usual = self.rng.gamma(3, 1.2) + self.rng.gamma(1.5, 1.5, STEPS) + 60 * swapping
+        if self.fault is Component.DATASTORE:
+            return np.where(self.on, usual + (18 + 180 * self.strength) * self.rng.uniform(0.6, 1.4, STEPS), usual)
+        if self.rng.random() < 0.3:
+            for _ in range(int(self.rng.integers(1, 4))):  # backups, and snapshots that are taken
+                begin = int(self.rng.integers(0, STEPS - 6))
+                usual[begin : begin + int(self.rng.integers(1, 6))] += self.rng.uniform(20, 200)
+        return usual
+
+    def _lost(self, ready: Floats) -> Floats:
+        """The share of packets that are dropped; a vCPU that waits lets its ring run full, too."""
+        lost = 0.02 * np.clip(ready - 0.1, 0, 1) + (self.rng.random(STEPS) < 0.05) * self.rng.uniform(0, 0.004, STEPS)
+        return lost + self._worse(0.004, 0.12) if self.fault is Component.NETWORK else lost
+
+    def _frame_buffer(self, demand: Floats) -> tuple[Floats, Floats]:
+        """Return the share of the frame buffer that is in use, and how much the VM waits for pages of it.
+
+        A full frame buffer alone is no fault: frameworks that preallocate (JAX takes 75 %, TensorFlow and vLLM nearly
+        all that is free) keep it full from their first second. A fault is one of two: the guest pages, which costs CPU
+        and memory of the guest while the GPU waits, or the application ends for want of memory and starts anew.
+        """
+        rng = self.rng
+        if self.fault is not Component.FRAME_BUFFER:
+            if rng.random() < 0.25:
+                return np.full(STEPS, rng.uniform(0.95, 0.995)), np.zeros(STEPS)
+            level = rng.uniform(0.15, 0.97)
+            used = level * rng.uniform(0.97, 1.03, STEPS) * np.where(demand > 0.02, 1.0, 0.9)
+            return np.clip(used, 0, 0.995), np.zeros(STEPS)
+        before = rng.uniform(0.5, 0.93) * rng.uniform(0.97, 1.03, STEPS)
+        full = np.where(self.on, rng.uniform(0.965, 1.0, STEPS), np.clip(before, 0, 0.96))
+        if rng.random() < 0.6:
+            return full, np.clip(self._worse(0.08, 0.5) * rng.uniform(0.2, 1.8, STEPS), 0, 0.9)
+        ends = self.on & (rng.random(STEPS) < 0.1 + 0.3 * self.strength)
+        ends[int(rng.choice(np.flatnonzero(self.on)))] = True
+        return np.where(ends, full * rng.uniform(0.1, 0.6, STEPS), full), np.where(
+            ends, rng.uniform(0.5, 0.95, STEPS), 0
+        )
+
+    def _errors(self) -> Floats:
+        """The share of its time that the VM loses to errors: what ran on the GPU is ended and begun anew."""
+        if self.fault is not Component.ECC:
+            return np.zeros(STEPS)
+        self.hits = self.on & (self.rng.random(STEPS) < 0.06 + 0.4 * self.strength)
+        self.hits[int(np.flatnonzero(self.on)[self.rng.integers(self.on.sum())])] = True
+        return np.where(self.hits, self.rng.uniform(0.5, 1.0, STEPS), 0.0)
+
+    def _error_count(self) -> Floats:
+        old = float(self.rng.integers(1, 20)) if self.rng.random() < 0.12 else 0.0
+        if self.fault is not Component.ECC:
+            return np.full(STEPS, old)
+        return old + np.cumsum(self.hits * self.rng.integers(1, 4, STEPS)).astype(float)
+
+    def _throttling(self) -> tuple[Floats, Floats, Floats, bool]:
+        """The share of its clock that the GPU has, whether it is slowed by heat and by power, and if it is too hot."""
+        clock, heat, power = np.ones(STEPS), np.zeros(STEPS), np.zeros(STEPS)
+        if self.fault is not Component.THROTTLING:
+            power = (self.rng.random(STEPS) < 0.03).astype(float) * (self.rng.random() < 0.3)
+            if self.rng.random() < 0.12:
+                clock = clock * self.rng.uniform(0.8, 0.95)  # locked by an administrator, and nothing is slowed
+            return clock, heat, power, False
+        by_heat = bool(self.rng.random() < 0.6)
+        slowed = self.on & (self.rng.random(STEPS) < 0.35 + 0.6 * self.strength)
+        clock = np.where(slowed, 1.0 - (0.08 + 0.45 * self.strength) * self.rng.uniform(0.8, 1.2, STEPS), clock)
+        (heat if by_heat else power)[slowed] = 1.0
+        return clock, heat, power, by_heat
+
+    def _temperature(self, total: Floats, too_hot: bool) -> NDArray[Any]:
+        room = self.rng.uniform(24, 44)
+        usual = np.minimum(room + (self.gpu.hot_c - 34) * (0.15 + 0.75 * total), self.gpu.hot_c - 1.0)
+        hot = self.gpu.hot_c + self.rng.uniform(-1, 4, STEPS)
+        return np.round(np.where(self.on & too_hot, hot, usual))
+
+    def _cpu(self, demand: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
+        """The share of its vCPUs that it uses."""
+        each = self.rng.uniform(0.1, 0.6)
+        use = self.rng.uniform(0.03, 0.15) + each * (mine if self.fault is not Component.DRIVER else demand)
+        if self.fault is Component.DRIVER:
+            use = np.where(self.on, use + 0.3 + 0.5 * self.strength, use)  # the guest draws and counts by its CPU
+        use = use * (1 + 1.5 * remote) * self.rng.uniform(0.9, 1.1, STEPS)
+        return np.clip(use, 0.0, 1.0 - np.minimum(ready, 0.9))
+
+    def _link(self, total: Floats) -> tuple[Floats, Floats]:
+        """Lanes and generation of the GPU's link; one at rest has a lower generation."""
+        narrow = 16.0
+        if self.fault is Component.PCIE_LINK:
+            narrow = float(self.rng.choice((8, 4) if self.strength > 0.4 else (8,)))
+        width = np.where(self.on & (narrow < 16), narrow, 16.0)
+        return width, np.where(total > 0.03, 4.0, 1.0)
+
+    # --- what is known of it --------------------------------------------------------------------------------------
+
+    def _facts(self) -> CaseFacts:
+        rng, fault = self.rng, self.fault
+        remote = None
+        if rng.random() < 0.8:
+            remote = (
+                rng.uniform(0.2, 1.0)
+                if fault is Component.REMOTE_NUMA
+                else rng.uniform(0.0, 0.15) * (rng.random() < 0.5)
+            )
+        host_driver = int(rng.choice((535, 550)))
+        guest_driver = host_driver if rng.random() < 0.6 else host_driver - 15
+        if fault is Component.DRIVER:
+            guest_driver = host_driver + int(rng.choice((15, 30)))  # newer than the host's
+        knows = rng.random(3) < (0.5, 0.5, 0.6)
+        return CaseFacts(
+            self.vcpus,
+            self.memory_mib,
+            self.hardware.mhz,
+            self.hardware.cores,
+            self.hardware.memory_gib * 1024,
+            self.gpu.mib // self.slots,
+            self.gpu.mib,
+            self.slots,
+            self.sharers,
+            self.scheduler if knows[0] else None,
+            16,
+            self.gpu.mhz,
+            self.gpu.watts if knows[1] else None,
+            None if remote is None else float(remote),
+            host_driver if knows[2] else None,
+            guest_driver if knows[2] else None,
+        )
+
+    def _with_gaps(self, series: dict[str, Floats]) -> dict[str, Floats]:
+        """As it would be stored: whole numbers, each look of nvidia-smi one step in four, steps and series missing."""
+        rng = self.rng
+        by_shell = bool(rng.random() < 0.75)
+        looks = (np.arange(STEPS) + int(rng.integers(4))) % 4 == 0
+        there = rng.random(STEPS) >= 0.03
+        found = {}
+        for name, values in series.items():
+            if ":smi." in name:
+                if by_shell:
+                    found[name] = np.where(looks & there, np.round(values), np.nan)
+            elif rng.random() >= 0.03:
+                found[name] = np.where(there, np.round(values), np.nan)
+        return found

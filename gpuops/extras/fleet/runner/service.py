@@ -1,0 +1,306 @@
+"""The loop of `gpuops runner run`: offers what is due, takes over what a dead runner had, plays turns.
+
+While PostgreSQL is away nothing new is taken: no night begins. Turns that run go on; a night stops by itself when it
+can no longer write its journal, and a return goes on by what it has read and by vCenter's markers. Returns that become
+due meanwhile are begun by the runners themselves, the first of those that were seen last at once and each further one
+some minutes later, so that one does it and the others find it done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from gpuops import clock
+from gpuops.errors import StateDamaged
+from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.due import EVERY, DueTurn, due, half_of, waits
+from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, QueueAway
+from gpuops.extras.fleet.runner.leaving import leaving
+from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy, load_policy_file, read_anew
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.runners import Half, PolicyTurn
+
+LOOK_S: Final = 3.0
+"""How often a runner looks for due turns and for dead runners."""
+STALE_S: Final = 120.0
+"""After this time without a look the service counts as stuck: one look waits several times for a lost database."""
+AWAY_S: Final = 120.0
+"""A shorter outage of the database is a restart: runners begin no returns by themselves."""
+BESIDE: Final = timedelta(minutes=3)
+"""How much later each further runner begins a return while the database does not answer."""
+ENDS_ITSELF: Final = timedelta(minutes=1)
+"""How long a night may continue after its window has closed, before a return is started next to it."""
+SHARED_EVERY: Final = timedelta(minutes=5)
+"""How often a runner stores what it plays, even without a change."""
+
+
+@dataclass(slots=True)
+class Service:
+    """One runner. `say` takes a line for its log."""
+
+    queue: JobQueue
+    rotations: Rotations
+    children: Children
+    say: Callable[[str], None]
+    offered: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
+    """The latest turn of each policy that was offered."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    away_since: datetime | None = None
+    """Since when the database does not answer; None = it answers."""
+    day_since: dict[PolicyTurn, datetime] = field(default_factory=dict)
+    """Since when, while the database is away, a policy's return is due."""
+    returned: dict[PolicyTurn, datetime] = field(default_factory=dict)
+    """When this runner last began a return by itself."""
+    again: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
+    """The turn of each policy that was offered again, once, because it had no journal."""
+    beside: dict[str, datetime] = field(default_factory=dict)
+    """By site: when it last began a return beside a night that had not ended."""
+    alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
+    """Returns that it began by itself and that have not ended."""
+    unasked: set[PolicyTurn] = field(default_factory=set)
+    """Returns that it began by itself, and for which it has not requested a turn yet."""
+    not_offered: dict[str, str] = field(default_factory=dict)
+    """By site: why its turns cannot be offered."""
+    load: Callable[[Path, Policy], Policy] = load_policy_file
+    configured: Callable[[Rotations, datetime], Rotations | None] = lambda known, now: None
+    """Returns the policies of the current configuration file; None = as before."""
+    returned_all: Callable[[str], None] = lambda _: None
+    """Called with a site that is not a target any more, when all its desktops are back."""
+    looked: Callable[[bool], None] = lambda _: None
+    """Called when a look has ended: whether the database answered."""
+    share: Callable[[Rotations], None] = lambda _: None
+    """Stores what is played for other runners; it may wait for the database."""
+    alarm: Callable[[], None] = lambda: None
+    """Reports vCenters that no runner returns; it may wait for the database."""
+    sharing: asyncio.Task[None] | None = None
+    """The current or last task that stores and looks for such vCenters."""
+    shared: tuple[datetime, Rotations] | None = None
+    """When that task began last, and what was played then."""
+
+    async def run(self) -> None:
+        """Serve until `end`, then hand over the running turns."""
+        serving = asyncio.create_task(self._serve())
+        try:
+            while not self.ending.is_set():
+                if serving.done():  # the database went away: what runs goes on, and it is tried again
+                    self._note_away(serving)
+                    serving = asyncio.create_task(self._serve())
+                await self._look()
+                self.looked(self.away_since is None)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.ending.wait(), LOOK_S)
+        finally:
+            self.end()
+            await self.children.wait_ended()
+            await asyncio.gather(*self.alone)
+            with suppress(QueueAway):
+                await serving
+
+    def end(self) -> None:
+        """Take no more turns, and end running ones: each turn is handed over."""
+        if not self.ending.is_set():
+            self.ending.set()
+            self.children.end()
+            self.queue.stop()
+
+    async def play(self, turn: PolicyTurn) -> None:
+        """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end; once
+        also where it had no journal, for PostgreSQL that was started anew answers by the time somebody takes it."""
+        policies = self.rotations.get(turn.site, {})
+        site_policy = policies.get(turn.policy)
+        if site_policy is None:
+            self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
+            return
+        if not self.ending.is_set():
+            now = clock.wall_clock()
+            self._read_anew(turn.site, now)
+            half = half_of(site_policy.policy, now)
+            if _waits(policies, half, now) or ((site_policy.wrong or site_policy.leaving) and half is Half.NIGHT):
+                return  # it is due anew every ten minutes
+            try:
+                code = await self._wait_for(self.children.begin(half, turn.site, site_policy.file), half, turn)
+                # also for a return next to it: the queue holds its vCenter for both
+                await self.children.wait_ended(turn.site)
+                next_turn = due(site_policy.policy, clock.wall_clock())
+                if code == StateDamaged.exit_code and self.again.get(turn) != next_turn:
+                    self.again[turn] = next_turn
+                    raise HandedOver
+            except asyncio.CancelledError:
+                if not self.ending.is_set():
+                    raise
+                await self.children.wait_ended(turn.site)  # no other runner may take it before
+        if self.ending.is_set():
+            raise HandedOver
+
+    async def _wait_for(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
+        """Wait for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
+        = it could not be started."""
+        try:
+            code = await asyncio.shield(begun)
+        except OSError as error:
+            self.say(f"{turn.site}: rotate {half} of {turn.policy} cannot be started: {error.strerror}")
+            return None
+        if code:
+            self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
+        elif half is Half.DAY:
+            self._let_go(turn.site)
+        return code
+
+    def _let_go(self, site: str) -> None:
+        """A return of it has ended, and left nothing: what is a target no more is played no more."""
+        if site in leaving(self.rotations):
+            self.rotations = {name: policies for name, policies in self.rotations.items() if name != site}
+            self.returned_all(site)
+            self.say(f"{site}: nothing is left to return: it is played no more")
+
+    def _read_anew(self, site: str, now: datetime) -> None:
+        read_anew(site, self.rotations[site], now, self.load, self.say)
+
+    async def _serve(self) -> None:
+        if not self.ending.is_set():
+            await self.queue.serve(self._sites, self.play)
+
+    def _sites(self) -> list[str]:
+        """Whose turns this runner takes now."""
+        return [*self.rotations]
+
+    def _note_away(self, serving: asyncio.Task[None]) -> None:
+        error = serving.exception()
+        if error is not None and not isinstance(error, QueueAway):
+            raise error
+        self._note_outage(error)
+
+    async def _look(self) -> None:
+        if (rotations := self.configured(self.rotations, clock.wall_clock())) is not None:
+            self.rotations = rotations
+        for site in self.rotations:
+            self._read_anew(site, clock.wall_clock())
+        self._return_beside()
+        try:
+            await self._offer()
+            await self._ask_for_turns()
+            rescued = await self.queue.rescue()
+            await self.queue.status()
+        except QueueAway as away:
+            self._note_outage(away)
+            self._return_alone()
+            return
+        if rescued:
+            self.say(f"{rescued} turns of a runner that gives no sign of life are offered again")
+        self._share()
+        if self.away_since is not None:
+            self.say("the queue's PostgreSQL answers again")
+            self.away_since = None
+            self.day_since.clear()
+
+    def _share(self) -> None:
+        """Share in a thread, so that signs of life continue; only the first runner raises the alarm."""
+        now = clock.wall_clock()
+        if self.sharing is not None:
+            if not self.sharing.done():
+                return
+            if not self.sharing.cancelled():
+                self.sharing.result()
+        if self.shared is None or self.shared[1] is not self.rotations or now >= self.shared[0] + SHARED_EVERY:
+            self.shared = now, self.rotations
+            self.sharing = asyncio.create_task(asyncio.to_thread(self._share_now, self.rotations, self.queue.rank == 0))
+            self.alone.add(self.sharing)
+            self.sharing.add_done_callback(self.alone.discard)
+
+    def _share_now(self, rotations: Rotations, is_first: bool) -> None:
+        self.share(rotations)
+        if is_first:
+            self.alarm()
+
+    def _note_outage(self, error: BaseException | None) -> None:
+        if self.away_since is None:
+            self.away_since = clock.wall_clock()
+            self.say(f"{error or 'the queue ended'}: nothing new is taken; returns go on")
+
+    async def _offer(self) -> None:
+        now = clock.wall_clock()
+        for site, policies in self.rotations.items():
+            try:
+                for name, site_policy in policies.items():
+                    turn, due_turn = PolicyTurn(site, name), due(site_policy.policy, now)
+                    if self.offered.get(turn) != due_turn and not _waits(policies, due_turn.half, now):
+                        await self.queue.offer(turn, due_turn.since)
+                        self.offered[turn] = due_turn
+                self.not_offered.pop(site, None)
+            except QueueAway as away:
+                await self.queue.status()  # it answers: the others' turns are offered all the same
+                if self.not_offered.get(site) != away.message:
+                    self.not_offered[site] = away.message
+                    self.say(f"{site}: its turns cannot be offered: {away.message}")
+
+    async def _ask_for_turns(self) -> None:
+        """Have the queue hold a turn for each return that this runner began on its own account.
+
+        Such a return may run without a turn: the database was lost, or another runner took the turn over while this one
+        stood still. Without a turn in the queue no other runner would continue the return if this one died. The runner
+        that takes the turn waits for the return if it runs there, or continues it.
+        """
+        for turn in tuple(self.unasked):
+            if (turn.site, Half.DAY) in self.children.running:
+                await self.queue.ask(turn)
+            self.unasked.discard(turn)
+
+    def _return_beside(self) -> None:
+        """Begin a return where a night of this runner has not ended when it should have, as cron would: the return
+        waits for no queue, and ends that night where it hangs."""
+        now = clock.wall_clock()
+        for site, policies in self.rotations.items():
+            name, site_policy = next(iter(policies.items()))  # a return is one of all policies that the journal knows
+            due_turn = due(site_policy.policy, now)
+            if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:
+                continue
+            if (
+                due_turn.half is Half.NIGHT
+                or _waits(policies, due_turn.half, now)
+                or now < due_turn.since + ENDS_ITSELF
+            ):
+                continue
+            if site not in self.beside or self.beside[site] < due_turn.since:
+                self.beside[site] = now
+                self.say(f"{site}: rotate day beside a night that has not ended")
+                self._begin_return(PolicyTurn(site, name), site_policy.file)
+
+    def _return_alone(self) -> None:
+        """Begin the returns that are due, when the runners before this one had their time."""
+        now = clock.wall_clock()
+        if self.away_since is None:
+            return
+        for site, policies in self.rotations.items():
+            for name, site_policy in policies.items():
+                turn, half = PolicyTurn(site, name), half_of(site_policy.policy, now)
+                if half is Half.NIGHT or _waits(policies, half, now):
+                    self.day_since.pop(turn, None)
+                    continue
+                begun = max(self.day_since.setdefault(turn, now), self.away_since + timedelta(seconds=AWAY_S))
+                last = self.returned.get(turn)
+                due_again = last is None or last < begun or now >= last + EVERY
+                if now >= begun + self.queue.rank * BESIDE and due_again and not self._runs(site):
+                    self.returned[turn] = now
+                    self.say(f"{site}: rotate day of {name}, by vCenter's markers")
+                    self._begin_return(turn, site_policy.file)
+
+    def _runs(self, site: str) -> bool:
+        return any(of == site for of, _ in self.children.running)
+
+    def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
+        begun = self.children.begin(Half.DAY, turn.site, file)
+        self.unasked.add(turn)
+        watched = asyncio.create_task(self._wait_for(begun, Half.DAY, turn))
+        self.alone.add(watched)
+        watched.add_done_callback(self.alone.discard)
+
+
+def _waits(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
+    """Of the policies of one vCenter."""
+    return waits(half, [site_policy.policy for site_policy in policies.values()], now)

@@ -1,0 +1,208 @@
+"""Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
+
+An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
+which only that user can read, with its output and its end (`gpuops/extras/jobs/scripts.sh`).
+The container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt runs
+at most once, and a second call finishes what the first one began.
+
+No password of gpuops reaches a guest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
+from gpuops.extras.jobs import scripts
+from gpuops.extras.jobs.container_command import checkpoint_words, run_words
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
+from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
+from gpuops.model.vcenter.vm import Vm
+
+SCRIPT_S: Final = 120.0
+"""Seconds that a script may take in a guest, in addition to what it waits for."""
+_LOOK: Final = "look at the guest"
+
+
+@dataclass(frozen=True, slots=True)
+class _GuestFacts:
+    """The facts of a guest that a container needs."""
+
+    home: str
+    runtimes: frozenset[ContainerRuntime]
+    lacks: tuple[str, ...]
+
+
+class GuestContainers:
+    """The containers of jobs in the guests of one vCenter; `guest_work(site.vcenter)` is the port.
+
+    Every method raises Refused if there is no login for guests or a guest refuses, with the reason; StepFailed if
+    VMware Tools do not answer; OutcomeUnknown if the outcome is unknown, which the same call then finds out; and
+    NotConnected.
+    """
+
+    def __init__(self, port: GuestWork, left_s: Callable[[], float] = lambda: math.inf) -> None:
+        """`left_s`: the remaining seconds for calls to guests; without any, methods raise Refused."""
+        self._port = port
+        self._left_s = left_s
+        self._runner = ScriptRunner(port, scripts.PREFIX, CHECKPOINT_REFUSALS)
+        self._facts: dict[str, _GuestFacts] = {}
+
+    def runtime(self, vm: Vm, wish: ContainerRuntime | None = None) -> ContainerRuntime | None:
+        """Return a container runtime of the guest, the requested one if it exists; None = it has none."""
+        runtimes = self._guest(vm).runtimes
+        return next((runtime for runtime in (wish, *ContainerRuntime) if runtime in runtimes), None)
+
+    def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
+        """Start the container under the name `gpuops-ATTEMPT`, unless this attempt was started before.
+
+        `attempt`: small letters, digits and `-`, at most 100. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
+        that the job continues from its checkpoint. A missing image is pulled after this returns. Raises Refused if the
+        guest has no runtime for the job, or if the words cannot be sent to it.
+        """
+        ready = replace(job, runtime=self._runtime_of(vm, job))
+        words = run_words(ready, scripts.container(attempt), resumed=resume)
+        script = scripts.start(attempt, ready.runtime, _sendable(vm, words))
+        if why := scripts.too_long(script):
+            raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
+        end = self._run(vm, script)
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
+
+    def look(self, vm: Vm, attempt: str) -> ContainerState:
+        """Return the state of an attempt."""
+        return self._state(vm, self._run(vm, scripts.job_command("look", attempt)))
+
+    def revoke(self, vm: Vm, attempt: str) -> ContainerState:
+        """Prevent the start of an attempt, also by a running call. Return its state; absent = it will not start.
+
+        Raises Refused if it is not decided yet whether it starts.
+        """
+        end = self._run(vm, scripts.job_command("revoke", attempt))
+        if end.exit_code == scripts.UNDECIDED:
+            raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
+        return self._state(vm, end)
+
+    def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
+        """Return at most `limit` bytes of its output from `offset` on, without changes; callers must escape them.
+
+        b"" means no further output yet. The guest keeps the first 4 MiB and, after the job has ended, also the last 256
+        to 512 KiB of longer output, with a line between them about the omitted bytes.
+        """
+        home, pieces, remaining_bytes = self._guest(vm).home, [], limit
+        while remaining_bytes > 0:
+            self._time_for(vm)
+            number = min(offset // scripts.PART, scripts.HEAD_PARTS)
+            text = self._port.guest_file_if_there(vm.ref, vm.name, scripts.log_part(home, attempt, number)) or b""
+            at = offset - number * scripts.PART
+            part = text if number == scripts.HEAD_PARTS else text[: scripts.PART]
+            piece = part[at : at + remaining_bytes]
+            pieces.append(piece)
+            offset, remaining_bytes = offset + len(piece), remaining_bytes - len(piece)
+            if len(part) < scripts.PART or number == scripts.HEAD_PARTS:
+                break
+        return b"".join(pieces)
+
+    def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
+        """Run the checkpoint command in the container. Not saved: it failed, took longer, or no container runs."""
+        if not job.checkpoint:
+            return CheckpointEnd(saved=False, reason="it has no checkpoint command")
+        ready = replace(job, runtime=self._runtime_of(vm, job))
+        limit_s = max(1, math.ceil(limit.total_seconds()))
+        words = _sendable(vm, checkpoint_words(ready, scripts.container(attempt)))
+        script = scripts.job_command("checkpoint", attempt, limit_s, *words)
+        if why := scripts.too_long(script):
+            return CheckpointEnd(saved=False, reason=why)
+        end = self._run(vm, script, limit_s)
+        if end.exit_code in (124, 137):
+            return CheckpointEnd(saved=False, reason=f"its checkpoint command took longer than {limit_s} s")
+        if end.exit_code == scripts.NOTHING_RUNS:
+            return CheckpointEnd(saved=False, reason="it does not run")
+        if end.exit_code != 0:
+            return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._runner.failure(end)}")
+        return CheckpointEnd(saved=True)
+
+    def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
+        """Ask the container to end, and kill it after `grace`. Raises Refused if it still runs then.
+
+        An attempt that never began is `absent`, and may still be started.
+        """
+        grace_s = max(0, math.ceil(grace.total_seconds()))
+        end = self._run(vm, scripts.job_command("stop", attempt, grace_s), grace_s)
+        state = self._state(vm, end)
+        if state.state is ContainerPhase.RUNNING:
+            raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
+        return state
+
+    def clear(self, vm: Vm, attempt: str) -> None:
+        """Remove the files and the container of an attempt that has ended, which cannot be started again for a week.
+        Raises Refused if it runs."""
+        end = self._run(vm, scripts.job_command("clear", attempt))
+        if end.exit_code == scripts.RUNS_STILL:
+            raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
+
+    def _guest(self, vm: Vm) -> _GuestFacts:
+        """Return the facts of the guest; they are read again while something is missing. Raises Refused."""
+        facts = self._facts.get(vm.ref)
+        if facts is not None and facts.runtimes and not facts.lacks:
+            return facts
+        end = self._run(vm, scripts.probe())
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
+        self._facts[vm.ref] = facts = _GuestFacts(*scripts.parse_probe(end.printed))
+        return facts
+
+    def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
+        """Return the runtime for this job in that guest. Raises Refused if it has no suitable one."""
+        facts = self._guest(vm)
+        if facts.lacks:
+            missing = f"{vm.name}: its guest lacks {', '.join(facts.lacks)}"
+            raise Refused(missing, hint="install util-linux and coreutils, or busybox, in the template")
+        unfit = {ContainerRuntime.APPTAINER} if job.checkpoint else set[ContainerRuntime]()
+        preferred: list[ContainerRuntime] = [job.runtime, *ContainerRuntime]
+        runtime = next((runtime for runtime in preferred if runtime in facts.runtimes - unfit), None)
+        if runtime is None and not facts.runtimes:
+            missing = f"{vm.name}: its guest has none of {', '.join(ContainerRuntime)}"
+            raise Refused(missing, hint="install one of them in the template")
+        if runtime is None:
+            missing = f"{vm.name}: its guest has apptainer alone, in whose containers no checkpoint command can be run"
+            raise Refused(missing, hint="install podman in the template")
+        return runtime
+
+    def _state(self, vm: Vm, end: CommandEnd) -> ContainerState:
+        """Return the state that a script has printed. Raises Refused if it failed."""
+        if end.exit_code not in (0, 1):
+            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._runner.failure(end)}", hint=_LOOK)
+        if end.exit_code == 1:
+            return ContainerState(ContainerPhase.RUNNING)
+        return scripts.state_of(end.printed)
+
+    def _run(self, vm: Vm, script: str, waits_s: float = 0.0) -> CommandEnd:
+        """Return how a script ended. Raises OutcomeUnknown with the reason, Refused, NotConnected."""
+        self._time_for(vm)
+        command = self._runner.start(vm.ref, vm.name, script)
+        end = self._runner.wait(command, max(0.0, min(SCRIPT_S + waits_s, self._left_s())))
+        if end.exit_code is None:
+            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="the same again finds out")
+        return end
+
+    def _time_for(self, vm: Vm) -> None:
+        """Raise Refused if no time remains to ask its guest."""
+        if self._left_s() <= 0:
+            raise Refused(f"{vm.name}: no time is left to ask its guest", hint="the next pass asks it")
+
+
+def _sendable(vm: Vm, words: Sequence[str]) -> Sequence[str]:
+    """Return the words. Raises Refused for a word that SOAP or a process cannot take."""
+    for word in words:
+        if not word.isprintable():
+            raise Refused(f"{vm.name}: {word[:60]!r} has a control character in it", hint="put it into the image")
+    return words

@@ -1,0 +1,253 @@
+"""The functions of submitted jobs: submit, list, find, cancel, their output, and one pass over them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from gpuops.errors import Refused, UsageError
+from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobSubmission
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_run import JobPass
+from gpuops.extras.jobs.job_turns import may_cancel, objections, with_owners
+from gpuops.extras.jobs.night_jobs import job_store
+from gpuops.extras.jobs.nightly import guests_of
+from gpuops.extras.jobs.store import JobStore, another_unended
+from gpuops.model.workloads.job_rules import JobRules, Submitter
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gpuops.execute.site import Site
+    from gpuops.extras.jobs.job import ContainerJob
+    from gpuops.extras.jobs.job_answers import JobsRun
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.vcenter.inventory import Inventory
+
+
+def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
+    """Run one pass over the jobs; during the day, over the VMs made for them too.
+
+    Raises UsageError for a policy without `jobs`, Refused, NotConnected, StateDamaged.
+    """
+    from dataclasses import replace
+
+    from gpuops.extras.jobs import nightly
+    from gpuops.extras.jobs.job_vms import tend_job_vms
+
+    job_pass = nightly.run_jobs(policy, site, stop=stop)
+    return job_pass if stop else replace(job_pass, vms=tend_job_vms(policy, site))
+
+
+def policy_for_jobs(policy: Policy | None, site: Site) -> Policy:
+    """Return this policy, or that of the last night. Raises UsageError if there is none, or it has no `jobs`."""
+    from gpuops.execute.runs.nights import remembered_policy
+
+    if policy is None:
+        with site.journal_to_read(site.vcenter.uuid) as journal:
+            policy = remembered_policy(journal)
+    if policy.jobs is None:
+        hint = "put `jobs` into its `ml` (gpuops help job)"
+        raise UsageError(f"policy {policy.name} says nothing of jobs", hint=hint)
+    return policy
+
+
+def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
+    """Submit these jobs, or return every reason against them. Reads only the id of the vCenter.
+
+    Raises UsageError without a policy, Refused if another job of that name has not ended, StateDamaged.
+    """
+    rules = policy_for_jobs(policy, site).jobs
+    assert rules is not None, "policy_for_jobs has looked"
+    store = job_store(site)
+    who = submitter(store)
+    jobs = with_owners(jobs, rules, who)
+    rejections = objections(jobs, rules, store.read(), who)
+    if rejections:
+        return JobSubmission(rejections=rejections)
+    submission = store.submit(jobs, str(who), site.clock())
+    return JobSubmission(submission.added, submission.existing)
+
+
+def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
+    """Return what `job_submit` would do now; new jobs have the number 0. Changes nothing; raises the same errors."""
+    rules = policy_for_jobs(policy, site).jobs
+    assert rules is not None, "policy_for_jobs has looked"
+    store = job_store(site)
+    submitted, who = store.read(), submitter(store)
+    jobs = with_owners(jobs, rules, who)
+    rejections = objections(jobs, rules, submitted, who)
+    if rejections:
+        return JobSubmission(rejections=rejections)
+    unended = {listed.job.name: listed for listed in submitted if not listed.ended}
+    unended_jobs = tuple(unended[job.name] for job in jobs if job.name in unended)
+    conflict = next((listed for listed in unended_jobs if listed.job not in jobs), None)
+    if conflict is not None:
+        raise another_unended(conflict)
+    now, new = site.clock(), (job for job in jobs if job.name not in unended)
+    return JobSubmission(tuple(SubmittedJob(0, job, now, "") for job in new), unended_jobs)
+
+
+def submitter(store: JobStore) -> Submitter:
+    """Return the user, machine and database role that this process submits as."""
+    from gpuops.execute.journal.journal import os_user
+
+    return Submitter(os_user(), socket.gethostname(), store.role())
+
+
+def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
+    """Return all jobs; with a policy, or that of the last night, the order and the time of those that wait.
+
+    Changes nothing. Raises StateDamaged, NotConnected.
+    """
+    from gpuops.execute.rotation.queue_look import queue_look
+    from gpuops.execute.runs.nights import last_policy
+    from gpuops.execute.site import catalog_of
+    from gpuops.extras.jobs.job_turns import job_turns, serving_order
+    from gpuops.model.vcenter.vm import PowerState
+    from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
+
+    jobs = job_store(site).read()
+    if policy is None:
+        with site.journal_to_read(site.vcenter.uuid) as journal:
+            policy = last_policy(journal)
+    if policy is None or policy.jobs is None or all(listed.ended for listed in jobs):
+        return JobListing(jobs)
+    inventory = site.vcenter.inventory()
+    catalog, now = catalog_of(inventory), site.clock()
+    turns = {
+        turn.job.number: turn for turn in job_turns(jobs, policy.jobs, inventory, catalog, now, share=policy.fair_share)
+    }
+    order = serving_order(jobs, catalog, now, policy.fair_share)
+    look = queue_look(policy, site)
+    following = policy.next_night(look.at + timedelta(minutes=1))
+    if look.night_plan.is_over and following is not None:
+        look = queue_look(policy, site, following.opens)
+    by_vm = {place.waits.vm.ref: place for place in look.places if place.waits.vm is not None}
+    starts_at, reasons = dict[int, "datetime"](), dict[int, str]()
+    waits = _waits_for_vms(jobs, policy, site, inventory, now)
+    for number, turn in turns.items():
+        place = by_vm.get(turn.vm.ref) if turn.vm is not None else None
+        if place is None or turn.vm is None:
+            reasons[number] = waits.get(number, turn.reason)
+        elif turn.vm.power is PowerState.ON:
+            if turn.job.waits:
+                reasons[number] = f"{turn.vm.name} runs: the next `job run` starts it there, if a night started that VM"
+        elif place.starts_at is not None:
+            starts_at[number] = place.starts_at
+        else:
+            against = look.night_plan.refusals if place.reason == NO_NIGHT else ()
+            reasons[number] = ": ".join((place.reason, *(listed.line for listed in against[:1])))
+    places = {listed.number: at for at, listed in enumerate(order, 1)}
+    return JobListing(jobs, turns, places, starts_at, reasons)
+
+
+def _waits_for_vms(
+    jobs: Sequence[SubmittedJob], policy: Policy, site: Site, inventory: Inventory, now: datetime
+) -> Mapping[int, str]:
+    """Return by number of the job the VM of the template that it waits for, or why none is made for it."""
+    from gpuops.execute.site import catalog_of
+    from gpuops.extras.jobs.job_vms import with_devices
+    from gpuops.extras.jobs.template_vms import fitted_plan, job_vm_plan
+
+    rules = policy.jobs
+    if rules is None or rules.template is None:
+        return {}
+    if policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    try:
+        inventory = with_devices(site, rules.template, jobs, inventory)
+        return fitted_plan(jobs, policy, inventory, catalog_of(inventory), now).plan.waits
+    except UsageError as error:  # about its name: `job run` reports it too, and still runs everything else
+        plan = job_vm_plan(jobs, rules, inventory, catalog_of(inventory), now, policy.fair_share)
+        return dict.fromkeys(plan.waits, error.message)
+
+
+def job_called(name: str, site: Site) -> SubmittedJob:
+    """Return the newest job with that name, or the one with that number. Raises UsageError."""
+    jobs = job_store(site).read()
+    matches = [listed for listed in jobs if listed.job.name == name] or [
+        listed for listed in jobs if str(listed.number) == name
+    ]
+    if not matches:
+        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows them")
+    return matches[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """The stored part of a job's output."""
+
+    job: SubmittedJob
+    written: bytes
+    cut_off: int
+    """How many earlier bytes are not stored."""
+    attempt_end: int
+    """How many bytes its last attempt has written, as far as that is known."""
+
+    def since(self, earlier: JobOutput) -> bytes:
+        """Return the output since an earlier read, as far as it is stored."""
+        before, now = earlier.job.attempt, self.job.attempt
+        same = before is not None and now is not None and before.number == now.number
+        new = self.attempt_end - (earlier.attempt_end if same else 0)
+        return self.written[-new:] if new > 0 else b""
+
+
+def job_output(name: str, site: Site) -> JobOutput:
+    """Return the output of a job; while it runs, read it from its guest first, if that answers."""
+    job, store = job_called(name, site), job_store(site)
+    if job.state is JobState.RUNNING and job.attempt is not None and job.attempt.started:
+        _follow_job(job, site)
+        job = job_called(str(job.number), site)
+    written, cut_off = store.output(job)
+    return JobOutput(job, written, cut_off, store.output_end(job))
+
+
+def job_to_cancel(name: str, site: Site) -> SubmittedJob:
+    """Return the job if this person may cancel it, or it is cancelled. Raises as `job_cancel`; changes nothing."""
+    job = job_called(name, site)
+    if job.state is JobState.CANCELLED:
+        return job
+    if job.ended:
+        raise Refused(f"job {job.job.name} has ended: it is {job.state}", hint="gpuops job show shows how")
+    against = may_cancel(job, _last_rules(site), submitter(job_store(site)))
+    if against is not None:
+        raise Refused(f"{against.subject}: {against.rule}", hint=against.hint)
+    return job
+
+
+def job_cancel(name: str, site: Site) -> tuple[SubmittedJob, tuple[JobDeed, ...]]:
+    """Cancel a job: a waiting one at once; a running one is asked to save its state, then stopped.
+
+    Returns the job as it is then. If its VM does not answer, the next pass that reaches it cancels the job.
+    Raises UsageError, Refused for a job that has ended and for users that the policy of the last night does not
+    permit, JobChanged, NotConnected.
+    """
+    job, store, now = job_to_cancel(name, site), job_store(site), site.clock()
+    if job.state is JobState.CANCELLED:
+        return job, ()
+    if job.waits:
+        return store.add(job, JobRecord(JobEvent.CANCELLED, now)), ()
+    if not job.cancel_wanted:
+        job = store.add(job, JobRecord(JobEvent.CANCEL, now))
+    deeds = _follow_job(job, site)
+    return job_called(str(job.number), site), deeds
+
+
+def _follow_job(job: SubmittedJob, site: Site) -> tuple[JobDeed, ...]:
+    """Run a pass over this job only, with the limits of the last night's policy."""
+    checkpoint = _last_rules(site).checkpoint
+    one_pass = JobPass(job_store(site), guests_of(site), site.vcenter.inventory(), site.clock, checkpoint)
+    return tuple(one_pass.run([job]))
+
+
+def _last_rules(site: Site) -> JobRules:
+    """Return the job rules of the last night's policy; empty ones without such a policy."""
+    from gpuops.execute.runs.nights import last_policy
+
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        policy = last_policy(journal)
+    return policy.jobs if policy is not None and policy.jobs is not None else JobRules(())

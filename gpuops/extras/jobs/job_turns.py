@@ -1,0 +1,356 @@
+"""Which jobs are admitted, in which order they are served, in which VM, and to whose hours they count. Pure.
+
+Admission checks jobs against a policy: who may submit them, their mounts and profiles, and how many an owner may have.
+
+Between owners the fair share decides (`advise/fair_share`): GPU-hours of their jobs count less the longer ago they
+were, half after one half-life, a week unless the policy's `fair_share` says another; its weights are those of the team
+of that name. Among the jobs of one owner the higher priority comes first, then the job that has waited longer: a
+priority gives no advantage over other owners.
+
+A VM runs one job at a time. An interrupted job continues in its VM, which has its files, as long as that VM exists. A
+job whose outcome is still unknown also stays in its VM and comes before all others: gpuops looks at it first.
+
+    vision used 8 GPU-hours recently, audio none: audio's first job gets the first VM that it fits, then vision's first
+
+Owned hours: the hours of a VM are divided between the owners whose jobs ran in it in one night. The journal records one
+owner of a VM when a night starts it, the owner of the first job. Time without a running job, such as the start of the
+guest, the pull of images and the time between two jobs, counts for that owner.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Final
+
+from gpuops.advise.fair_share import Wish, fair_order, use_of_period
+from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job_record import JobEvent, JobState, SubmittedJob
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.profile_name import without_brand
+from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare
+from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import NotedOwner
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.window import Night
+from gpuops.model.workloads.job_rules import JobRules, Submitter
+from gpuops.plan.core.rejection import Rejection
+
+
+def with_owners(jobs: Sequence[ContainerJob], rules: JobRules, who: Submitter) -> tuple[ContainerJob, ...]:
+    """Return the jobs; jobs without an owner get the one for whom this person may submit."""
+    owner = rules.owner_of(who)
+    return tuple(job if job.owner else replace(job, owner=owner) for job in jobs)
+
+
+def objections(
+    jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
+) -> tuple[Rejection, ...]:
+    """Return all reasons against these jobs, given the submitted ones. Jobs with the same name count once."""
+    return tuple(_objections(jobs, rules, submitted, who))
+
+
+def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | None:
+    """Return why the policy of the night does not allow the job, or None.
+
+    The job may have been submitted under another policy.
+    """
+    quota = rules.quota(job.owner)
+    if quota is None:
+        owners = ", ".join(sorted(rules.quotas))
+        owner = f"owner {job.owner}" if job.owner else "without an owner"
+        return Rejection(job.name, f"{owner}: `quotas` of the policy name {owners} alone", hint="say `owner`")
+    if not quota.lets(who):
+        reason = f"owner {job.owner}: {who} is not one of its submitters, {', '.join(quota.submitters or ())}"
+        return Rejection(job.name, reason, hint="`submitters` of the policy say who submits for which owner")
+    mount_problem = forbidden_mount(job, rules.mounts)
+    if mount_problem:
+        return Rejection(job.name, mount_problem, hint="see `ml.jobs.mounts` of the policy")
+    profile = without_brand(job.profile.lower())
+    if not any(fnmatchcase(name, pattern) for name in (job.profile, profile) for pattern in quota.profiles):
+        allowed = ", ".join(quota.profiles)
+        return Rejection(job.name, f"profile {job.profile}: its owner may have {allowed}", hint="choose one of those")
+    return None
+
+
+def may_cancel(job: SubmittedJob, rules: JobRules, who: Submitter) -> Rejection | None:
+    """Return why this person may not cancel the job, or None.
+
+    The person who submitted it may, and everyone who may submit for its owner.
+    """
+    quota = rules.quota(job.job.owner)
+    if quota is None or quota.lets(who) or job.by == str(who):
+        return None
+    reason = f"owner {job.job.owner}: {who} has not submitted it and is not one of its submitters"
+    return Rejection(f"job {job.job.name}", reason, hint=f"ask {', '.join(quota.submitters or ())}, or {job.by}")
+
+
+def forbidden_mount(job: ContainerJob, allowed: Sequence[str]) -> str:
+    """Return the first mount outside of these directories, or an empty text."""
+    inside = tuple(f"{directory}/" for directory in allowed)
+    outside = next((mount.source for mount in job.mounts if not f"{mount.source}/".startswith(inside)), None)
+    if outside is None:
+        return ""
+    return f"mounts {outside}: " + (f"mounts may lie in {', '.join(allowed)}" if allowed else "no mounts are allowed")
+
+
+def _objections(
+    jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
+) -> Iterator[Rejection]:
+    new_names = {job.name for job in jobs}
+    open_by_owner = Counter(
+        job_before.job.owner
+        for job_before in submitted
+        if not job_before.ended and job_before.job.name not in new_names
+    )
+    new_by_owner = Counter(job.owner for job in jobs)
+    for job in jobs:
+        refusal = may_run(job, rules, who)
+        if refusal is not None:
+            yield refusal
+    for owner, number in new_by_owner.items():
+        quota = rules.quota(owner)
+        if quota is not None and quota.waiting is not None and open_by_owner[owner] + number > quota.waiting:
+            count = open_by_owner[owner]
+            reason = f"jobs that have not ended: may have {quota.waiting}, has {count}, {number} more asked for"
+            yield Rejection(owner or "(no owner)", reason, hint="wait for one to end, or gpuops job cancel one")
+
+
+_MOST_OF_A_NIGHT: Final = 0.8
+"""Share of a night that a job may need to begin in it; our own figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTurn:
+    """A job and the VM that it gets, or why it gets none."""
+
+    job: SubmittedJob
+    vm: Vm | None
+    reason: str = ""
+    lacks_vm: bool = False
+    """Whether it only lacks a VM."""
+
+
+def serving_order(
+    submitted: Sequence[SubmittedJob], catalog: Catalog, now: datetime, share: FairShare | None = None
+) -> tuple[SubmittedJob, ...]:
+    """Return the waiting jobs in the order in which they are served."""
+    # the first job of each owner comes by priority; between owners with equal use, the one that has waited longest
+    waiting = sorted((job for job in submitted if job.waits), key=lambda job: (-job.job.priority, job.number))
+    half_life = share.half_life if share is not None else WEEK
+    used_hours = dict[str, float]()
+    for job in submitted:
+        for _, period in held_periods(job):
+            use = use_of_period(period.until(now), gpus_of_job(job.job, catalog), now, half_life)
+            used_hours[_team(job.job)] = used_hours.get(_team(job.job), 0.0) + use.decayed
+    wishes = [Wish(_team(job.job), _hours_left(job) * gpus_of_job(job.job, catalog)) for job in waiting]
+    order = fair_order(wishes, used_hours, lambda team: share.team(team).weight if share is not None else 1.0)
+    return tuple(waiting[at] for at in order)
+
+
+def job_turns(
+    submitted: Sequence[SubmittedJob],
+    rules: JobRules,
+    inventory: Inventory,
+    catalog: Catalog,
+    now: datetime,
+    *,
+    share: FairShare | None = None,
+    usable: Collection[str] | None = None,
+    may_begin: Callable[[SubmittedJob], bool] = lambda _: True,
+) -> tuple[JobTurn, ...]:
+    """Return the VM of each running or waiting job, in the order in which they are served.
+
+    `usable`: VMs (refs) that may run a job; None = all that the policy names. `may_begin`: whether a waiting job may
+    begin now; otherwise its VM goes to the next job.
+    """
+    vms = [vm for vm in job_vms(rules, inventory) if usable is None or vm.ref in usable]
+    turns, taken_refs = list[JobTurn](), set[str]()
+    running: Counter[str | None] = Counter()
+    for job in submitted:  # a job that may be running keeps its VM
+        if job.state is JobState.RUNNING:
+            running[job.job.owner] += 1
+            own_vm = vm_of(job, inventory)
+            if own_vm is not None:
+                taken_refs.add(own_vm.ref)
+            turns.append(JobTurn(job, own_vm, "" if own_vm is not None else "its VM is not in vCenter any more"))
+    for job in serving_order(submitted, catalog, now, share):
+        if not may_begin(job):
+            turns.append(JobTurn(job, None, "too little of the night is left for it"))
+            continue
+        refusal = may_run(job.job, rules, Submitter.parse(job.by))
+        quota = rules.quota(job.job.owner)
+        if refusal is not None or quota is None:
+            turns.append(JobTurn(job, None, refusal.rule if refusal is not None else ""))
+            continue
+        if quota.running is not None and running[job.job.owner] >= quota.running:
+            turns.append(JobTurn(job, None, f"its owner may run {quota.running} at once"))
+            continue
+        own_vm = vm_of(job, inventory)
+        free = (vm for vm in vms if vm.ref not in taken_refs and (own_vm is None or vm.ref == own_vm.ref))
+        chosen = next((vm for vm in free if fits(job.job, vm)), None)
+        if chosen is None:
+            turns.append(JobTurn(job, None, _no_vm(job.job, own_vm, vms), lacks_vm=own_vm is None))
+            continue
+        taken_refs.add(chosen.ref)
+        running[job.job.owner] += 1
+        turns.append(JobTurn(job, chosen))
+    return tuple(turns)
+
+
+def least_run(job: SubmittedJob, rules: JobRules, night: Night | None) -> timedelta:
+    """Return the least time that this night must still have for the job to begin in it.
+
+    A job that may not be resumed waits for a night that is long enough for its remaining time. If no night is long
+    enough, most of a night is sufficient: it may be faster than stated, and would otherwise wait forever.
+    """
+    if job.job.resumes > job.interruptions or night is None:
+        return rules.minimum_run
+    remaining = max(rules.minimum_run, job.job.run_time - job.ran)
+    return min(remaining, (night.closes - night.opens) * _MOST_OF_A_NIGHT)
+
+
+def queue_entries(
+    turns: Iterable[JobTurn], policy_entry: QueuedVm, rules: JobRules, night: Night | None
+) -> tuple[QueuedVm, ...]:
+    """Return the entries in the queue of a night for the VMs of jobs; `policy_entry` is the one of the policy.
+
+    A VM whose job has an unknown outcome is started like any other, so that gpuops can look at it.
+    """
+    return tuple(
+        QueuedVm(
+            f"moid:{turn.vm.ref}",
+            relocate=policy_entry.relocate,
+            priority=policy_entry.priority,
+            minimum_run=least_run(turn.job, rules, night) if turn.job.waits else rules.minimum_run,
+            owner=turn.job.job.owner,
+        )
+        for turn in turns
+        if turn.vm is not None
+    )
+
+
+def job_vms(rules: JobRules, inventory: Inventory) -> list[Vm]:
+    """Return the VMs for jobs, by name: those with one vGPU that the policy names or that match its patterns."""
+    job_entry = QueuedVm(vms=rules.names)
+    vms = [
+        vm
+        for vm in inventory.vms.values()
+        if not vm.template and len(vm.profiles) == 1 and (job_entry.names_vm(vm) or job_entry.fits(vm.name))
+    ]
+    return sorted(vms, key=lambda vm: (vm.name, vm.ref))
+
+
+def vm_of(job: SubmittedJob, inventory: Inventory) -> Vm | None:
+    """Return the VM of its last attempt; None = there was none, or the VM was removed."""
+    attempt = job.attempt
+    if attempt is None:
+        return None
+    return next((vm for vm in inventory.vms.values() if attempt.vm in (vm.instance_uuid, vm.ref)), None)
+
+
+def fits(job: ContainerJob, vm: Vm) -> bool:
+    """Return whether the VM has the requested vGPU, vCPUs and memory."""
+    profile = without_brand("_".join(job.profile.split()))
+    return (
+        len(vm.profiles) == 1
+        and without_brand(vm.profiles[0]) == profile
+        and (vm.vcpus or 0) >= job.vcpus
+        and (vm.memory_mib or 0) >= job.memory_mib
+    )
+
+
+def gpus_of_job(job: ContainerJob, catalog: Catalog) -> float:
+    """Return its fraction of a GPU; 1 if the catalogue does not know its profile."""
+    profile = without_brand("_".join(job.profile.split()))
+    facts = catalog.profile(job.profile) or catalog.profile(f"nvidia_{profile}")
+    return 1.0 if facts is None or not facts.max_per_gpu else 1 / facts.max_per_gpu
+
+
+def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
+    """Yield when its attempts held a GPU, as far as they were seen to run, with the VM as in `Attempt.vm`."""
+    vm = ""
+    started_at: datetime | None = None
+    for record in job.records:
+        if record.event is JobEvent.BEGUN:
+            vm, started_at = record.vm, None
+        elif record.event is JobEvent.STARTED:
+            started_at = record.at
+        elif started_at is not None and record.event in (JobEvent.INTERRUPTED, JobEvent.ENDED, JobEvent.CANCELLED):
+            ends = record.at if record.ran is None else min(record.at, started_at + record.ran)
+            yield (
+                vm,
+                HeldPeriod(started_at, max(started_at, ends)),
+            )  # two machines with different clocks write the records
+            started_at = None
+    if started_at is not None:
+        yield vm, HeldPeriod(started_at)
+
+
+def _hours_left(job: SubmittedJob) -> float:
+    return max(job.job.run_time - job.ran, timedelta(minutes=1)) / timedelta(hours=1)
+
+
+def _team(job: ContainerJob) -> str:
+    return job.owner or NO_OWNER
+
+
+def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
+    if own_vm is not None:
+        return f"it goes on in {own_vm.name}, which runs another job or is no VM for jobs any more"
+    if any(fits(job, vm) for vm in vms):
+        return "each VM that it fits has another job"
+    return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt at a job."""
+
+    owner: str | None
+    period: HeldPeriod
+
+
+def with_job_times(nights: Iterable[PastNight], submitted: Sequence[SubmittedJob]) -> tuple[PastNight, ...]:
+    """Return these nights of one vCenter, with the times of jobs added to their ML VMs."""
+    by_vm: dict[str, list[_Attempt]] = {}
+    for job in submitted:
+        for vm, period in held_periods(job):
+            by_vm.setdefault(vm, []).append(_Attempt(job.job.owner, period))
+    return tuple(
+        replace(night, vms=tuple(_with_job_times(vm, by_vm) if vm.is_ml else vm for vm in night.vms))
+        for night in nights
+    )
+
+
+def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[_Attempt]]) -> PastVm:
+    if vm.owner is None:
+        return vm
+    attempts = [attempt for name in (vm.uuid, vm.ref) for attempt in by_vm.get(name or "", ()) if _ran_in(attempt, vm)]
+    # if the first job of a VM has no owner, the recorded owner is that of the VM
+    noted_of_job = any(attempt.owner == vm.owner.owner for attempt in attempts)
+    times = (
+        JobTime(
+            NotedOwner(vm.owner.by, attempt.owner) if attempt.owner is not None else None, begins, attempt.period.ends
+        )
+        for attempt in attempts
+        if (begins := attempt.period.begins) is not None and (attempt.owner is not None or noted_of_job)
+    )
+    return replace(vm, jobs=tuple(sorted(times, key=lambda job_time: job_time.begins)))
+
+
+def _ran_in(attempt: _Attempt, vm: PastVm) -> bool:
+    """Return whether the attempt ran while the night held the VM."""
+    return any(
+        _before(attempt.period, night_period) and _before(night_period, attempt.period) for night_period in vm.held
+    )
+
+
+def _before(first: HeldPeriod, second: HeldPeriod) -> bool:
+    """Return whether the first period begins before the second ends, as far as both moments are known."""
+    return first.begins is None or second.ends is None or first.begins < second.ends

@@ -1,0 +1,130 @@
+"""Jobs as YAML, checked and made into values.
+
+`templates/jobs.yaml` is the commented example. `gpuops job plan` reads it here.
+
+A file may be written by people who may do less than who reads it: a name, an image or a path that could be taken for
+an option, a separator or a terminal's escape is refused here, and every command is a list of words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
+
+from gpuops.config.decoding import Section, WrongContent, decode, read_as
+from gpuops.errors import PolicyError, UsageError
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
+from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.model.file_keys import Reads
+from gpuops.model.workloads.job_rules import GuestPath, read_guest_path
+
+MOST_JOBS: Final = 1000
+"""In one file, each counted as often as it says."""
+_HINT: Final = "templates/jobs.yaml shows every key, with comments"
+
+
+def mount_path(text: str, option: str) -> str:
+    """A directory below which mounts may lie. Raises UsageError that names the option."""
+    try:
+        return read_guest_path(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r}: {error}", hint=f"write {option} /data") from None
+
+
+class MountSection(Section):
+    """One directory."""
+
+    source: GuestPath
+    target: GuestPath | None = None
+    writable: bool = False
+
+
+def _mount(section: MountSection) -> Mount:
+    return Mount(section.source, section.target or section.source, section.writable)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry(ContainerJob):
+    """One job, or `count` of them."""
+
+    mounts: Annotated[tuple[Annotated[Mount, Reads(_mount, MountSection)], ...], Meta(max_length=64)] = ()
+    count: Annotated[int, Meta(ge=1, le=64)] = 1
+
+    def __post_init__(self) -> None:
+        if self.resumes and not self.checkpoint:
+            raise ValueError("`resumes` needs `checkpoint`: what saves the state that it goes on from")
+        if self.checkpoint and self.runtime is ContainerRuntime.APPTAINER:
+            raise ValueError("`checkpoint` is run in the container, which apptainer cannot enter: use podman or docker")
+        targets = Counter(mount.target for mount in self.mounts)
+        if twice := [target for target, times in targets.items() if times > 1]:
+            raise ValueError(f"mounts {twice[0]} twice")
+
+    def jobs(self) -> Iterator[ContainerJob]:
+        """Yield `train`, or `train-1`, `train-2`, ... of several."""
+        settings = {field.name: getattr(self, field.name) for field in fields(ContainerJob)}
+        for number in range(1, self.count + 1):
+            yield ContainerJob(**settings | {"name": self.name if self.count == 1 else f"{self.name}-{number}"})
+
+
+class JobsFile(Section):
+    """The whole YAML file."""
+
+    version: Literal[1]
+    jobs: Annotated[tuple[JobEntry, ...], Meta(min_length=1, max_length=MOST_JOBS)]
+
+
+def job_of_options(options: Mapping[str, Any]) -> ContainerJob:
+    """Return the job of these keys of a file; keys with None are left out. Raises UsageError, one line."""
+    keys = {key: option for key, option in options.items() if option is not None}
+    try:
+        (job,) = decode(JobEntry, keys).jobs()
+    except WrongContent as error:
+        place, reason, _ = error.mistakes[0]
+        key = str(place[0]) if place else "job"
+        hint = "gpuops schema jobs says what each may be"
+        raise UsageError(f"{option_of(key)}: {reason}", hint=hint) from error
+    return job
+
+
+def option_of(key: str) -> str:
+    """Return the option of `gpuops job submit` for a key of a file, for example `--run-time` for `run_time`."""
+    return {"mounts": "--mount", "command": "-- COMMAND"}.get(key, f"--{key.replace('_', '-')}")
+
+
+def name_of_image(image: str) -> str:
+    """Return the default name of a job, from its image: `train` for `quay.io/lab/train:2`."""
+    last = image.rsplit("/", 1)[-1].split("@")[0].split(":")[0].lower()
+    return re.sub(r"[^a-z0-9]+", "-", last)[:50].strip("-") or "job"
+
+
+def mount_of_option(text: str) -> dict[str, Any]:
+    """Return the mount of `/data`, `/data:/in` or `/out:/out:rw`, as in a file. Raises UsageError."""
+    source, *parts = text.split(":")
+    writable = parts[-1:] == ["rw"]
+    target = parts[0] if parts and parts != ["rw"] else None
+    if len(parts) > (2 if writable else 1):
+        raise UsageError(f"--mount {text!r} has too many colons", hint="write --mount /data, or /data:/in:rw")
+    return {"source": source, "target": target, "writable": writable}
+
+
+def load_jobs(path: Path) -> tuple[ContainerJob, ...]:
+    """The jobs in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    return parse_jobs(read_text(path), str(path))
+
+
+def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
+    """The jobs of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    jobs_file = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
+    if (total := sum(entry_of_file.count for entry_of_file in jobs_file.jobs)) > MOST_JOBS:
+        raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} can be planned at once", hint=_HINT)
+    jobs = tuple(job for entry_of_file in jobs_file.jobs for job in entry_of_file.jobs())
+    twice = [name_of_job for name_of_job, times in Counter(job.name for job in jobs).items() if times > 1]
+    if twice:
+        raise PolicyError(f"{name}: the job {twice[0]!r} is there twice", hint="`count` says how many there are of one")
+    return jobs

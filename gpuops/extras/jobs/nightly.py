@@ -1,0 +1,245 @@
+"""The passes over jobs that nights make: one called by a clock, and one before a return.
+
+Before a return, all jobs are stopped in parallel, within the time of one checkpoint. That time is cut short if the
+desktops would otherwise be back too late. After it the return no longer waits for a job, nor for a guest or database
+that hangs (`bounded_work`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
+and the return continues.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StateDamaged, UsageError
+from gpuops.execute.runs.nights import NightVms, policies_of
+from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.execute.state.lock import rotating
+from gpuops.extras.jobs.bounded_work import AT_A_TIME, side_by_side
+from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job_answers import JobDeed, JobsRun
+from gpuops.extras.jobs.job_record import JobState, SubmittedJob
+from gpuops.extras.jobs.job_run import STOP_GRACE, JobGuests, JobPass
+from gpuops.extras.jobs.job_turns import JobTurn, job_turns, least_run
+from gpuops.extras.jobs.night_jobs import job_store
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.workloads.job_rules import JobRules
+from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, night_due
+from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
+
+CALLED_EVERY: Final = timedelta(minutes=5)
+"""The interval of passes. A pass stops jobs early, because the next pass may be too late."""
+AT_ONCE: Final = timedelta(seconds=30)
+"""Time to look at one guest and to end its container, in addition to the checkpoint."""
+LOOK: Final = timedelta(seconds=60)
+"""The time that a return allows for reading the jobs and their VMs."""
+_NEXT_TIME: Final = "its guest has not answered in time: the next pass looks at it"
+_NOT_STOPPED: Final = "its guest has not answered in time: it ends with its VM, and is looked at when that runs again"
+
+
+def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> JobGuests:
+    """Return the guests of this vCenter. `left_s`: the remaining seconds for calls to them.
+
+    Raises Refused for a saved inventory.
+    """
+    return GuestContainers(guest_work(site.vcenter), left_s)
+
+
+def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
+    """Make one pass: start jobs in VMs that the night has started, store output, end finished and cancelled jobs.
+
+    If the window is about to close, or with `stop`, stop all jobs. Raises UsageError for a policy without `jobs`,
+    Refused, NotConnected, StateDamaged.
+    """
+    rules = policy.jobs
+    if rules is None:
+        raise UsageError(
+            f"policy {policy.name} says nothing of jobs", hint="put `jobs` into its `ml` (gpuops help job)"
+        )
+    store = job_store(site)
+    submitted = store.read()
+    if all(job.ended for job in submitted):
+        return JobsRun((), stop)
+    inventory = site.vcenter.inventory()
+    now = site.clock()
+    running = [job for job in submitted if job.state is JobState.RUNNING]
+    if stop or _closes(policy, len(running), now):
+        time_left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
+        to_stop = _ToStop(tuple(running), inventory, rules.checkpoint, None)
+        return JobsRun(_stop_all(to_stop, site, time_left, _NEXT_TIME), stopped=True)
+    one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
+    one_pass.run(submitted)
+    turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
+    return JobsRun(tuple(one_pass.begin(turns)), stopped=False)
+
+
+def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
+    """Stop the jobs of the nights that a return ends, in parallel, each after its checkpoint.
+
+    Returns when the time is up even if a guest hangs, and then sends no request to a guest any more. A guest that does
+    not answer does not delay the other jobs. Raises the errors of reading the jobs.
+    """
+    to_stop_lists = list[_ToStop]()
+    if not side_by_side([lambda: to_stop_lists.extend(_to_stop(site))], LOOK.total_seconds()):
+        raise OutcomeUnknown(f"they could not be read within {LOOK.total_seconds():.0f} s")
+    if not to_stop_lists:
+        return ()
+    (to_stop,) = to_stop_lists
+    assert to_stop.until is not None, "a return has a limit"
+    time_left = max(timedelta(), to_stop.until - site.clock())
+    names = ", ".join(job.job.name for job in to_stop.jobs[:5]) + (", ..." if len(to_stop.jobs) > 5 else "")
+    site.say(f"jobs that run save their state first, for {time_left.total_seconds():.0f} s at most: {names}")
+    return _stop_all(to_stop, site, time_left, _NOT_STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToStop:
+    """The jobs that run and are to be stopped before a return."""
+
+    jobs: tuple[SubmittedJob, ...]
+    inventory: Inventory
+    checkpoint: timedelta
+    until: datetime | None
+    """The begin of the return; None if no return waits."""
+
+
+def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
+    """Stop these jobs in parallel and return what happened to each, with `unanswered` for a guest that hangs."""
+    until_s = clock.passed_s() + time_left.total_seconds()
+    guests = guests_of(site, left_s=lambda: until_s - clock.passed_s())
+    passes = {
+        job.number: JobPass(
+            job_store(site), guests, to_stop.inventory, site.clock, to_stop.checkpoint, stops=True, until=to_stop.until
+        )
+        for job in to_stop.jobs
+    }
+    side_by_side([partial(passes[job.number].run, [job]) for job in to_stop.jobs], time_left.total_seconds())
+    unanswered_deeds = [JobDeed(job, unanswered, failed=True) for job in to_stop.jobs]
+    return tuple(
+        deed
+        for job, late in zip(to_stop.jobs, unanswered_deeds, strict=True)
+        for deed in passes[job.number].deeds[:] or [late]
+    )
+
+
+def _to_stop(site: Site) -> tuple[_ToStop, ...]:
+    """Return the jobs to stop before the return, as one group; empty if no job must be stopped."""
+    with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
+        policies = [policy for policy in policies_of(journal) if policy.jobs is not None]
+        originals = NightVms(journal).all() if journal is not None else ()
+        durations = Durations.of(journal.durations() if journal is not None else {})
+    now = site.clock()
+    policy = next(iter(policies), None)
+    if policy is None or policy.jobs is None:
+        return ()
+    if is_return_refused(policies, site):
+        return ()  # the return is refused, so the jobs continue
+    submitted = tuple(job for job in job_store(site).read() if job.state is JobState.RUNNING)
+    if not submitted:
+        return ()
+    inventory = site.vcenter.inventory()
+    until = now + policy.jobs.checkpoint + STOP_GRACE + AT_ONCE
+    begins = return_begins(policy, originals, inventory, durations, now)
+    return (_ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins)),)
+
+
+def stop_and_report(site: Site) -> None:
+    """Run `stop_before_return` and report what became of each job; an error is reported, never raised."""
+    try:
+        deeds = stop_before_return(site)
+    except (NotConnected, StateDamaged):
+        return  # the return reports it and waits for its vCenter; jobs then end with their VMs
+    except Exception as error:  # the return must continue after any error: desktops come first
+        why = error.message if isinstance(error, GpuopsError) else f"{type(error).__name__}: {error}"
+        site.say(f"jobs were not stopped before their VMs: {why}")
+        return
+    for deed in deeds:
+        site.say(f"job {deed.job.job.name}: {deed.what}")
+
+
+def is_return_refused(policies: Iterable[Policy], site: Site) -> bool:
+    """Return whether the return of these nights is refused: another run holds the lock before their windows close."""
+    is_early = any(not policy.windows or _is_open(policy, site.clock()) for policy in policies)
+    return is_early and rotating(site.state_dir, site.vcenter.uuid) is not None
+
+
+def _is_open(policy: Policy, now: datetime) -> bool:
+    """Return whether a night of the policy is in the hours in which it takes desktops."""
+    night = policy.night_at(now)
+    return night is not None and now < night.closes
+
+
+def _closes(policy: Policy, running: int, now: datetime) -> bool:
+    """Return whether this number of jobs must be stopped now to end before the window closes, or it has closed."""
+    if not policy.windows or policy.jobs is None:
+        return False
+    night = policy.night_at(now)
+    return night is None or now >= night.closes - CALLED_EVERY - _to_stop_all(policy.jobs.checkpoint, running)
+
+
+def _to_stop_all(checkpoint: timedelta, jobs: int) -> timedelta:
+    """Return the time that it takes to stop this number of jobs in parallel."""
+    return math.ceil(jobs / AT_A_TIME) * (checkpoint + STOP_GRACE + AT_ONCE)
+
+
+def _turns(
+    policy: Policy, rules: JobRules, submitted: Sequence[SubmittedJob], inventory: Inventory, site: Site, now: datetime
+) -> tuple[JobTurn, ...]:
+    """Return the jobs for VMs that the night has started, if the rest of the night is long enough for them."""
+    night = policy.night_at(now)
+    usable = {vm.ref for vm in _started_tonight(policy, inventory, site, now)}
+    share = policy.fair_share
+
+    def may_begin(job: SubmittedJob) -> bool:
+        return night is None or least_run(job, rules, night) <= night.closes - now
+
+    return job_turns(
+        submitted, rules, inventory, catalog_of(inventory), now, share=share, usable=usable, may_begin=may_begin
+    )
+
+
+def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: datetime) -> Iterator[Vm]:
+    """Yield the running ML VMs that this night has started. Jobs do not run in VMs that an admin started."""
+    with site.journal_to_read(inventory.vcenter) as journal:
+        originals = NightVms(journal).all() if journal is not None else ()
+    open_nights = {night.id for window in policy.windows if (night := window.night_at(now)) is not None}
+    tonight = open_nights or {policy.night(now)}
+    for original in originals:
+        if (
+            original.role is Role.ML
+            and original.taken
+            and not original.stopped
+            and (not policy.windows or original.night in tonight)
+        ):
+            yield from (vm for vm in vms_of(original, inventory) if vm.power is PowerState.ON)
+
+
+def return_begins(
+    policy: Policy, originals: Sequence[Original], inventory: Inventory, durations: Durations, now: datetime
+) -> datetime | None:
+    """Return when the return must begin: it checkpoints and stops the ML VMs, and brings back the desktops.
+
+    None = no desktop is away, or no window says when they are due.
+    """
+    due = night_due(policy, originals, now)
+    away_vms = [
+        taken_vm for taken_vm in taken_vms(policy, originals, inventory) if taken_vm.whereabouts is Whereabouts.AWAY
+    ]
+    desktops = [
+        taken_vm.vm for taken_vm in away_vms if taken_vm.original.role is not Role.ML and taken_vm.vm is not None
+    ]
+    if due is None or not desktops:
+        return None
+    hosts = (taken_vm.vm.host for taken_vm in away_vms if taken_vm.original.role is Role.ML and taken_vm.vm is not None)
+    load = Load.of(desktops, hosts, longest_checkpoint_s(policy, (taken_vm.original for taken_vm in away_vms)))
+    times = ReturnTime(policy, durations, due.back_by)
+    return min(times.of(vm.host, load) for vm in desktops)

@@ -1,0 +1,318 @@
+"""The output of `gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run`, as text and JSON.
+
+The output of jobs, and names that were chosen by users, are printed with control characters written out (CWE-150).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Annotated, Any, Final, Self
+
+from gpuops.extras.clusters.program_lines import ProgramLines
+from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
+from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.model.time_text import format_minute, format_minutes
+from gpuops.model.vcenter.target import Secret
+from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
+from gpuops.report.plan_json import RejectionRecord
+from gpuops.report.text import count
+
+_STYLES: Final = {
+    JobState.QUEUED: "",
+    JobState.RUNNING: "cyan",
+    JobState.INTERRUPTED: "yellow",
+    JobState.FINISHED: "green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "dim",
+}
+
+
+def submission_text(submission: JobSubmission) -> Shown:
+    """Return one line for each job, or every reason for the refusal."""
+    if submission.rejections:
+        refused = [Text("refused: ", "bold red").append(rejection.line) for rejection in submission.rejections]
+        return (*refused, Text("no job was submitted", "bold"))
+    lines = [Text(f"{job.job.name}: ", "bold").append(f"waits, number {job.number}") for job in submission.added]
+    lines += [Text(f"{job.job.name}: is there already, {job.state}, number {job.number}") for job in submission.there]
+    return (*lines, Text(f"{count(len(submission.added), 'job')} submitted", "bold"))
+
+
+def queue_text(listing: JobListing) -> Shown:
+    """Return the jobs that have not ended, in the order in which they are served, then the others."""
+    if not listing.jobs:
+        return (Text("no job was submitted here", "dim"),)
+    table = table_of(
+        _in_serving_order(listing),
+        Column("place", lambda job: str(listing.places.get(job.number, "-")), right=True),
+        Column("number", lambda job: str(job.number), right=True),
+        Column("job", lambda job: job.job.name),
+        Column("owner", lambda job: job.job.owner or "-"),
+        Column("state", lambda job: Text(job.state.value, _STYLES[job.state])),
+        Column("profile", lambda job: job.job.profile),
+        Column("run time", lambda job: format_minutes(job.job.run_time)),
+        Column("ran", lambda job: format_minutes(job.ran) if job.ran else "-"),
+        Column("VM", lambda job: _vm_of(job, listing)),
+        Column("starts", lambda job: _moment_text(listing.starts_at.get(job.number))),
+    )
+    reasons = [
+        Text(f"{job.job.name}: ", "bold").append(reason)
+        for job in listing.jobs
+        if not job.ended and (reason := listing.reasons.get(job.number, ""))
+    ]
+    waits = sum(job.waits for job in listing.jobs)
+    runs = sum(job.state is JobState.RUNNING for job in listing.jobs)
+    return (table, *reasons, Text(f"{count(len(listing.jobs), 'job')}: {waits} wait, {runs} run", "bold"))
+
+
+def job_text(job: SubmittedJob) -> Shown:
+    """Return all about one job: what it runs, its state, and its history."""
+    spec = job.job
+    rows = [
+        ("job", f"{spec.name}, number {job.number}"),
+        ("state", job.state.value + (f", exit code {job.exit_code}" if job.exit_code is not None else "")),
+        ("submitted", f"{_moment_text(job.submitted_at)} by {job.by}"),
+        ("owner", spec.owner or "-"),
+        ("image", spec.image),
+        ("command", shlex.join(spec.command)),
+        ("checkpoint", shlex.join(spec.checkpoint) or "-"),
+        ("size", f"{spec.profile}, {spec.vcpus} vCPUs, {spec.memory_mib} MiB"),
+        ("run time", f"{format_minutes(spec.run_time)} alone; ran {format_minutes(job.ran)}"),
+        ("interrupted", f"{job.interruptions} times, may go on {spec.resumes} times"),
+    ]
+    if job.cancel_wanted and not job.ended:
+        rows.append(("cancel", "is asked for: the next pass that reaches its VM stops it"))
+    table = TextTable("when", "what", "VM", "why")
+    for record in job.records:
+        event = record.event.value + (f" {record.exit_code}" if record.exit_code is not None else "")
+        table.add_row(_moment_text(record.at), event, record.vm_name or "-", record.reason or "-")
+    lines = [Text(f"{key:<12}", "bold").append(text) for key, text in rows]
+    return (*lines, Text(), table) if job.records else tuple(lines)
+
+
+def _vm_of(job: SubmittedJob, listing: JobListing) -> str:
+    """Return the name of the VM that the job has or is to get, or else had last."""
+    turn = listing.turns.get(job.number)
+    return (turn.vm.name if turn is not None and turn.vm is not None else _last_vm(job)) or "-"
+
+
+def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
+    lines = list(_deeds(deeds))
+    if job.state is JobState.CANCELLED:
+        return (*lines, Text(f"{job.job.name}: cancelled", "bold"))
+    if job.ended:
+        return (*lines, Text(f"{job.job.name}: had ended by itself: {job.state}", "bold"))
+    return (*lines, Text(f"{job.job.name}: is cancelled when its VM answers", "bold"))
+
+
+def run_text(run: JobsRun) -> Shown:
+    closing = "all jobs are stopped" if run.stopped else f"{count(len(run.deeds), 'job')} looked at"
+    vms = [Text(f"{deed.vm}: ", "bold red" if deed.failed else "bold").append(deed.what) for deed in run.vms]
+    return (*_deeds(run.deeds), *vms, Text(closing if run.deeds else "no job runs, and none gets a VM now", "bold"))
+
+
+class JobLog:
+    """The output of a job, piece by piece, as lines that are safe to print, without the `withheld` passwords."""
+
+    def __init__(self, withheld: Iterable[Secret] = ()) -> None:
+        self._lines = ProgramLines(withheld)
+
+    def begin(self, written: bytes, cut_off: int) -> Iterator[str]:
+        """Yield the complete lines, after a note about the number of earlier bytes that were not kept."""
+        if cut_off:
+            yield f"({cut_off} bytes before this are not kept)"
+        yield from self._lines.hear(written)
+
+    def go_on(self, written: bytes) -> Iterator[str]:
+        """Yield the lines that these further bytes complete."""
+        yield from self._lines.hear(written)
+
+    def end(self) -> Iterator[str]:
+        """Yield the last line, if it has no end of line."""
+        yield from self._lines.end()
+
+
+def _in_serving_order(listing: JobListing) -> list[SubmittedJob]:
+    last = len(listing.jobs) + 1
+    return sorted(
+        listing.jobs,
+        key=lambda job: (job.ended, job.waits, listing.places.get(job.number, last), job.number),
+    )
+
+
+def _last_vm(job: SubmittedJob) -> str:
+    return job.attempt.vm_name if job.attempt is not None else ""
+
+
+def _moment_text(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{format_minute(moment)} UTC"
+
+
+def _deeds(deeds: tuple[JobDeed, ...]) -> Iterator[Text]:
+    for deed in deeds:
+        yield Text(f"{deed.job.job.name}: ", "bold red" if deed.failed else "bold").append(deed.what)
+
+
+class JobRecordRecord(DocumentRecord, frozen=True):
+    """One thing that happened to a job."""
+
+    event: JobEvent
+    at: Moment
+    vm: Annotated[str, "name of the VM, where it was begun"]
+    exit_code: int | None
+    saved: Annotated[bool, "whether its checkpoint command did well"]
+    reason: str
+
+    @classmethod
+    def made_of(cls, record: JobRecord) -> Self:
+        return cls.from_attributes(record, vm=record.vm_name)
+
+
+class SubmittedJobRecord(DocumentRecord, frozen=True):
+    """A job and all that happened to it."""
+
+    number: Annotated[int, "of its vCenter"]
+    name: str
+    owner: str | None
+    state: JobState
+    exit_code: Annotated[int | None, "null = it has not ended by itself"]
+    submitted_at: Moment
+    by: Annotated[str, "USER@MACHINE, with ` as role NAME` where PostgreSQL has the jobs"]
+    image: str
+    command: list[str]
+    profile: str
+    vcpu: int
+    memory_mib: int
+    run_time_s: Annotated[float, "as stated, with the GPU alone"]
+    ran_s: Annotated[float, "in all its attempts, as far as that is known"]
+    priority: int
+    resumes: Annotated[int, "how often it may go on"]
+    interruptions: Annotated[int, "how often it was stopped"]
+    cancel_wanted: Annotated[bool, "somebody wants it cancelled while it runs"]
+    records: list[JobRecordRecord]
+
+    @classmethod
+    def made_of(cls, job: SubmittedJob) -> Self:
+        return cls.from_attributes(job, job.job, **_durations(job))
+
+
+class QueuedJobRecord(SubmittedJobRecord, frozen=True):
+    """A submitted job with its place in the queue."""
+
+    place: Annotated[int | None, "among those that wait, from 1 on; null = it does not wait"]
+    next_vm: Annotated[str | None, "the VM that it gets, or has"]
+    starts_at: Annotated[Moment | None, "when that VM is expected to start; null = not in the next night, or not known"]
+    why_not: Annotated[str, "why it does not start in the next night; empty = it does, or it is not known"]
+
+
+class JobDeedRecord(DocumentRecord, frozen=True):
+    """What a pass did with one job."""
+
+    name: str
+    number: int
+    what: str
+    failed: Annotated[bool, "a guest refused something"]
+
+    @classmethod
+    def made_of(cls, deed: JobDeed) -> Self:
+        return cls.from_attributes(deed, name=deed.job.job.name, number=deed.job.number)
+
+
+class JobVmDeedRecord(DocumentRecord, frozen=True):
+    """What a pass did with one VM of the template."""
+
+    name: str
+    what: str
+    failed: bool
+
+    @classmethod
+    def made_of(cls, deed: JobVmDeed) -> Self:
+        return cls.from_attributes(deed, name=deed.vm)
+
+
+@printed("job-submit", by="gpuops job submit")
+class JobSubmitDocument(VcenterDocument, frozen=True):
+    """Jobs that were submitted, or every reason against them."""
+
+    exit_code: Annotated[int, "3 = refused, no job was submitted"]
+    submitted: list[SubmittedJobRecord]
+    there: Annotated[list[SubmittedJobRecord], "the same jobs, submitted before and not ended"]
+    rejections: list[RejectionRecord]
+
+    @classmethod
+    def of_submission(cls, submission: JobSubmission, vcenter: str) -> Self:
+        return cls.from_attributes(submission, vcenter=vcenter, submitted=submission.added)
+
+
+@printed("job-list", by="gpuops job list")
+class JobListDocument(VcenterDocument, frozen=True):
+    """Submitted jobs, in the order in which those that wait are served."""
+
+    jobs: list[QueuedJobRecord]
+
+    @classmethod
+    def of_listing(cls, listing: JobListing, vcenter: str) -> Self:
+        return cls(vcenter, [_queued_record(job, listing) for job in _in_serving_order(listing)])
+
+
+@printed("job-show", by="gpuops job show")
+class JobShowDocument(VcenterDocument, frozen=True):
+    """One submitted job, and all that happened to it."""
+
+    job: SubmittedJobRecord
+
+
+@printed("job-logs", by="gpuops job logs")
+class JobLogsDocument(VcenterDocument, frozen=True):
+    """What a job wrote."""
+
+    name: str
+    number: int
+    state: JobState
+    cut_off_bytes: Annotated[int, "so many before the first line are not kept"]
+    lines: Annotated[list[str], "control characters are written out"]
+
+    @classmethod
+    def of_job(
+        cls, job: SubmittedJob, written: bytes, cut_off: int, vcenter: str, withheld: Iterable[Secret] = ()
+    ) -> Self:
+        log = JobLog(withheld)
+        lines = [*log.go_on(written), *log.end()]
+        return cls.from_attributes(job, job.job, vcenter=vcenter, cut_off_bytes=cut_off, lines=lines)
+
+
+@printed("job-cancel", by="gpuops job cancel")
+class JobCancelDocument(VcenterDocument, frozen=True):
+    """A job that is cancelled."""
+
+    job: SubmittedJobRecord
+    deeds: list[JobDeedRecord]
+
+
+@printed("job-run", by="gpuops job run")
+class JobRunDocument(VcenterDocument, frozen=True):
+    """What one pass over the jobs did."""
+
+    exit_code: Annotated[int, "4 = a guest refused something, or a VM of the template could not be made or removed"]
+    stopped: Annotated[bool, "whether it was a pass that stops all jobs"]
+    deeds: list[JobDeedRecord]
+    vms: Annotated[list[JobVmDeedRecord], "of VMs that are made of a template for jobs"]
+
+
+def _durations(job: SubmittedJob) -> dict[str, Any]:
+    return {"vcpu": job.job.vcpus, "run_time_s": job.job.run_time, "ran_s": job.ran}
+
+
+def _queued_record(job: SubmittedJob, listing: JobListing) -> QueuedJobRecord:
+    turn = listing.turns.get(job.number)
+    return QueuedJobRecord.from_attributes(
+        job,
+        job.job,
+        **_durations(job),
+        place=listing.places.get(job.number),
+        next_vm=turn.vm.name if turn is not None and turn.vm is not None else None,
+        starts_at=listing.starts_at.get(job.number),
+        why_not=listing.reasons.get(job.number, ""),
+    )

@@ -1,0 +1,70 @@
+"""Tasks about jobs in containers, which nights run. The modules `gpu_job` and `gpu_job_info` call them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuops.api import Site
+from gpuops.errors import UsageError
+from gpuops.extras.jobs.job_queue import (
+    job_called,
+    job_cancel,
+    job_queue,
+    job_submission_foreseen,
+    job_submit,
+    job_to_cancel,
+)
+from gpuops.extras.jobs.jobs_file import load_jobs
+from gpuops.extras.jobs.submitted_view import JobListDocument, JobSubmitDocument, SubmittedJobRecord
+from gpuops.model.nights.rotation import Policy
+from gpuops.report.document import Document
+from gpuops.tasks.connection import ConnectionArguments, open_site
+from gpuops.tasks.requests import policy_of
+from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
+
+
+def gpu_job(
+    connection: ConnectionArguments, state: str, file: str | None, name: str | None, policy: str | None, *, apply: bool
+) -> TaskResult:
+    """Submit the jobs of a file, or cancel the job of a name.
+
+    Raises UsageError for a file, or options that mean nothing, and whatever `gpuops job` raises.
+    """
+    submitted = state == "submitted"
+    if submitted is (file is None):
+        raise UsageError(
+            "state=submitted needs a file of jobs, state=cancelled the name of one", hint="templates/jobs.yaml is one"
+        )
+    jobs = load_jobs(Path(file).expanduser()) if file is not None else ()
+    rules = policy_of(policy)
+    site, warnings = open_site(connection)
+    with site:
+        if not submitted:
+            return _cancel_job(str(name), site=site, apply=apply, warnings=warnings)
+        submission = (job_submit if apply else job_submission_foreseen)(jobs, site, rules)
+        document = JobSubmitDocument.of_submission(submission, site.vcenter.uuid)
+    reasons = [rejection.line for rejection in submission.rejections]
+    diff = [difference(record.job.name, "", "waits for a night\n") for record in submission.added if not reasons]
+    fields = {"changed": bool(diff), "diff": diff, "jobs": [*document.submitted, *document.there]}
+    return task_result(fields, submission.exit_code, reasons, warnings, REFUSED if reasons else "")
+
+
+@reading
+def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = None) -> Document:
+    """Return the jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
+    jobs = JobListDocument.of_listing(job_queue(site, policy), site.vcenter.uuid).jobs
+    return {"jobs": [job for job in jobs if name in (None, job.name, str(job.number))]}
+
+
+def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
+    """One that runs saves its state first; exit code 4 where its VM did not answer, or its checkpoint failed."""
+    before = job_called(name, site)
+    after, deeds = job_cancel(name, site) if apply else (job_to_cancel(name, site), ())
+    changed = not before.ended and (not apply or after.state is not before.state or after.records != before.records)
+    wrong = [deed.what for deed in deeds if deed.failed]
+    if apply and not after.ended and not wrong:
+        wrong = ["its VM does not answer: it is cancelled by the next pass that reaches it"]
+    end = f"{after.state}\n" if apply else "cancelled\n"
+    diff = [difference(after.job.name, f"{before.state}\n", end)] if changed else []
+    fields = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}
+    return task_result(fields, 4 if wrong else 0, [f"{after.job.name}: {reason}" for reason in wrong], warnings, PARTLY)

@@ -1,0 +1,181 @@
+"""`gpuops pool`: GPUs lent over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.console import completion, output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions, DryRun
+from gpuops.console.spread import reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.extras.lending.running import create_pool, lend_gpus, read_pools, reclaim_gpus, return_lease
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.extras.lending.answers import PoolAnswer
+
+pool = VerbTable("pool", "Lend shares of GPUs over the network, and keep the book of them.")
+
+PoolName = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="The pool; default: the only one.")]
+Client = Annotated[
+    str, typer.Option("--client", metavar="VM", autocompletion=completion.vms, help="A VM without a GPU.")
+]
+
+
+def _time(option: str, text: str, *, may_be_zero: bool = False) -> timedelta:
+    """Return the duration that was typed for this option. Raises UsageError with the option in its message."""
+    from gpuops.extras.lending.lease_book import lease_time
+
+    try:
+        return lease_time(text, may_be_zero=may_be_zero)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
+
+
+def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Site], PoolAnswer]) -> None:
+    """Run the command, show its answer, and exit with its code. `kind`: of its document."""
+    from gpuops.console.opening import open_site
+    from gpuops.extras.lending.view import pool_answer_text
+    from gpuops.report.document import DOCUMENTS
+
+    with open_site(common) as site:
+        answer = command(site)
+    is_quiet = output.manners().quiet and not (answer.changed or answer.warnings or answer.exit_code)
+    output.show([] if is_quiet else pool_answer_text(answer), DOCUMENTS[kind].made_of(answer))
+    output.leave(answer.exit_code)
+
+
+@pool.command("create")
+@spread
+def pool_create(
+    common: CommonOptions,
+    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The pool: templates/pool.yaml is one.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Make a pool, or change it to what its file says: servers, quotas, network, program.
+
+    Servers are VMs with whole GPUs. One with leases leaves a pool only after `gpuops pool reclaim`. A pool whose file
+    names no servers is deleted.
+
+    \b
+    Examples:
+      gpuops pool create --file templates/pool.yaml --dry-run --vcenter sim:lab
+      gpuops pool create --file templates/pool.yaml --vcenter sim:lab
+    """
+    from gpuops.extras.lending.pool_file import load_pool
+
+    wish = load_pool(file)
+    _answer_pool_command(common, "pool-create", lambda site: create_pool(wish, site, apply=not dry_run))
+
+
+@pool.command("show")
+@spread
+@reads_sites
+def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
+    """Show pools: servers, the idle memory of their GPUs, and leases. Changes nothing.
+
+    \b
+    Examples:
+      gpuops pool show
+      gpuops pool show --pool lab --output json
+    """
+    from gpuops.console.opening import open_site
+    from gpuops.extras.lending.view import PoolShowDocument, pools_text
+
+    with open_site(common) as site:
+        pools = read_pools(pool, site)
+    output.show(pools_text(pools), PoolShowDocument.from_attributes(pools=pools))
+
+
+@pool.command("lend")
+@spread
+def pool_lend(
+    common: CommonOptions,
+    client: Client,
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Of each GPU, such as 8GiB.")],
+    lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 4h, 90m or 1d.")],
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=64, metavar="N", help="Of so many different GPUs.")] = 1,
+    pool: PoolName = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Lend a client shares of GPUs until a moment, or refuse where there is no room now.
+
+    \b
+    Examples:
+      gpuops pool lend --client ml-07 --memory 8GiB --for 4h --dry-run
+      gpuops pool lend --client ml-08 --memory 40GiB --gpus 2 --for 90m
+    """
+    from gpuops.extras.lending.lease_book import LeaseWish
+    from gpuops.model.workloads.workload import memory_mib
+
+    wish = LeaseWish(client, "", memory_mib(memory), _time("--for", lasts), gpus)
+    _answer_pool_command(common, "pool-lend", lambda site: lend_gpus(pool, wish, site, apply=not dry_run))
+
+
+@pool.command("return")
+@spread
+def pool_return(common: CommonOptions, client: Client, pool: PoolName = None, dry_run: DryRun = False) -> None:
+    """Give back what a client has, and cut it off.
+
+    \b
+    Examples:
+      gpuops pool return --client ml-07 --dry-run
+      gpuops pool return --client ml-07
+    """
+
+    _answer_pool_command(common, "pool-return", lambda site: return_lease(pool, client, site, apply=not dry_run))
+
+
+@pool.command("reclaim")
+@spread
+def pool_reclaim(
+    common: CommonOptions,
+    pool: PoolName = None,
+    server: Annotated[
+        str | None, typer.Option("--server", metavar="VM", help="It lends nothing more; its leases end.")
+    ] = None,
+    due: Annotated[
+        bool, typer.Option("--due", help="Only what is due: for cron, each minute (gpuops help pool).")
+    ] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option("--grace", metavar="TIME", help="How long clients keep it, or 0. Default: `grace` of the file."),
+    ] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="The server is dead: its leases end at once.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="The server lends again.")] = False,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clients lose something.")] = False,
+) -> None:
+    """Take back a server with a grace period, or do what is due: end leases, ask servers for their health.
+
+    \b
+    Examples:
+      gpuops pool reclaim --due
+      gpuops pool reclaim --server ml-03 --grace 30m --dry-run
+      gpuops pool reclaim --server ml-03 --again
+    """
+    from gpuops.console.running import confirm
+    from gpuops.extras.lending.reclaim import Reclaim
+    from gpuops.extras.lending.view import pool_answer_text
+
+    if (server is not None) is due:
+        raise UsageError("name one of --server and --due", hint="gpuops pool show lists servers")
+    how = [name for name, is_typed in (("--grace", grace), ("--dead", dead), ("--again", again)) if is_typed]
+    if len(how) > (0 if due else 1):
+        raise UsageError(f"{' and '.join(how)}: at most one, and only with --server", hint=f"remove {how[-1]}")
+    request = Reclaim(server, None if grace is None else _time("--grace", grace, may_be_zero=True), dead, again)
+
+    def consent(planned: PoolAnswer) -> None:
+        if not yes:  # as applied: no line "dry run: nothing was changed"
+            confirm(pool_answer_text(replace(planned, applied=True)), "clients lose what is above")
+
+    _answer_pool_command(
+        common, "pool-reclaim", lambda site: reclaim_gpus(pool, request, site, consent, apply=not dry_run)
+    )

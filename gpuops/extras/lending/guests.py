@@ -1,0 +1,225 @@
+"""Runs the hooks of a pool's program in the guests of servers and clients, and marks the servers that lend.
+
+Every hook may run again after an earlier command was killed. In a guest one script runs at a time, and a lease that was
+revoked there is never granted again, so commands need no lock.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from gpuops.advise.lending_servers import POOL_MARK
+from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
+from gpuops.execute.site import Site
+from gpuops.execute.site.guest_work import ScriptRunner, guest_work
+from gpuops.execute.site.ports import Vcenter
+from gpuops.extras.lending import lending
+from gpuops.extras.lending import scripts as guest_scripts
+from gpuops.extras.lending.book import PoolBooks, known_book
+from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
+from gpuops.extras.lending.members import lends, vm_with
+from gpuops.extras.lending.remote_gpu import RemoteProgram, ServerHealth
+from gpuops.extras.lending.remote_gpu_file import load_program
+from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.steps import SetAttribute
+
+SCRIPT_S: Final = 120.0
+"""How long one script may take in a guest."""
+
+
+@dataclass(slots=True)
+class PoolGuests:
+    """The guests of a pool, and its book. Failures are recorded, and the next command tries again."""
+
+    site: Site
+    inventory: Inventory
+    books: PoolBooks
+    book: LeaseBook
+    """The book as last written, including the leases that this command ended."""
+    failed: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def do_work(self) -> None:
+        """Cut off clients whose leases are over, then set up new ones. Raises NotConnected, Locked, StateDamaged."""
+        if self.book.pool.program is not None:
+            for lease in lending.to_disable(self.book, self.site.clock()):
+                self._try(lease, partial(self._run_hooks, lease.id, enable=False))
+            for lease in lending.to_enable(self.book):
+                self._try(lease, partial(self._run_hooks, lease.id, enable=True))
+
+    def healths(self) -> tuple[ServerHealth, ...]:
+        """Return the health of each server that is not dead, by its hook. Raises NotConnected."""
+        if self.book.pool.program is None:
+            return ()
+        running, healths = [], []
+        for name in (server.name for server in self.book.servers if server.state is not ServerState.DEAD):
+            try:
+                vm, address = self._server(name)
+                running.append(self._runner().start(vm.ref, name, guest_scripts.health(self._program(), address)))
+            except NotConnected:
+                raise
+            except GpuopsError as error:
+                healths.append(ServerHealth(name, why=error.message))
+        ends = guest_work(self.site.vcenter).wait_for_commands(running, SCRIPT_S)
+        return (*healths, *(_health(end, self._runner().failure(end)) for end in ends))
+
+    def revoke_all(self, server: str) -> None:
+        """Cut every client off from a server that was dead, because leases ended while its guest was not reachable.
+
+        Raises like `_run`.
+        """
+        if self.book.pool.program is not None:
+            vm, address = self._server(server)
+            self._run(vm, guest_scripts.revoke_all_in_server(self._program(), address))
+
+    def _run_hooks(self, id: str, *, enable: bool) -> None:
+        """Set up the client of this lease, or cut it off, and record the begin and the end."""
+        self._write(lambda book: lending.hooks_begin(book, id, self.site.clock()))
+        due = lending.to_enable(self.book) if enable else lending.to_disable(self.book, self.site.clock())
+        for lease in (lease for lease in due if lease.id == id):  # else another command has done it
+            if self._grant(lease) if enable else self._revoke(lease):
+                self._write(lambda book: lending.hooks_ended(book, id, enable, self.site.clock()))
+
+    def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
+        name = self.book.pool.name
+        _, after = self.books.change(name, lambda book, _: change(known_book(book, name)))
+        ended = [lease for lease in self.book.leases if not lease.holds and after.lease(lease.id) is None]
+        self.book = after.with_leases(ended)
+
+    def _grant(self, lease: GpuLease) -> bool:
+        program, client = self._program(), self._running(lease.wish.client_uuid, lease.client)
+        client_address, endpoints = self._address(client), list[tuple[str, int]]()
+        for share in lease.shares:
+            left_s = int((lease.ends_at - self.site.clock()).total_seconds())
+            if left_s < 1:
+                raise Refused(f"{lease.client}: its lease is over", hint="ask for another one")
+            vm, server = self._server(share.server)
+            script = guest_scripts.grant_in_server(program, lease.id, share, server, client_address, left_s)
+            endpoints.append((server, guest_scripts.granted_port(self._run(vm, script), share.server)))
+        self._run(client, guest_scripts.grant_in_client(program, lease.id, endpoints))
+        return True
+
+    def _revoke(self, lease: GpuLease) -> bool:
+        """Cut the client off, and return whether every server has revoked its shares.
+
+        The guest of the client is only cleaned up, so a failure there is a warning.
+        """
+        failed = len(self.failed)
+        for share in lease.shares:
+            self._try(lease, partial(self._revoke_share, lease, share))
+        try:
+            client = self._running(lease.wish.client_uuid, lease.client)
+            self._run(client, guest_scripts.revoke_in_client(self._program(), lease.id))
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            self.warnings.append(f"{lease.client}: its environment may stay: {error.message}")
+        return len(self.failed) == failed
+
+    def _revoke_share(self, lease: GpuLease, share: LentShare) -> None:
+        server = self.book.server(share.server)
+        vm = vm_with(server.uuid, self.inventory) if server is not None else None
+        if server is None or (server.is_reported_dead if vm is None else vm.power is PowerState.OFF):
+            return  # `revoke_all` runs before this server lends again
+        try:
+            running, address = self._server(share.server)
+            self._run(running, guest_scripts.revoke_in_server(self._program(), lease.id, share.gpu, address))
+        except (StepFailed, OutcomeUnknown, Refused) as error:
+            if vm is None or vm.power is not PowerState.ON or server.state is not ServerState.DEAD:
+                raise
+            hint = f"if its guest cannot be reached, power {vm.name} off: its leases then end"
+            raise StepFailed(error.message, hint=hint) from error
+
+    def _try(self, lease: GpuLease, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except (NotConnected, Locked, StateDamaged):
+            raise  # vCenter or the book cannot be reached: the next guest would fail too
+        except GpuopsError as error:
+            self.failed.append(f"lease {lease.id} of {lease.client}: {error.line}")
+
+    def _program(self) -> RemoteProgram:
+        """Return the program of the pool, which has one. Raises PolicyError, UsageError."""
+        return load_program(self.book.pool.program or "")
+
+    def _running(self, uuid: str, name: str) -> Vm:
+        """Return the VM, which runs. Raises Refused."""
+        vm = vm_with(uuid, self.inventory)
+        if vm is None:
+            hint = "gpuops inventory --vms shows what it sees"
+            raise Refused(f"{name} is not in this vCenter, or this login may not see it", hint=hint)
+        if vm.power is not PowerState.ON:
+            raise Refused(f"{vm.name} does not run: its guest cannot be reached", hint=f"power {vm.name} on")
+        return vm
+
+    def _server(self, name: str) -> tuple[Vm, str]:
+        """Return the VM of a server and its address. Raises Refused."""
+        server = self.book.server(name)
+        vm = self._running(server.uuid if server is not None else "", name)
+        return vm, self._address(vm)
+
+    def _address(self, vm: Vm) -> str:
+        """Return the guest's address in the network of the pool. Raises Refused."""
+        network = self.book.pool.network
+        addresses = guest_work(self.site.vcenter).guest_addresses(vm.ref)
+        address = guest_scripts.first_address(addresses.get(network, ()))
+        if address is None:
+            networks = ", ".join(sorted(addresses)) or "none"
+            message = f"{vm.name}: its guest reports no address in the network {network} (it has: {networks})"
+            raise Refused(message, hint=f"give it a network card in {network}, and VMware Tools time to report")
+        return address
+
+    def _run(self, vm: Vm, script: str) -> str:
+        """Return what the script printed. Raises StepFailed, OutcomeUnknown, NotConnected, Refused.
+
+        Errors have neither the script nor all that it printed: a hook may print what it should not.
+        """
+        runner = self._runner()
+        end = runner.wait(runner.start(vm.ref, vm.name, script), SCRIPT_S)
+        if end.error:
+            raise StepFailed(
+                f"{vm.name}: {runner.failure(end)}", hint="look at the guest; the same command tries it again"
+            )
+        return end.printed
+
+    def _runner(self) -> ScriptRunner:
+        """Return the runner of scripts in guests of this vCenter. Raises Refused for a saved inventory."""
+        return ScriptRunner(guest_work(self.site.vcenter), guest_scripts.PREFIX)
+
+
+def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Iterator[str]:
+    """Mark every server that lends with the name of its pool, and clear that mark on all other VMs: nights, moves and
+    rolling changes see the mark without the pool's book.
+
+    Yields a line for each VM whose mark could not be changed: the next command tries it again. Run it before clients
+    are set up, because `rotate night` reads the mark again just before it suspends; and after clients were cut off.
+    Raises NotConnected.
+    """
+    pool, op_id = book.pool.name, f"gpuops-pool-mark-{secrets.token_hex(4)}"
+    uuids = {server.uuid for server in book.servers if lends(server, book)}
+    for vm in inventory.vms.values():
+        is_lending = vm.instance_uuid in uuids
+        if is_lending is (vm.attributes.get(POOL_MARK, "") == pool):
+            continue
+        try:
+            if is_lending and POOL_MARK not in vcenter.defined_attributes():
+                vcenter.define_attribute(POOL_MARK, op_id)
+            vcenter.submit(SetAttribute(vm.ref, POOL_MARK, pool if is_lending else ""), inventory, op_id)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            effect = "do not see that it lends" if is_lending else "still see it as a server that lends"
+            yield f"{vm.name}: its mark {POOL_MARK} is not as it should be ({error.line}): nights and moves {effect}"
+
+
+def _health(end: CommandEnd, reason: str) -> ServerHealth:
+    """Return the health of a server by the end of its hook; `reason`: why the hook failed, if it did."""
+    if end.error:  # a hook that did not run, or did not end, shows nothing of the server
+        return ServerHealth(end.name, why=reason, is_dead=end.exit_code == guest_scripts.HOOK_FAILED)
+    return ServerHealth(end.name, guest_scripts.served_shares(end.printed))

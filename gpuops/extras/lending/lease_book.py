@@ -1,0 +1,241 @@
+"""A pool of GPUs lent over the network, and the book of its leases: client, share of a GPU, and end of each lease.
+
+A server is a VM with whole GPUs, a client a VM without. A lease gives one client a part of the memory of one GPU or of
+several until a moment. All moments are aware and in UTC, all sizes in MiB.
+
+    lent -> ending -> ended
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from gpuops.errors import UsageError
+from gpuops.extras.lending.remote_gpu import program_name
+from gpuops.model.file_keys import Key, Reads, Text, reads_by
+from gpuops.model.stored import stored_as
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.workloads.workload import Memory
+
+REPORTED_DEAD: Final = "was reported dead"
+_TIME: Final = re.compile(
+    r"(?=[0-9])(?:(?P<days>[0-9]{1,3})d)?(?:(?P<hours>[0-9]{1,4})h)?(?:(?P<minutes>[0-9]{1,5})m(?:in)?)?"
+)
+
+
+class LeaseState(StrEnum):
+    """The state of a lease."""
+
+    LENT = "lent"
+    ENDING = "ending"
+    """It is taken back and ends at `ends_at`; after that moment: its client is still to be cut off."""
+    ENDED = "ended"
+    """Its client is cut off, or was never set up: its shares are free. The book forgets it."""
+
+
+class ServerState(StrEnum):
+    """Whether a server lends."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    """It lends nothing new; its leases end within the grace period."""
+    DEAD = "dead"
+
+
+@stored_as("ServerGpu", index="index", memory_mib="memory_mib")
+@dataclass(frozen=True, slots=True)
+class ServerGpu:
+    """One whole GPU of a server."""
+
+    index: int
+    """From 0, in the order of the VM's devices."""
+    memory_mib: int
+    """The memory that may be lent: all of it, less `keep` of the pool's file."""
+
+
+@stored_as("PoolServer", name="name", uuid="uuid", gpus="gpus", state="state", because="because")
+@dataclass(frozen=True, slots=True)
+class PoolServer:
+    """A VM with whole GPUs."""
+
+    name: str
+    """Of the VM when the pool got it; unique in its pool."""
+    uuid: str
+    """Its instance UUID: names change."""
+    gpus: tuple[ServerGpu, ...]
+    state: ServerState = ServerState.SERVING
+    because: str = ""
+    """Why it is dead, such as `REPORTED_DEAD`; empty for a dead server = its VM does not run."""
+
+    @property
+    def is_reported_dead(self) -> bool:
+        """Whether someone said so with `gpuops pool reclaim --dead`: if its VM is not seen, its shares are free."""
+        return self.state is ServerState.DEAD and self.because == REPORTED_DEAD
+
+
+@stored_as("LentShare", server="server", gpu="gpu", memory_mib="memory_mib")
+@dataclass(frozen=True, slots=True)
+class LentShare:
+    """A part of one GPU's memory."""
+
+    server: str
+    """Name of the server."""
+    gpu: int
+    """Its `index`."""
+    memory_mib: int
+
+
+@stored_as(
+    "LeaseWish", client="client", client_uuid="client_uuid", memory_mib="memory_mib", lasts="lasts", gpus="gpus",
+    owner="owner"
+)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class LeaseWish:
+    """A request: shares of `gpus` different GPUs, each of `memory_mib`."""
+
+    client: str
+    """Name of the VM."""
+    client_uuid: str
+    """Its instance UUID; empty = not looked up yet."""
+    memory_mib: int
+    lasts: timedelta
+    gpus: int = 1
+    owner: str = ""
+    """Whose quota it counts against; all clients without an owner share one quota."""
+
+
+@stored_as(
+    "GpuLease", id="id", wish="wish", lasts="lasts", state="state", asked_at="asked_at", ends_at="ends_at",
+    shares="shares", enabled="enabled", because="because"
+)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class GpuLease:
+    """Shares of one client until a moment."""
+
+    id: str
+    wish: LeaseWish
+    lasts: timedelta
+    state: LeaseState
+    asked_at: datetime
+    """When it began."""
+    ends_at: datetime
+    shares: tuple[LentShare, ...] = ()
+    enabled: bool | None = False
+    """Whether its client can use the shares; None = unknown, from the first hook of a change until the last one."""
+    because: str = ""
+    """Why it ended, or is taken back."""
+
+    @property
+    def client(self) -> str:
+        return self.wish.client
+
+    @property
+    def holds(self) -> bool:
+        """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
+        return self.state is not LeaseState.ENDED
+
+    def has_shares_of(self, server: str) -> bool:
+        return any(share.server == server for share in self.shares)
+
+
+@stored_as("PoolQuota", memory_mib="memory_mib", shares="shares")
+@dataclass(frozen=True, slots=True)
+class PoolQuota:
+    """The most that an owner may have at one moment; None = no limit."""
+
+    memory_mib: Annotated[Memory | None, Key("memory")] = None
+    shares: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """A lease of several GPUs has one share for each GPU."""
+
+
+def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
+    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError."""
+    match = _TIME.fullmatch("0m" if text == "0" else text)
+    parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
+    time = timedelta(**parts)
+    if not time and not (match and may_be_zero):
+        raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
+    return time
+
+
+def _some_limit(quota: PoolQuota) -> PoolQuota:
+    if quota == PoolQuota():
+        raise ValueError("say `memory`, `shares` or both")
+    return quota
+
+
+_Quota = Annotated[PoolQuota, Reads(_some_limit, PoolQuota)]
+_Quotas = Annotated[dict[Text, _Quota], Meta(max_length=1000)]
+_QuotaOfOthers = Reads(lambda quota: quota or PoolQuota(), _Quota | None, default=None)
+
+
+@stored_as(
+    "LendingPool", name="name", network="network", program="program", longest="longest", grace="grace",
+    owner_by="owner_by", quotas="quotas", quota="quota"
+)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class LendingPool:
+    """The settings of a pool."""
+
+    name: Annotated[str, Reads(program_name)]
+    network: Text
+    """The port group by which clients reach servers."""
+    program: Text | None = None
+    """A file of `templates/remote-gpu`, or the path of your own file; without it, gpuops only keeps the book."""
+    longest: Annotated[timedelta, Key("longest_lease"), reads_by(lease_time)] = timedelta(hours=24)
+    """No lease is longer."""
+    grace: Annotated[timedelta, reads_by(lease_time)] = timedelta(minutes=15)
+    """How long a client keeps a lease that is taken back."""
+    owner_by: Annotated[OwnerKey, Key("owner"), reads_by(partial(OwnerKey.parse, "owner"))] = field(
+        default_factory=OwnerKey
+    )
+    quotas: Annotated[Mapping[str, PoolQuota], Reads(dict, _Quotas)] = field(default_factory=dict)
+    quota: Annotated[PoolQuota, _QuotaOfOthers] = PoolQuota()
+    """The quota of each owner that is not in `quotas`; without it, as much as there is."""
+
+    def quota_of(self, owner: str) -> PoolQuota:
+        return self.quotas.get(owner, self.quota)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFileWish:
+    """A pool as its file describes it."""
+
+    pool: LendingPool
+    servers: tuple[str, ...]
+    """VMs as `gpuops` takes them: names, inventory paths, `uuid:...`."""
+    keep_mib: int = 0
+    """The memory of each GPU that is not lent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseBook:
+    """A pool with its servers and leases at one moment."""
+
+    pool: LendingPool
+    servers: tuple[PoolServer, ...] = ()
+    leases: tuple[GpuLease, ...] = ()
+    """Sorted by `asked_at`, then by id."""
+
+    def server(self, name: str) -> PoolServer | None:
+        return next((server for server in self.servers if server.name == name), None)
+
+    def lease(self, id: str) -> GpuLease | None:
+        return next((lease for lease in self.leases if lease.id == id), None)
+
+    def with_server(self, server: PoolServer) -> LeaseBook:
+        """Return the book with this server in place of the one with its name."""
+        return replace(self, servers=tuple(server if old.name == server.name else old for old in self.servers))
+
+    def with_leases(self, changed: Iterable[GpuLease]) -> LeaseBook:
+        """Return the book with these leases added, or in place of those with their ids."""
+        by_id = {lease.id: lease for lease in (*self.leases, *changed)}
+        return replace(self, leases=tuple(sorted(by_id.values(), key=lambda lease: (lease.asked_at, lease.id))))

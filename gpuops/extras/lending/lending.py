@@ -1,0 +1,224 @@
+"""Changes of a book: a lease, a return, the clock, a server that is drained, dies or comes back.
+
+Every function returns a new book. `to_enable` and `to_disable` are the work that is then left to do in guests;
+`hooks_begin` and `hooks_ended` record its progress. A share is free for others only once its client is cut off, or was
+never set up: never before, even after the end of the lease.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from gpuops.extras.lending.lease_book import (
+    REPORTED_DEAD,
+    GpuLease,
+    LeaseBook,
+    LeaseState,
+    LeaseWish,
+    LentShare,
+    PoolServer,
+    ServerState,
+)
+from gpuops.model.time_text import format_hours, format_minute
+from gpuops.plan.core.command_line import command
+from gpuops.plan.core.rejection import Rejection
+
+Decision = tuple[LeaseBook, tuple[Rejection, ...]]
+"""The book after a command, and every reason to refuse it."""
+
+
+def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
+    """Lend the shares now, or refuse. `id`: of the new lease. The same request again changes nothing."""
+    book = settle(book, now)
+    lease = current_lease(book, wish.client_uuid, now)
+    if lease is not None:
+        if (lease.wish.memory_mib, lease.wish.gpus, lease.wish.lasts) == (wish.memory_mib, wish.gpus, wish.lasts):
+            return book, ()
+        rule = f"has the lease {lease.id} already: {lease.wish.gpus} x {lease.wish.memory_mib} MiB until"
+        rule = f"{rule} {format_minute(lease.ends_at)}Z"
+        hint = f"{command('pool return', pool=book.pool.name, client=lease.client)} first"
+        return book, (Rejection(lease.client, rule, hint=hint),)
+    shares = choose_shares(wish, book)
+    if rejections := tuple(_refusals(book, wish, len(shares), now)):
+        return book, rejections
+    return book.with_leases([GpuLease(id, wish, wish.lasts, LeaseState.LENT, now, now + wish.lasts, shares)]), ()
+
+
+def current_lease(book: LeaseBook, client_uuid: str, now: datetime) -> GpuLease | None:
+    """Return the lease of this client whose time is not over."""
+    open_leases = (lease for lease in book.leases if lease.holds and lease.ends_at > now)
+    return next((lease for lease in open_leases if lease.wish.client_uuid == client_uuid), None)
+
+
+def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Iterator[Rejection]:
+    """Yield every reason why it is not lent now: a limit of the pool's file, or no room beside other leases."""
+    pool, client = book.pool, wish.client
+    if wish.lasts > pool.longest:
+        longest = format_hours(pool.longest)
+        rule = f"{format_hours(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
+        yield Rejection(client, rule, hint=f"ask for at most {longest}")
+    ends = [lease.ends_at for lease in book.leases if lease.holds and lease.ends_at > now]
+    later = f"; the next lease ends at {format_minute(min(ends))}Z" if ends else ""
+    shares = [lease.shares for lease in book.leases if lease.holds and lease.wish.owner == wish.owner]
+    lent_mib, quota = sum(share.memory_mib for share in sum(shares, ())), pool.quota_of(wish.owner)
+    for rule, needed, limit, lent, unit in (
+        ("memory quota", wish.gpus * wish.memory_mib, quota.memory_mib, lent_mib, "MiB"),
+        ("quota of shares", wish.gpus, quota.shares, len(sum(shares, ())), ""),
+    ):
+        if limit is not None and needed > limit - lent:
+            rule += f" of {wish.owner or 'VMs without an owner'}, {lent} of {limit} lent"
+            yield Rejection(client, rule, needed, limit - lent, unit, hint=f"ask for less{later}")
+    if room < wish.gpus:
+        rule = f"GPUs of pool {pool.name} with {wish.memory_mib} MiB idle"
+        hint = f"a share of at most {max(idle_mib(book).values(), default=0)}MiB is idle now{later}"
+        yield Rejection(client, rule, wish.gpus, room, hint=hint)
+
+
+def idle_mib(book: LeaseBook) -> dict[tuple[str, int], int]:
+    """Return the memory of each GPU that may be lent now, by server and index; 0 where its server does not lend."""
+    idle = {
+        (server.name, gpu.index): gpu.memory_mib if server.state is ServerState.SERVING else 0
+        for server in book.servers
+        for gpu in server.gpus
+    }
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        if idle.get((share.server, share.gpu)):
+            idle[share.server, share.gpu] -= share.memory_mib
+    return idle
+
+
+def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...]:
+    """Return a share of each of `wish.gpus` different GPUs, or of fewer where no more have room now.
+
+    1. As few servers as possible: each one more can die and end the lease.
+    2. The GPUs with the least room, so that large idle shares stay.
+    3. The name, so that the same question has the same answer.
+    """
+    rooms = dict[str, list[tuple[int, int]]]()
+    for (name, gpu), free_mib in sorted(idle_mib(book).items()):
+        if free_mib >= wish.memory_mib:
+            rooms.setdefault(name, []).append((free_mib, gpu))
+    shares: list[LentShare] = []
+    while rooms and len(shares) < wish.gpus:
+        missing = wish.gpus - len(shares)
+        best = {name: sorted(room)[:missing] for name, room in rooms.items()}
+        name = min(best, key=lambda name: (-len(best[name]), sum(free_mib for free_mib, _ in best[name]), name))
+        shares += [LentShare(name, gpu, wish.memory_mib) for _, gpu in best[name]]
+        del rooms[name]
+    return tuple(sorted(shares, key=lambda share: (share.server, share.gpu)))
+
+
+def settle(book: LeaseBook, now: datetime) -> LeaseBook:
+    """Return the book after the clock has ended what is over: a client that is set up is still to be cut off."""
+    return book.with_leases(
+        replace(
+            lease,
+            state=LeaseState.ENDED if lease.enabled is False else LeaseState.ENDING,
+            because=lease.because or "its time is over",
+        )
+        for lease in book.leases
+        if lease.holds and lease.ends_at <= now
+    )
+
+
+def end_leases(book: LeaseBook, because: Mapping[str, str], at: datetime, now: datetime) -> LeaseBook:
+    """Return the book in which these leases end at `at`, or before; `because`: the reason, by id."""
+    leases = [lease for lease in book.leases if lease.id in because and lease.holds and lease.ends_at > at]
+    return settle(
+        book.with_leases(
+            replace(lease, state=LeaseState.ENDING, ends_at=at, because=because[lease.id]) for lease in leases
+        ),
+        now,
+    )
+
+
+def give_up(book: LeaseBook, client_uuid: str, now: datetime) -> LeaseBook:
+    """Return the book after this client gave its lease back."""
+    ids = [lease.id for lease in book.leases if lease.wish.client_uuid == client_uuid]
+    return end_leases(book, dict.fromkeys(ids, "it was returned"), now, now)
+
+
+def take_back(book: LeaseBook, server: str, at: datetime, now: datetime) -> LeaseBook:
+    """Return the book after this server was drained: it lends nothing new, and its leases end at `at` or before."""
+    pool_server = book.server(server)
+    if pool_server is None or pool_server.state is ServerState.DEAD:
+        return settle(book, now)
+    book = book.with_server(replace(pool_server, state=ServerState.DRAINING))
+    return _end_leases_of(book, server, "is taken back", at, now)
+
+
+def server_died(book: LeaseBook, server: str, now: datetime, because: str = "") -> LeaseBook:
+    """Return the book after this server died: its leases end at once. `because`: empty = its VM does not run.
+
+    Of a server that is dead already only a report (`REPORTED_DEAD`) is recorded.
+    """
+    pool_server = book.server(server)
+    if pool_server is None or (pool_server.state is ServerState.DEAD and because != REPORTED_DEAD):
+        return settle(book, now)
+    book = book.with_server(replace(pool_server, state=ServerState.DEAD, because=because))
+    return _end_leases_of(book, server, because or "does not run", now, now)
+
+
+def _end_leases_of(book: LeaseBook, server: str, because: str, at: datetime, now: datetime) -> LeaseBook:
+    ids = [lease.id for lease in book.leases if lease.has_shares_of(server)]
+    return end_leases(book, dict.fromkeys(ids, f"server {server} {because}"), at, now)
+
+
+def serve_again(book: LeaseBook, server: str, now: datetime) -> LeaseBook:
+    """Return the book after this server was given to the pool again."""
+    pool_server = book.server(server)
+    if pool_server is not None:
+        book = book.with_server(replace(pool_server, state=ServerState.SERVING, because=""))
+    return settle(book, now)
+
+
+def to_enable(book: LeaseBook) -> tuple[GpuLease, ...]:
+    """Return the leases whose clients are to be set up."""
+    return tuple(lease for lease in book.leases if lease.state is LeaseState.LENT and lease.enabled is not True)
+
+
+def to_disable(book: LeaseBook, now: datetime) -> tuple[GpuLease, ...]:
+    """Return the leases whose clients are to be cut off: their time is over."""
+    return tuple(lease for lease in settle(book, now).leases if lease.holds and lease.ends_at <= now)
+
+
+def hooks_begin(book: LeaseBook, id: str, now: datetime) -> LeaseBook:
+    """Record that hooks of this lease are about to run, unless there is nothing to do any more."""
+    return book.with_leases(
+        replace(lease, enabled=None) for lease in (*to_enable(book), *to_disable(book, now)) if lease.id == id
+    )
+
+
+def hooks_ended(book: LeaseBook, id: str, enabled: bool, now: datetime) -> LeaseBook:
+    """Record that its client is set up, or cut off: its shares are free. One that ended meanwhile is still cut off."""
+    leases = [lease for lease in book.leases if lease.id == id and (lease.state is LeaseState.LENT or not enabled)]
+    return settle(book.with_leases(replace(lease, enabled=enabled) for lease in leases), now)
+
+
+def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) -> Decision:
+    """Return the book with these servers; those that it has already keep their names and states. A server with leases
+    stays, with all GPUs that are lent."""
+    book = settle(book, now)
+    before = {server.uuid: server for server in book.servers}
+    servers = [
+        replace(before[server.uuid], gpus=server.gpus) if server.uuid in before else server for server in servers
+    ]
+    # by the UUID: another VM may have the name of a server by now
+    gpus = {
+        (server.name, gpu.index): gpu.memory_mib for server in servers if server.uuid in before for gpu in server.gpus
+    }
+    lent_mib = Counter[tuple[str, int]]()
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        lent_mib[share.server, share.gpu] += share.memory_mib
+    rejections = []
+    for name in sorted({name for (name, gpu), size_mib in lent_mib.items() if gpus.get((name, gpu), 0) < size_mib}):
+        hint = f"{command('pool reclaim', pool=book.pool.name, server=name)} ends its leases first"
+        rejections.append(Rejection(name, "GPUs of it are lent, and would leave the pool", hint=hint))
+    for name, times in Counter(server.name for server in servers).items():
+        if times > 1:
+            rule = "is named twice, or has the name of another server"
+            rejections.append(Rejection(name, rule, hint="name it once"))
+    return (book if rejections else replace(book, servers=tuple(servers))), tuple(rejections)

@@ -1,0 +1,170 @@
+"""Reads the nights of a policy from the store of measurements and replays them. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from gpuops.advise.left_alone import never_taken
+from gpuops.api.vms import refuse_unknown_pool
+from gpuops.errors import UsageError
+from gpuops.execute.site import Site
+from gpuops.extras.observe import replay as advice
+from gpuops.extras.observe.store_reads import MeasurementReads
+from gpuops.model.measurements.measurement import Retention, Span
+from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.time_text import format_zoned_minute
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.window import Night
+
+FINE_DAYS: Final = Retention().fine_days
+"""The limit of a replay. Older time is stored in hours, which do not show the ten minutes after a suspend."""
+
+
+def idle_replay(
+    inventory: Inventory, site: Site, policy: Policy, since: datetime, *, pool: str | None = None
+) -> advice.Replay:
+    """Return what nights of this policy would have suspended since then, by the store of measurements. Changes nothing.
+
+    The desktops of a pool are those that vCenter shows now. Raises UsageError for an unknown pool, for a policy that
+    cannot be replayed, and if nothing was measured; StateDamaged.
+    """
+    refuse_unknown_pool(policy, pool)
+    if policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    return replay(*site.measurements_store, inventory, policy, since, pool)
+
+
+def replay(
+    state_dir: Path, url: str, inventory: Inventory, policy: Policy, since: datetime, pool: str | None = None
+) -> advice.Replay:
+    """Replay the nights of the policy that opened since then and are over, for all pools or this one.
+
+    Raises UsageError if the time is not stored, if no night or pool can be replayed, or if nothing was measured;
+    StateDamaged.
+    """
+    now = inventory.taken_at
+    nights = _nights(policy, since, now)
+    chosen_pools = [chosen_pool for chosen_pool in policy.pools if pool in (None, chosen_pool.name)]
+    refusals = {
+        chosen_pool.name: refused
+        for chosen_pool in chosen_pools
+        if (refused := advice.refusal(chosen_pool)) is not None
+    }
+    replayed_pools = [chosen_pool for chosen_pool in chosen_pools if chosen_pool.name not in refusals]
+    if not replayed_pools:
+        reason, next_move = refusals[chosen_pools[0].name]
+        raise UsageError(f"pool {chosen_pools[0].name} cannot be replayed: {reason}", hint=next_move)
+    hours = [_hours(night, replayed_pools) for night in nights]
+    members = _members(inventory, policy)
+    desktops = {
+        chosen_pool.name: _takeable(policy, chosen_pool, members[chosen_pool.name]) for chosen_pool in replayed_pools
+    }
+    store = MeasurementReads.open_if_exists(state_dir, url, inventory.vcenter)
+    if store is None:
+        raise _nothing_measured()
+    with store:
+        observed_spans = store.observed_spans()
+        if not observed_spans:
+            raise _nothing_measured()
+        by_night = [
+            _night(store, night, span, replayed_pools, desktops, observed_spans)
+            for night, span in zip(nights, hours, strict=True)
+        ]
+        measured_refs = store.entities(hours[0].begin, hours[-1].until)
+    pools = []
+    for chosen_pool in chosen_pools:
+        if chosen_pool.name in refusals:
+            pools.append(_pool(chosen_pool, (), 0, (), refusals[chosen_pool.name]))
+        else:
+            pool_nights = tuple(night[chosen_pool.name] for night in by_night)
+            left_out = len(members[chosen_pool.name]) - len(desktops[chosen_pool.name])
+            pools.append(_pool(chosen_pool, desktops[chosen_pool.name], left_out, pool_nights))
+    return advice.Replay(
+        inventory.vcenter,
+        policy.name,
+        since,
+        now,
+        nights,
+        tuple(pools),
+        advice.gaps(observed_spans, hours),
+        gone=len(measured_refs - inventory.vms.keys() - inventory.hosts.keys()),
+    )
+
+
+def _pool(
+    pool: Pool,
+    desktops: Collection[str],
+    left_out: int,
+    nights: tuple[advice.PoolNight, ...],
+    refused: tuple[str, str] = ("", ""),
+) -> advice.PoolReplay:
+    unread = advice.not_replayed(pool.idle)
+    return advice.PoolReplay(pool.name, len(desktops), left_out, unread, pool.users_kept_away, nights, *refused)
+
+
+def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]:
+    if now - since > timedelta(days=FINE_DAYS):
+        raise UsageError(
+            f"--replay: steps of five minutes are kept for {FINE_DAYS} days, and {since.date()} is longer ago",
+            hint=f"say --replay {FINE_DAYS}d, or less",
+        )
+    if not policy.windows:
+        raise UsageError(
+            f"policy {policy.name} has no windows: nothing says when its nights would have been",
+            hint="add `windows` to a copy of the policy (gpuops help policy)",
+        )
+    nights = advice.whole_nights(policy, since, now)
+    if not nights:
+        raise UsageError(
+            f"no night of policy {policy.name} opened and ended since {format_zoned_minute(since)}",
+            hint=f"go further back, up to --replay {FINE_DAYS}d",
+        )
+    return nights
+
+
+def _nothing_measured() -> UsageError:
+    return UsageError(
+        "nothing was measured of this vCenter yet, so no night of it can be replayed",
+        hint="gpuops observe --once, every 20 minutes from now on (gpuops help observe)",
+    )
+
+
+def _hours(night: Night, pools: Sequence[Pool]) -> Span:
+    spans = [advice.hours_of(night, pool.idle) for pool in pools]
+    return Span(min(span.begin for span in spans), max(span.until for span in spans))
+
+
+def _members(inventory: Inventory, policy: Policy) -> dict[str, list[Vm]]:
+    members: dict[str, list[Vm]] = {pool.name: [] for pool in policy.pools}
+    for vm in inventory.vms.values():
+        if (pool_of_vm := policy.pool_of(vm)) is not None:
+            members[pool_of_vm.name].append(vm)
+    return members
+
+
+def _takeable(policy: Policy, pool: Pool, members: Sequence[Vm]) -> dict[str, Vm]:
+    """Return the desktops of the pool by their ids, without those that no night takes."""
+    return {vm.ref: vm for vm in members if not never_taken(policy, pool, vm)}
+
+
+def _night(
+    store: MeasurementReads,
+    night: Night,
+    hours: Span,
+    pools: Sequence[Pool],
+    desktops: dict[str, dict[str, Vm]],
+    observed: Sequence[Span],
+) -> dict[str, advice.PoolNight]:
+    """Return the night of each of these pools, read by one query."""
+    pool_of = {ref: pool for pool in pools for ref in desktops[pool.name]}
+    counters = {name for pool in pools for name in advice.series_of(pool.idle)}
+    nights: dict[str, list[advice.DesktopNight]] = {pool.name: [] for pool in pools}
+    for ref, series in store.windows(pool_of, counters, hours.begin, hours.until):
+        pool = pool_of[ref]
+        vm = desktops[pool.name][ref]
+        nights[pool.name].append(advice.desktop_night(vm, pool.idle, night, series, observed))
+    return {name: advice.PoolNight(night, tuple(desktop_nights)) for name, desktop_nights in nights.items()}

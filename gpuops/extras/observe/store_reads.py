@@ -1,0 +1,271 @@
+"""Reads the measurements of one vCenter from the store: series of counters, the newest use, and the contents."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from itertools import groupby
+from math import ceil
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from sqlalchemy import ColumnElement, Connection, func, inspect, select
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal.database import Database
+from gpuops.extras.observe import rolling_up
+from gpuops.extras.observe.packing import WHOLE, Block, Values, unpack
+from gpuops.extras.observe.tables import FILE_NAME, blocks_table, found_database, spans_table, vgpus_table
+from gpuops.model.measurements.measurement import CounterSeries, Measured, Span, Stored, StoredTier, StoredVcenter
+
+FIRST_DAY: Final = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Steps of one length, and the blocks that hold them."""
+
+    step_s: int
+    block_s: int
+    """The length of a block; each block begins at a multiple of it."""
+
+    @property
+    def steps(self) -> int:
+        return self.block_s // self.step_s
+
+
+class Step(Enum):
+    """The length of steps."""
+
+    FINE = Tier(rolling_up.FINE_S, 12 * 3600)
+    HOUR = Tier(rolling_up.HOUR_S, 10 * 24 * 3600)
+
+    @property
+    def seconds(self) -> int:
+        return self.value.step_s
+
+
+class MeasurementReads:
+    """The measurements of one vCenter in a database, to read. Methods raise only StateDamaged."""
+
+    def __init__(self, database: Database, vcenter: str) -> None:
+        self._database = database
+        self._vcenter = vcenter
+
+    @classmethod
+    def open_if_exists(cls, state_dir: Path, url: str, vcenter: str) -> Self | None:
+        """Open the store to read, or return None if it does not exist. Raises UsageError, StateDamaged."""
+        database = found_database(state_dir, url)
+        return cls(database, vcenter) if database is not None else None
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def observed_spans(self) -> tuple[Span, ...]:
+        """Return the spans of time in which the vCenter was observed, oldest first."""
+        with self._database.reading() as connection:
+            return spans_of(connection, self._vcenter)
+
+    def window(
+        self, entity: str, counters: Collection[str], begin: datetime, until: datetime, step: Step = Step.FINE
+    ) -> Mapping[str, CounterSeries]:
+        """Return these series of a VM or host from `begin` to `until`, from the begin of the first step on.
+
+        Missing steps are None; a series without any measurement consists of None only.
+        """
+        query = (
+            select(blocks_table.c.begin, blocks_table.c.packed)
+            .where(*self._in_blocks(begin, until, step))
+            .where(blocks_table.c.entity == entity)
+        )
+        window = _Window(counters, begin, until, step)
+        with self._database.reading() as connection:
+            for at, packed in connection.execute(query):
+                window.add(at, self._unpack(packed))
+        return window.series
+
+    def windows(
+        self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
+    ) -> Iterator[tuple[str, Mapping[str, CounterSeries]]]:
+        """Yield the same for each of these VMs and hosts in steps of five minutes, by one query, one at a time."""
+        remaining, step = set(entities), Step.FINE
+        query = (
+            select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
+            .where(*self._in_blocks(begin, until, step))
+            .order_by(blocks_table.c.entity, blocks_table.c.begin)
+        )
+        with self._database.reading() as connection:
+            for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
+                if entity in remaining:
+                    remaining.remove(entity)
+                    window = _Window(counters, begin, until, step)
+                    for row in rows:
+                        window.add(row.begin, self._unpack(row.packed))
+                    yield entity, window.series
+        for entity in sorted(remaining):
+            yield entity, _Window(counters, begin, until, step).series
+
+    def arrays(
+        self, entities: Collection[str], counters: Collection[str], begin_s: int, steps: int
+    ) -> Iterator[tuple[str, Mapping[str, Values]]]:
+        """Yield the steps of five minutes of each of these VMs and hosts that has any, as arrays by counter.
+
+        `begin_s` is the begin of the first step. For many desktops over weeks `windows` would take minutes.
+        """
+        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.FINE_S, UTC) for at in (0, steps))
+        query = (
+            select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
+            .where(*self._in_blocks(begin, until, Step.FINE))
+            .order_by(blocks_table.c.entity, blocks_table.c.begin)
+        )
+        with self._database.reading() as connection:
+            for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
+                if entity not in entities:
+                    continue
+                series_arrays = {name: rolling_up.empty(steps) for name in counters}
+                for row in rows:
+                    block, place = self._unpack(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
+                    skipped = max(0, -place)
+                    for name in series_arrays.keys() & block.series.keys():
+                        rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
+                        series_arrays[name][place + skipped : place + skipped + len(rows_of_block)] = rows_of_block
+                yield entity, series_arrays
+
+    def newest(
+        self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
+    ) -> Mapping[str, Mapping[str, int]]:
+        """Return the average of the newest measured step of five minutes in this span, by VM or host (id) and series.
+
+        A series is a counter, or a counter of a GPU (`counter@GPU`). Series without a measurement are left out.
+        """
+        query = (
+            select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
+            .where(*self._in_blocks(begin, until, Step.FINE))
+            .order_by(blocks_table.c.begin)
+        )
+        newest_by_entity: dict[str, dict[str, int]] = {}
+        with self._database.reading() as connection:
+            for row in connection.execute(query):
+                if row.entity not in entities:
+                    continue
+                first, end = (ceil((at.timestamp() - row.begin) / Step.FINE.seconds) for at in (begin, until))
+                for name, rows in self._unpack(row.packed).series.items():
+                    if name.partition("@")[0] in counters:
+                        averages = [average for average, _, covered in rows[max(0, first) : max(0, end)] if covered]
+                        if averages:
+                            newest_by_entity.setdefault(row.entity, {})[name] = int(averages[-1])
+        return newest_by_entity
+
+    def entities(self, begin: datetime, until: datetime) -> frozenset[str]:
+        """Return the VMs and hosts (ids) that have a block of five-minute steps which touches this span."""
+        query = select(blocks_table.c.entity).where(*self._in_blocks(begin, until, Step.FINE)).distinct()
+        with self._database.reading() as connection:
+            return frozenset(connection.scalars(query))
+
+    def vgpu_peaks(self) -> Mapping[str, Mapping[date, int]]:
+        """Return the most vGPUs that ran at once in the observations of a day, by profile and day."""
+        query = select(vgpus_table.c.profile, vgpus_table.c.day, vgpus_table.c.most).where(
+            vgpus_table.c.vcenter == self._vcenter
+        )
+        peaks: dict[str, dict[date, int]] = {}
+        with self._database.reading() as connection:
+            has_table = inspect(connection).has_table(vgpus_table.name)  # not in a store of schema 1
+            for profile, day, most in connection.execute(query) if has_table else ():
+                peaks.setdefault(profile, {})[FIRST_DAY + timedelta(days=day)] = most
+        return peaks
+
+    def _in_blocks(self, begin: datetime, until: datetime, step: Step) -> tuple[ColumnElement[bool], ...]:
+        return (
+            blocks_table.c.step_s == step.seconds,
+            blocks_table.c.begin > int(begin.timestamp()) - step.value.block_s,
+            blocks_table.c.begin < ceil(until.timestamp()),
+            blocks_table.c.vcenter == self._vcenter,
+        )
+
+    def _unpack(self, packed: bytes) -> Block:
+        return _unpack_block(packed, self._database.name)
+
+
+class _Window:
+    """A span of some series, filled block by block."""
+
+    def __init__(self, counters: Collection[str], begin: datetime, until: datetime, step: Step) -> None:
+        self._step_s = step.seconds
+        self._first = int(begin.timestamp()) // self._step_s * self._step_s
+        self._count = max(0, -(-(int(until.timestamp()) - self._first) // self._step_s))
+        self._steps: dict[str, list[Measured | None]] = {name: [None] * self._count for name in counters}
+
+    def add(self, at: int, block: Block) -> None:
+        """Add the steps of a block that begins at `at`."""
+        place = (at - self._first) // self._step_s
+        skipped = max(0, -place)
+        for name in self._steps.keys() & block.series.keys():
+            rows = block.series[name][skipped : max(skipped, self._count - place)].tolist()
+            for step, (average, highest, covered) in enumerate(rows, place + skipped):
+                if covered:
+                    known_highest = highest if highest >= 0 else None
+                    self._steps[name][step] = Measured(average, known_highest, covered / WHOLE)
+
+    @property
+    def series(self) -> Mapping[str, CounterSeries]:
+        begin, step = datetime.fromtimestamp(self._first, UTC), timedelta(seconds=self._step_s)
+        return {name: CounterSeries(begin, step, tuple(steps)) for name, steps in self._steps.items()}
+
+
+def stored_measurements(state_dir: Path, url: str = "") -> Stored:
+    """Return the contents of the store by vCenter. Creates nothing. Raises UsageError, StateDamaged."""
+    database = found_database(state_dir, url)
+    if database is None:
+        return Stored("the database of the journal" if url else str(state_dir / FILE_NAME))
+    try:
+        with database.reading() as connection:
+            query = select(blocks_table.c.vcenter).union(select(spans_table.c.vcenter))
+            vcenters = sorted(connection.scalars(query))
+            return Stored(database.name, tuple(_describe_vcenter(connection, vcenter) for vcenter in vcenters))
+    finally:
+        database.close()
+
+
+def _describe_vcenter(connection: Connection, vcenter: str) -> StoredVcenter:
+    tiers = []
+    for step in Step:
+        row = connection.execute(
+            select(
+                func.count(func.distinct(blocks_table.c.entity)).label("entities"),
+                func.count().label("blocks"),
+                func.coalesce(func.sum(func.length(blocks_table.c.packed)), 0).label("size"),
+                func.min(blocks_table.c.begin).label("since"),
+            ).where(blocks_table.c.step_s == step.seconds, blocks_table.c.vcenter == vcenter)
+        ).one()
+        since = datetime.fromtimestamp(row.since, UTC) if row.since is not None else None
+        tiers.append(StoredTier(timedelta(seconds=step.seconds), row.entities, row.blocks, int(row.size), since))
+    return StoredVcenter(vcenter, spans_of(connection, vcenter), tuple(tiers))
+
+
+def spans_of(connection: Connection, vcenter: str) -> tuple[Span, ...]:
+    query = select(spans_table).where(spans_table.c.vcenter == vcenter).order_by(spans_table.c.begin)
+    return tuple(
+        Span(datetime.fromtimestamp(row.begin, UTC), datetime.fromtimestamp(row.until, UTC))
+        for row in connection.execute(query)
+    )
+
+
+def _unpack_block(packed: bytes, name: str) -> Block:
+    try:
+        return unpack(packed)
+    except ValueError as error:
+        raise StateDamaged(
+            f"the store of measurements {name} holds a block that cannot be read: {error}",
+            hint="move it aside: the next look begins a new one",
+        ) from error

@@ -1,0 +1,304 @@
+"""How many VMs of a pool may share a GPU, under which scheduler, and which of them should not share. Pure.
+
+What a pool's VMs suffer with n on a GPU is asked of groups of n that are drawn from it: each VM beside others as they
+were at the same time, so that VMs that are busy at the same hours meet. A VM's slowdown is weighted by how much it used
+the GPU then: idle nights make nothing look good. Of the slowdowns of all VMs, in all groups, on all days, a tenth is
+below the printed range, and a tenth above. The allowed slowdown must hold up to the upper end of the range, and for the
+mean of the days of each VM.
+
+Which VMs should not share: of giving none, the busiest, the two busiest, ... a GPU of their own, the one by which the
+fewest GPUs are needed. Groups are drawn from a seed, so that the same history has the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.extras.sizing.pairs import corrections
+from gpuops.extras.sizing.question import BusyShares, SharingLimits
+from gpuops.extras.sizing.sharing import MOST_SHARERS, slowdowns, staggered_slowdowns
+from gpuops.model.devices.scheduler import SchedulerPolicy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+SHOWN: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of sharers of which a table has a row."""
+_SHOWN_WITHOUT_PROFILE: Final = 24
+_GROUPS: Final = 16
+_EACH: Final = 256
+"""Of up to so many VMs each is in a group, whatever is asked."""
+_TENTH: Final = 10
+_ROUNDED: Final = 1e-9
+"""What the arithmetic may be off by, where a slowdown is just what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """What so many VMs on one GPU come to under one scheduler."""
+
+    slowdown: float
+    """Times as long as alone, in the mean of VMs."""
+    low: float | None
+    high: float | None
+    """A tenth of what VMs had on their days is below, a tenth above; None = there is nothing that differs."""
+    worst: float
+    """In the mean of its days, of the VM that suffers most."""
+    throughput: float
+    """Work done of all of them together; what each does alone = 1."""
+
+    @property
+    def highest_slowdown(self) -> float:
+        """Return what is held against the slowdown that is allowed."""
+        return max(self.worst, self.high or 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SharersRow:
+    """So many VMs on one GPU, under each scheduler."""
+
+    sharers: int
+    shares: Mapping[SchedulerPolicy, GpuShare]
+
+
+@dataclass(frozen=True, slots=True)
+class SizedVm:
+    """One VM, or workload, of those that were asked about."""
+
+    name: str
+    busy: float
+    shares: bool
+    """False = it should have a GPU of its own."""
+    slowdown: Mapping[SchedulerPolicy, float]
+    """With as many sharers as `Sizing.vms_at`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharersAdvice:
+    """The most VMs on one GPU that stay within the slowdown that is allowed."""
+
+    sharers: int
+    policy: SchedulerPolicy
+    share: GpuShare
+    gpus: int
+    """That all VMs need, with those that should not share; of plain numbers those of one GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What was found."""
+
+    rows: tuple[SharersRow, ...]
+    vms: tuple[SizedVm, ...] = ()
+    vms_at: int = 1
+    advice: SharersAdvice | None = None
+    limits: SharingLimits = field(default_factory=SharingLimits)
+
+
+def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, overlap: float = 1.0) -> Sizing:
+    """Return the same for VMs that are all alike: a number that was given, not measured.
+
+    `overlap`: which share of its work each has beside the next, of VMs that begin one after another.
+    """
+
+    def row(count: int) -> SharersRow:
+        return SharersRow(
+            count, {policy: _share_of_alike_vms(policy, busy, count, limits, overlap) for policy in SchedulerPolicy}
+        )
+
+    counts = _counts(limits, sharers, sharers)
+    rows = {count: row(count) for count in counts}
+    advice = None
+    if limits.at_most is not None:
+        best: SharersAdvice | None = None
+        for policy in limits.policies:
+            for count in range(1, limits.most + 1):
+                share = _share_of_alike_vms(policy, busy, count, limits, overlap)
+                if share.highest_slowdown > limits.at_most + _ROUNDED:
+                    break
+                best = _better(best, SharersAdvice(count, policy, share, 1))
+        advice = best
+        if best is not None:
+            rows[best.sharers] = row(best.sharers)
+    return Sizing(tuple(rows[count] for count in sorted(rows)), advice=advice, limits=limits)
+
+
+def _share_of_alike_vms(
+    policy: SchedulerPolicy, busy: float, count: int, limits: SharingLimits, overlap: float
+) -> GpuShare:
+    vm_slowdowns = staggered_slowdowns(policy, busy, count, limits.slots or count, overlap)
+    low, high = float(vm_slowdowns.min()), float(vm_slowdowns.max())
+    same = high - low < _ROUNDED
+    return GpuShare(
+        float(vm_slowdowns.mean()),
+        None if same else low,
+        None if same else high,
+        high,
+        float((1.0 / vm_slowdowns).sum()),
+    )
+
+
+def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) -> Sizing:
+    """Return how the VMs of a pool share GPUs: a table of counts, what each VM suffers, and what is recommended.
+
+    `sharers`: of this count alone; None = of several. There is at least one VM.
+    """
+    pool_shares = shares.always_running() if limits.guaranteed else shares
+    everybody = range(len(pool_shares.names))
+    advice, members = _advise(pool_shares, limits) if limits.at_most is not None else (None, list(everybody))
+    sharer_counts = _counts(limits, sharers, advice.sharers if advice is not None else None)
+    rows = []
+    for count in sharer_counts:
+        share_by_policy = {
+            policy: _group_slowdowns(pool_shares, members, policy, count, limits)[0] for policy in SchedulerPolicy
+        }
+        rows.append(SharersRow(count, share_by_policy))
+    vms_at = sharers or (advice.sharers if advice is not None else min(2, limits.most))
+    by_policy = {policy: _slowdowns_of_each(pool_shares, members, policy, vms_at, limits) for policy in SchedulerPolicy}
+    sharing, mean = set(members), pool_shares.mean
+    vms = tuple(
+        SizedVm(
+            pool_shares.names[at],
+            float(mean[at]),
+            at in sharing,
+            {policy: float(vm_slowdowns[at]) for policy, vm_slowdowns in by_policy.items()},
+        )
+        for at in everybody
+    )
+    return Sizing(tuple(rows), vms, vms_at, advice, limits)
+
+
+def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> list[int]:
+    if sharers is not None:
+        return [sharers]
+    most = _SHOWN_WITHOUT_PROFILE if limits.slots is None else limits.slots
+    return sorted({count for count in SHOWN if count <= most} | {also or 1, limits.slots or 1})
+
+
+def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
+    """Return what is recommended, and the VMs (columns) that may share."""
+    everybody = list(range(len(shares.names)))
+    first = _most(shares, everybody, limits.policies, limits)
+    if first is None:
+        return None, everybody
+    best, best_members = first, everybody
+    busiest = sorted(everybody, key=lambda at: (-shares.mean[at], shares.names[at]))
+    for excluded_count in _left_out(len(everybody)):
+        members = sorted(busiest[excluded_count:])
+        candidate = _most(shares, members, limits.policies, limits)
+        if candidate is not None and candidate.gpus + excluded_count < best.gpus:
+            best = SharersAdvice(candidate.sharers, candidate.policy, candidate.share, candidate.gpus + excluded_count)
+            best_members = members
+    return best, best_members
+
+
+def _left_out(count: int) -> Iterable[int]:
+    """Return how many of the busiest are tried to be left out, all of a few, and of many some."""
+    tried, step = 1, 1
+    while tried < count:
+        yield tried
+        step = max(1, tried // 4)
+        tried += step
+
+
+def _most(
+    shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: SharingLimits
+) -> SharersAdvice | None:
+    """Return the most sharers of these VMs that stay within what is allowed; None = not even one VM does."""
+    best: SharersAdvice | None = None
+    for policy in policies:
+        low, high, share = 0, min(limits.most, MOST_SHARERS), None
+        while low < high:  # more sharers are never faster
+            count = (low + high + 1) // 2
+            group_share = _group_slowdowns(shares, members, policy, count, limits)[0]
+            if group_share.highest_slowdown <= (limits.at_most or 1.0) + _ROUNDED:
+                low, share = count, group_share
+            else:
+                high = count - 1
+        if share is not None:
+            best = _better(best, SharersAdvice(low, policy, share, ceil(len(members) / low)))
+    return best
+
+
+def _better(best: SharersAdvice | None, candidate: SharersAdvice) -> SharersAdvice:
+    """That with more sharers; of as many, that with less to suffer."""
+    if best is None:
+        return candidate
+    return max(best, candidate, key=lambda advice: (advice.sharers, -advice.share.slowdown))
+
+
+def _slowdowns_of_each(
+    shares: BusyShares, members: Sequence[int], policy: SchedulerPolicy, count: int, limits: SharingLimits
+) -> Floats:
+    """Return the slowdown of each VM (column): the sharing VMs next to each other, any other next to all VMs."""
+    vm_slowdowns = _group_slowdowns(shares, range(len(shares.names)), policy, count, limits, every=True)[1]
+    vm_slowdowns[list(members)] = _group_slowdowns(shares, members, policy, count, limits, every=True)[1][list(members)]
+    return vm_slowdowns
+
+
+def _group_slowdowns(
+    shares: BusyShares,
+    members: Sequence[int],
+    policy: SchedulerPolicy,
+    count: int,
+    limits: SharingLimits,
+    *,
+    every: bool = False,
+) -> tuple[GpuShare, Floats]:
+    """Return what groups of so many of these VMs come to, and what each VM (column) suffered in its groups.
+
+    1 = nothing.
+
+    `every`: each of the members is in some group.
+    """
+    used, took = np.zeros(len(shares.names)), np.zeros(len(shares.names))
+    works, working = shares.at_work, shares.working
+    by_day, throughputs = [], []
+    first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
+    for group in _groups(members, count, every=every):
+        busy = shares.busy[:, group]
+        longer = slowdowns(policy, busy, limits.slots or count)
+        if shares.pairs is not None:
+            kinds = [shares.kinds[at] for at in group]
+            longer = np.maximum(1.0, longer * corrections(shares.pairs, kinds, works[:, group], working[group]))
+        work = np.nan_to_num(busy)
+        time = work * np.nan_to_num(longer)
+        np.add.at(used, group, work.sum(axis=0))
+        np.add.at(took, group, time.sum(axis=0))
+        throughputs.append(float((1.0 / _ratio(time.sum(axis=0), work.sum(axis=0))).sum()))
+        of_days = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
+        by_day.append(_ratio(*of_days)[of_days[1] > 0])
+    of_vm = _ratio(took, used)
+    slowdowns_at_work = of_vm[used > 0]
+    cells = np.concatenate(by_day)
+    slowdown = float(slowdowns_at_work.mean()) if len(slowdowns_at_work) else 1.0
+    low, high = (float(bound) for bound in np.percentile(cells, (_TENTH, 100 - _TENTH))) if len(cells) else (1.0, 1.0)
+    differs = high - low > _ROUNDED
+    worst = float(slowdowns_at_work.max(initial=1.0))
+    share = GpuShare(
+        slowdown, low if differs else None, high if differs else None, worst, sum(throughputs) / len(throughputs)
+    )
+    return share, of_vm
+
+
+def _ratio(time: Floats, work: Floats) -> Floats:
+    """Return how many times as long the work took; 1 where there was none."""
+    ratio: Floats = np.divide(time, work, out=np.ones_like(time), where=work > 0)
+    return ratio
+
+
+def _groups(members: Sequence[int], count: int, *, every: bool) -> list[NDArray[np.int64]]:
+    """Groups of so many of these VMs by chance; where there are fewer VMs, as if there were more of each."""
+    among = len(members)
+    order = np.random.default_rng([among, count]).permutation(np.asarray(members))
+    drawn = min(_GROUPS, among)
+    if every or among <= _EACH:
+        drawn = max(drawn, ceil(among / count))
+    return [order[(at * among // drawn + np.arange(count)) % among] for at in range(drawn)]

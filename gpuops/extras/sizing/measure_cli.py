@@ -1,0 +1,173 @@
+"""`gpuops size --measure`: the options that only it has, and how it is carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuops.console import output
+from gpuops.console.options import CommonOptions, MeasureOptions
+from gpuops.errors import UsageError, report_exit_code
+
+if TYPE_CHECKING:
+    from gpuops.extras.sizing.measure_plan import MeasurePlan
+    from gpuops.extras.sizing.measuring import MeasurementLeft
+    from gpuops.model.measurements.sharing_measurement import MeasureWish, SharingMeasurement
+    from gpuops.model.vcenter.host_settings import Rolling
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
+
+
+def refuse_without_measure(options: MeasureOptions) -> None:
+    """Raise UsageError if an option of --measure is given without it."""
+    options_given = [
+        name
+        for name, setting in (
+            ("--template", options.template),
+            ("--counts", options.counts),
+            ("--run", options.run),
+            ("--schedulers", options.schedulers),
+            ("--set-schedulers", options.set_schedulers or None),
+            ("--window", options.window),
+            ("--vms", options.vms),
+            ("--on", options.on),
+            ("--whole", options.whole or None),
+            ("--remove", options.remove or None),
+            ("--dry-run", options.dry_run or None),
+            ("--yes", options.yes or None),
+        )
+        if setting is not None
+    ]
+    if options_given:
+        raise UsageError(f"{options_given[0]} is of --measure", hint="without --measure nothing is made or changed")
+
+
+def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | None, overlap: str | None) -> None:
+    """Measure, or remove the VMs of an interrupted measurement, and print the outcome."""
+    if options.remove:
+        _remove(common, options)
+        return
+    from gpuops.console.opening import open_site
+    from gpuops.console.running import confirm
+    from gpuops.extras.sizing.measured_view import measure_plan_text, measured_document, measured_text
+    from gpuops.extras.sizing.measuring import measure
+
+    wish = _wish(options, profile, overlap)
+    if wish.sets_schedulers:
+        _each_scheduler(common, options, wish)
+        return
+
+    def consent(plan: MeasurePlan) -> None:
+        if not options.yes:
+            confirm(measure_plan_text(plan), "the measurement above makes VMs, runs a command in them and removes them")
+
+    with open_site(common) as site:
+        site.say = output.note
+        measured = measure(wish, site, apply=not options.dry_run, consent=consent)
+    text = (
+        measured_text(measured.plan, measured.measurement, measured.left)
+        if measured.applied
+        else measure_plan_text(measured.plan)
+    )
+    output.show(text, measured_document(measured.plan, measured.measurement, measured.left, applied=measured.applied))
+    output.leave(measured.exit_code)
+
+
+def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: MeasureWish) -> None:
+    """Measure under several schedulers, which are set in between, and print the outcome."""
+    from gpuops.console.change_progress import ChangeProgress
+    from gpuops.console.opening import open_site
+    from gpuops.console.running import confirm
+    from gpuops.extras.sizing.measured_schedulers import SettingSchedulers, measure_schedulers
+    from gpuops.extras.sizing.measured_view import measure_plan_text, measured_document, measured_text
+    from gpuops.report.hosts.change import change_text
+
+    def consent(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+        if not options.yes:
+            texts = [measure_plan_text(plan), *map(change_text, changes)]
+            confirm(texts, "the measurement above makes VMs and removes them, and reboots their host")
+
+    with open_site(common, guarded=True) as site, ChangeProgress() as progress:
+        site.say = output.note
+        setting = SettingSchedulers(_rolling(options), progress)
+        outcome = measure_schedulers(wish, site, setting, apply=not options.dry_run, consent=consent)
+    measured = outcome.measured
+    if measured.applied:
+        text = measured_text(measured.plan, measured.measurement, measured.left)
+    else:
+        text = measure_plan_text(measured.plan)
+    document = measured_document(
+        measured.plan, measured.measurement, measured.left, applied=measured.applied, changes=outcome.changes
+    )
+    output.show([text, *map(change_text, outcome.changes)], document)
+    output.leave(outcome.exit_code)
+
+
+def _rolling(options: MeasureOptions) -> Rolling:
+    from gpuops.config.date_text import parse_window
+    from gpuops.model.vcenter.host_settings import Displacement, Rolling
+
+    window = parse_window(options.window) if options.window is not None else None
+    return Rolling(window=window, vms=options.vms or Displacement.MOVE)
+
+
+def _remove(common: CommonOptions, options: MeasureOptions) -> None:
+    from gpuops.console.opening import open_site
+    from gpuops.console.running import confirm
+    from gpuops.extras.sizing.measured_view import SizeMeasureRemoveDocument, removal_text
+    from gpuops.extras.sizing.measuring import remove_measurement
+
+    def parts_of(
+        measurement_left: MeasurementLeft,
+    ) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
+        return measurement_left.measurement, measurement_left.vms, measurement_left.left, measurement_left.undone
+
+    with open_site(common) as site:
+        remains = remove_measurement(site, apply=False)
+        if remains.measurement is not None and not options.dry_run:
+            if remains.vms and not options.yes:
+                confirm(removal_text(*parts_of(remains), applied=False), "the VMs above are removed")
+            remains = remove_measurement(site, apply=True)
+    document = SizeMeasureRemoveDocument.from_attributes(
+        remains, id=remains.measurement and remains.measurement.id, undone=remains.undone or None
+    )
+    output.show(removal_text(*parts_of(remains), applied=remains.applied), document)
+    output.leave(report_exit_code(partly=remains.left or (remains.undone and remains.applied)))
+
+
+def _wish(options: MeasureOptions, profile: str | None, overlap: str | None) -> MeasureWish:
+    """Return the measurement of the options. Raises UsageError for missing and invalid ones."""
+    from gpuops.config.workloads_file import share_of
+    from gpuops.model.devices.scheduler import SchedulerPolicy
+    from gpuops.model.measurements.sharing_measurement import MeasureWish
+
+    if options.template is None or profile is None or options.counts is None or options.run is None:
+        needed = (("--template", options.template), ("--profile", profile), ("--counts", options.counts))
+        missing = next((name for name, setting in needed if setting is None), "--run")
+        raise UsageError(
+            f"--measure needs {missing}",
+            hint="gpuops size --measure --template golden --profile a40-8q --counts 1,2,4 --run 'python3 train.py'",
+        )
+    words = [word.strip() for word in options.counts.split(",")]
+    wrong = next((word for word in words if not word.isdecimal() or len(word) > 3), None)
+    if wrong is not None:
+        raise UsageError(f"--counts {options.counts}: {wrong!r} is no number of VMs", hint="write --counts 1,2,4,8")
+    named = [word.strip() for word in (options.schedulers or "").split(",") if word.strip()]
+    unknown = next((word for word in named if word not in list(SchedulerPolicy)), None)
+    if unknown is not None:
+        raise UsageError(f"there is no scheduler {unknown!r}", hint=f"one of {', '.join(SchedulerPolicy)}")
+    if options.set_schedulers and not named:
+        raise UsageError("--set-schedulers needs --schedulers", hint="--schedulers best-effort,equal-share")
+    stray = next((name for name, setting in (("--window", options.window), ("--vms", options.vms)) if setting), None)
+    if stray is not None and not options.set_schedulers:
+        raise UsageError(f"{stray} is of --set-schedulers", hint="without it no host is rebooted")
+    return MeasureWish(
+        options.template,
+        profile,
+        options.run,
+        tuple(sorted({1, *map(int, words)})),
+        tuple(dict.fromkeys(map(SchedulerPolicy, named))),
+        share_of(overlap, "--overlap") if overlap is not None else 1.0,
+        options.on,
+        options.limit,
+        options.whole,
+        options.set_schedulers,
+    )

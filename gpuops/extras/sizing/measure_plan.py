@@ -1,0 +1,280 @@
+"""Plans `gpuops size --measure`: which GPU, which VMs are made, what is run in them, or every reason why not.
+
+All VMs are bound to one GPU that nothing runs on, so that they share it with each other alone, whatever the host's
+assignment policy is; the binding is part of the clone. A scheduler that is not in force is measured by a later call,
+when somebody has set it: that takes the host out of service, which is `gpuops host scheduler set`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.advise.capacity import free_slots
+from gpuops.advise.occupancy import gpu_states
+from gpuops.errors import UsageError
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.measurements.sharing_measurement import (
+    MeasuredDevice,
+    MeasureWish,
+    SchedulerBefore,
+    SharingMeasurement,
+)
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.devices.requested import profile_meant
+from gpuops.plan.placement.gpu_filters import holders, judge_device
+from gpuops.plan.placement.host_filters import unreachable
+from gpuops.plan.placement.vm_demand import WantsDirectPath
+
+PRIVILEGES: Final = (
+    "VirtualMachine.Provisioning.DeployTemplate",
+    "VirtualMachine.Config.AddRemoveDevice",
+    "VirtualMachine.Config.AdvancedConfig",
+    "VirtualMachine.Interact.PowerOn",
+    "VirtualMachine.Interact.PowerOff",
+    "VirtualMachine.Inventory.Delete",
+    "VirtualMachine.GuestOperations.Execute",
+    "VirtualMachine.GuestOperations.Modify",
+    "VirtualMachine.GuestOperations.Query",
+)
+"""Asked of the template, for its clones are not there yet (vSphere API reference, the privilege of each method)."""
+MOST: Final = 64
+"""More vGPUs than a GPU holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGpu:
+    """A whole GPU for one VM, to be measured beside those that share one."""
+
+    device: MeasuredDevice
+    profile: str = ""
+    """Of the vGPU that is a whole GPU."""
+    address: PciAddress | None = None
+    """Of the GPU in DirectPath I/O."""
+
+    def __str__(self) -> str:
+        return self.profile if self.address is None else f"DirectPath I/O, GPU {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePlan:
+    """What is done now, and what only after the scheduler of the host was changed."""
+
+    measurement: SharingMeasurement
+    profile: str
+    slots: int
+    """So many vGPUs of it a GPU holds."""
+    template: Vm | None = None
+    host: Host | None = None
+    gpu: PhysicalGpu | None = None
+    in_force: SchedulerPolicy | None = None
+    """The scheduler of that GPU; None = it is not known."""
+    now: tuple[int, ...] = ()
+    """Counts that are measured now, ascending."""
+    later: tuple[SchedulerPolicy, ...] = ()
+    whole: tuple[WholeGpu, ...] = ()
+    """Measured first, one VM each."""
+    notes: tuple[str, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+
+
+def measure_plan(
+    measurement: SharingMeasurement, inventory: Inventory, catalog: Catalog, in_force: SchedulerPolicy | None
+) -> MeasurePlan:
+    """Return what is still to be done of it on this snapshot.
+
+    Raises UsageError for options or names that mean nothing.
+    """
+    wish = measurement.wish
+    _check(wish)
+    template = inventory.find_vm(wish.template)
+    before = measurement.before
+    host = inventory.find_host(wish.host) if wish.host is not None else inventory.host_of(template)
+    if before is not None:  # the template may have gone elsewhere since
+        host = inventory.hosts.get(before.host)
+    name = profile_meant(wish.profile, template, host, inventory, catalog)
+    profile = catalog.profile(name)
+    if profile is None:
+        raise UsageError(f"{name} is not in the catalogue", hint="gpuops inventory --profiles lists what is offered")
+    if profile.mig_backed:
+        raise UsageError(
+            f"{name} is MIG-backed: its vGPUs have parts of the GPU of their own, and share no time",
+            hint=f"gpuops capacity --profile {name} says how many fit",
+        )
+    schedulers = wish.schedulers or ((in_force,) if in_force is not None else ())
+    now = tuple(
+        count
+        for count in wish.counts
+        if in_force in schedulers and in_force and not measurement.measured_count(in_force, count)
+    )
+    later = tuple(
+        scheduler
+        for scheduler in schedulers
+        if scheduler is not in_force
+        and any(measurement.measured_count(scheduler, sharers) is None for sharers in wish.counts)
+    )
+    own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
+    only = before.gpu if before is not None else None
+    gpu = _gpu(host, name, wish, own_vms, only, inventory, catalog) if host is not None else None
+    whole, notes = (
+        _plan_whole_gpus(measurement, profile, template, own_vms, host, inventory, catalog) if wish.whole else ((), ())
+    )
+    is_complete = bool(schedulers) and not now and not later and not whole
+    reasons = (
+        () if is_complete else tuple(_refusals(template, host, gpu, name, profile.max_per_gpu, wish, in_force, before))
+    )
+    slots = profile.max_per_gpu
+    return MeasurePlan(
+        measurement, name, slots, template, host, gpu, in_force, now, later, whole, notes, rejections=reasons
+    )
+
+
+def gpu_of(measurement: SharingMeasurement, inventory: Inventory) -> PhysicalGpu | None:
+    """Return the GPU that its VMs are on now; None = they are on none, or on several."""
+    own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
+    gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus if own_vms & set(gpu.vms or ())]
+    return gpus[0] if len(gpus) == 1 else None
+
+
+def others_on(gpu: PhysicalGpu, refs: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
+    """Names of the VMs that share it beside these: an idle vGPU has its part of the time too, unless it is shared by
+    best effort."""
+    other_vms = sorted({ref for ref in gpu.vms or () if ref not in refs})
+    return tuple(inventory.vms[ref].name if ref in inventory.vms else ref for ref in other_vms)
+
+
+def begins_s(number: int, overlap: float, alone_s: float) -> float:
+    """Return how long after the first VM (number 0) the VM of that number begins, in seconds.
+
+    `overlap`: the share of its work that each VM does next to the following one.
+    """
+    return number * (1.0 - overlap) * alone_s
+
+
+def _check(wish: MeasureWish) -> None:
+    if not wish.command.strip():
+        raise UsageError("--run says nothing to run", hint="name a command for a shell: --run 'python3 a.py'")
+    wrong = next((count for count in wish.counts if not 1 <= count <= MOST), None)
+    if wrong is not None:
+        raise UsageError(f"--counts {wrong}: that many VMs share no GPU", hint=f"1 to {MOST}: --counts 1,2,4,8")
+    if wish.limit_s < 1:
+        raise UsageError(f"--limit {wish.limit_s} is no time", hint="seconds that the command may take: --limit 3600")
+
+
+def _gpu(
+    host: Host,
+    profile: str,
+    wish: MeasureWish,
+    own_vms: set[str],
+    only: PciAddress | None,
+    inventory: Inventory,
+    catalog: Catalog,
+) -> PhysicalGpu | None:
+    """Return the first GPU of the host that has room for all of the VMs and runs no others. `only`: no other GPU."""
+    for state in gpu_states(host, inventory, catalog):
+        if only is not None and state.gpu.address != only:
+            continue
+        other_tenants = [tenant for tenant in state.tenants if tenant.vm not in own_vms]
+        if state.unclear or other_tenants:
+            continue
+        if free_slots(state.gpu, (), profile, catalog).at_least >= max(wish.counts):
+            return state.gpu
+    return None
+
+
+def _plan_whole_gpus(
+    measurement: SharingMeasurement,
+    profile: VgpuProfile,
+    template: Vm,
+    own_vms: set[str],
+    host: Host | None,
+    inventory: Inventory,
+    catalog: Catalog,
+) -> tuple[tuple[WholeGpu, ...], tuple[str, ...]]:
+    """Return the whole GPUs that are still to be measured, and why one is not."""
+    board = catalog.board(profile.board)
+    if host is None or board is None:
+        return (), ()
+    whole_gpus, notes = [], []
+    if measurement.measured_whole(MeasuredDevice.DIRECT_PATH) is None:
+        own_devices = {at for at, ref in holders(host, inventory).items() if ref in own_vms}
+        alike = [
+            gpu for gpu in host.gpus if catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) is board
+        ]
+        free = [
+            gpu
+            for gpu in alike
+            if gpu.passed_through
+            and (
+                gpu.address in own_devices
+                or judge_device(WantsDirectPath(0, gpu.address), template, host, inventory) == ""
+            )
+        ]
+        if free:
+            whole_gpus.append(WholeGpu(MeasuredDevice.DIRECT_PATH, address=free[0].address))
+        else:
+            notes.append(f"{host.name} has no free {board.name} in DirectPath I/O: it is not measured beside them")
+    if profile.max_per_gpu > 1 and measurement.measured_whole(MeasuredDevice.WHOLE_VGPU) is None:
+        is_whole = (
+            vgpu_profile
+            for vgpu_profile in board.profiles
+            if vgpu_profile.max_per_gpu == 1 and not vgpu_profile.mig_backed
+        )
+        of_series = next((vgpu_profile for vgpu_profile in is_whole if vgpu_profile.series is profile.series), None)
+        if of_series is not None:
+            whole_gpus.append(WholeGpu(MeasuredDevice.WHOLE_VGPU, profile=of_series.name))
+        else:
+            notes.append(f"{board.name} has no vGPU of its series that is a whole GPU: it is not measured beside them")
+    return tuple(whole_gpus), tuple(notes)
+
+
+def _refusals(
+    template: Vm,
+    host: Host | None,
+    gpu: PhysicalGpu | None,
+    profile: str,
+    slots: int,
+    wish: MeasureWish,
+    in_force: SchedulerPolicy | None,
+    before: SchedulerBefore | None,
+) -> Iterator[Rejection]:
+    if not template.template:
+        yield Rejection(template.name, "is no template", hint="name a template: no VM that somebody uses is cloned")
+    if template.devices:
+        yield Rejection(template.name, "has GPU devices of its own", hint="name a template without any")
+    if host is None:
+        yield Rejection(template.name, "its host cannot be read", hint="name one: --on HOST")
+        return
+    out_of_reach = unreachable(host)
+    if out_of_reach is not None:
+        yield out_of_reach
+    if max(wish.counts) > slots:
+        yield Rejection(host.name, f"a GPU holds {slots} vGPUs of {profile}, {max(wish.counts)} are to share one")
+    elif gpu is None and before is not None:
+        rule = f"GPU {before.gpu} does not take {max(wish.counts)} VMs of {profile} alone, and was set for it"
+        yield Rejection(host.name, rule, hint="free it, then the same again; or give it up: --measure --remove")
+    elif gpu is None:
+        yield Rejection(
+            host.name,
+            f"has no GPU for {max(wish.counts)} VMs of {profile} on which nothing runs",
+            hint="name another host (--on), or free one: gpuops defrag",
+        )
+    elif in_force is None:
+        yield Rejection(
+            host.name, f"the scheduler of GPU {gpu.address} cannot be read", hint="gpuops host scheduler show"
+        )
+
+
+def later_commands(plan: MeasurePlan) -> Sequence[str]:
+    """Return the command for each scheduler that is not in force; the same measurement continues after it."""
+    host = plan.host.name if plan.host is not None else ""
+    return [
+        f"gpuops host scheduler set --scheduler {scheduler} --host {host} --reboot rolling" for scheduler in plan.later
+    ]

@@ -1,0 +1,135 @@
+"""Predicts the slowdown of other pairs from pairs of workloads that shared a GPU: two numbers for each. Pure.
+
+The speed of i beside j, 1 = as fast as alone, is taken as keeps_i * leaves_j: what i keeps of its speed beside
+anybody, and what j leaves anybody of theirs. They are fitted by least absolute errors, by reweighted least squares in
+turns: one pair that is out of the ordinary moves neither. A workload seen in few pairs is drawn to the mean of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.extras.sizing.sharing import pairwise_slowdowns
+from gpuops.model.devices.shared_gpu import ObservedPair
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_ROUNDS: Final = 60
+_DRAWN: Final = 0.2
+"""To the mean of all, as much as this many observations would."""
+_ORDINARY: Final = 0.03
+"""Errors of speed up to here count by their squares."""
+SLOWEST: Final = 0.01
+FEWEST_TESTED: Final = 5
+"""With fewer pairs an error on pairs that the fit does not know says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairModel:
+    """How fast each known workload is beside each other one."""
+
+    names: tuple[str, ...]
+    keeps: tuple[float, ...]
+    leaves: tuple[float, ...]
+
+    def speed(self, of: str, beside: str) -> float | None:
+        """1 = as fast as alone; None = one of the two was in no pair."""
+        if of not in self.names or beside not in self.names:
+            return None
+        product = self.keeps[self.names.index(of)] * self.leaves[self.names.index(beside)]
+        return min(1.0, max(SLOWEST, product))
+
+    def slowdowns(self, kinds: Sequence[str]) -> Floats:
+        """Of each of these workloads (rows) beside each other of them; NaN = one of the two was in no pair."""
+        positions = {name: at for at, name in enumerate(self.names)}
+        places = np.array([positions.get(kind, -1) for kind in kinds])
+        speeds = np.outer(np.array([*self.keeps, np.nan])[places], np.array([*self.leaves, np.nan])[places])
+        factors: Floats = 1.0 / np.clip(speeds, SLOWEST, 1.0)
+        return factors
+
+    @property
+    def sensitivity(self) -> Mapping[str, float]:
+        """By workload: which share of its speed it loses beside an average one."""
+        mean_leaves = mean(self.leaves)
+        return {name: 1.0 - keeps * mean_leaves for name, keeps in zip(self.names, self.keeps, strict=True)}
+
+    @property
+    def pressure(self) -> Mapping[str, float]:
+        """By workload: which share of its speed an average one loses beside it."""
+        mean_keeps = mean(self.keeps)
+        return {name: 1.0 - leaves * mean_keeps for name, leaves in zip(self.names, self.leaves, strict=True)}
+
+
+def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
+    """Return the two numbers of each workload that was in a pair; of none where there is no pair."""
+    names = tuple(sorted({name for pair in pairs for name in pair.names}))
+    if not names:
+        return PairModel((), (), ())
+    place = {name: at for at, name in enumerate(names)}
+    directed = [
+        (place[of], place[beside], speed)
+        for pair in pairs
+        for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True)
+    ]
+    workloads, neighbours = (np.array([observation[at] for observation in directed]) for at in (0, 1))
+    keeps, leaves = _fit(workloads, neighbours, np.array([speed for _, _, speed in directed]), len(names))
+    return PairModel(names, tuple(keeps.tolist()), tuple(leaves.tolist()))
+
+
+def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
+    """By how much such a fit is off in the mean, on pairs that it does not know: ten parts, each left out once.
+
+    Both directions of a pair are left out together. None = too few pairs to say. Pairs lie in parts by their place.
+    """
+    if len(pairs) < FEWEST_TESTED:
+        return None
+    parts = min(10, len(pairs))
+    errors: list[float] = []
+    for part in range(parts):
+        model = fit_pairs([pair for at, pair in enumerate(pairs) if at % parts != part])
+        for pair in pairs[part::parts]:
+            for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True):
+                expected_speed = model.speed(of, beside)
+                if expected_speed is not None:
+                    errors.append(abs(expected_speed - speed))
+    return mean(errors) if errors else None
+
+
+def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_], working: Floats) -> Floats:
+    """How many times longer each VM of a group (column) takes in each step than busy shares say, by observed pairs.
+
+    The geometric mean over the others that work then of what the pair takes by `pairs`, to what two such VMs take by
+    `sharing` while both work.
+    """
+    logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
+    np.fill_diagonal(logs, np.nan)
+    is_known = (~np.isnan(logs)).astype(float)
+    at_work = works.astype(float)
+    factors: Floats = np.exp((at_work @ np.nan_to_num(logs).T) / np.maximum(at_work @ is_known.T, 1.0))
+    return factors
+
+
+def _fit(
+    workloads: NDArray[np.int64], neighbours: NDArray[np.int64], speed: Floats, count: int
+) -> tuple[Floats, Floats]:
+    usual = float(np.sqrt(speed.mean()))
+    keeps, leaves, weight = np.full(count, usual), np.full(count, usual), np.ones(len(speed))
+    for _ in range(_ROUNDS):
+        # what i keeps, by what those beside it leave, and then the other way round
+        beside = leaves[neighbours]
+        keeps = np.bincount(workloads, weight * speed * beside, count) + _DRAWN * usual
+        keeps /= np.bincount(workloads, weight * beside * beside, count) + _DRAWN
+        kept_speed = keeps[workloads]
+        leaves = np.bincount(neighbours, weight * speed * kept_speed, count) + _DRAWN * usual
+        leaves /= np.bincount(neighbours, weight * kept_speed * kept_speed, count) + _DRAWN
+        weight = 1.0 / np.maximum(np.abs(speed - keeps[workloads] * leaves[neighbours]), _ORDINARY)
+        weight /= weight.mean()
+    return keeps, leaves

@@ -1,0 +1,203 @@
+"""`gpuops metrics`: metrics of GPUs, VMs and nights for Prometheus, in a file or over HTTP."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.console import output
+from gpuops.console.options import CommonOptions
+from gpuops.console.services import collect_garbage_often
+from gpuops.console.spread import reads_sites, serves_sites, spread
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, UsageError
+
+if TYPE_CHECKING:
+    from gpuops.extras.fleet.sites.services import SiteTalk
+    from gpuops.extras.web.metrics_source import MetricSource
+    from gpuops.extras.web.metrics_view import MetricValues
+
+
+@spread
+@serves_sites
+@reads_sites
+def metrics(
+    common: CommonOptions,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write them once, for node_exporter's textfile collector (FILE ends in .prom)."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Answer GET /metrics there until stopped; without HOST on loopback."),
+    ] = None,
+    every: Annotated[
+        int,
+        typer.Option(
+            "--every",
+            min=1,
+            max=3600,
+            metavar="SECONDS",
+            help="With --listen: an answer stands so long at the least.",
+        ),
+    ] = 30,
+) -> None:
+    """Tell Prometheus of vGPU slots, GPUs and the VMs on them, their use, and nights. Changes nothing.
+
+    Alert rules, a Grafana dashboard and a unit: gpuops template list.
+
+    \b
+    Examples:
+      gpuops metrics --textfile gpuops.prom --vcenter sim:lab
+      gpuops metrics --listen 9188 --vcenter prod
+      gpuops metrics --listen 9188 --site all
+    """
+    if (textfile is None) is (listen is None):
+        message = "--textfile and --listen exclude each other" if listen else "where metrics go is not said"
+        raise UsageError(message, hint="gpuops metrics --textfile FILE writes them once")
+    if textfile is not None:
+        _write(common, textfile)
+    elif listen is not None and common.site is not None:
+        _serve_sites(common, listen, every)
+    elif listen is not None:
+        _serve(common, listen, every)
+
+
+def _write(common: CommonOptions, path: Path) -> None:
+    """Replace the file. After a failure write one that reports it: node_exporter only checks the age of the file."""
+    from gpuops.console.opening import label_of, open_site
+    from gpuops.extras.web.metrics_source import MetricSource
+    from gpuops.extras.web.metrics_view import MetricsDocument, MetricsWriter, written_text
+    from gpuops.files.private_file import write_readable
+
+    vcenter = ""  # an address as it was typed may hold a password
+    try:
+        vcenter = label_of(common)
+        with open_site(common) as site:
+            source = MetricSource(site)
+            text = MetricsWriter(vcenter).text(source.values())
+    except GpuopsError:
+        write_readable(path, MetricsWriter(vcenter).text(None).decode())
+        raise
+    write_readable(path, text.decode())
+    for damaged in source.damaged:
+        raise damaged
+    output.show(written_text(str(path), text), MetricsDocument.of_file(str(path), text))
+
+
+def _serve(common: CommonOptions, where: str, every_s: int) -> None:
+    """Answer until a signal, or a refused login: repeated tries would lock the account."""
+    from gpuops.console.opening import label_of
+    from gpuops.execute.state.http_listener import listening
+    from gpuops.extras.web.metrics_page import OPTION, AskedPage, handler, stands_s
+    from gpuops.extras.web.metrics_view import MetricsWriter
+
+    address, vcenter = OPTION.address(where), label_of(common)
+    page, writer = AskedPage(), MetricsWriter(vcenter)
+    collect_garbage_often()
+    with ExitStack() as stack:
+        reading = _Reading(common, stack)
+
+        def make() -> None:
+            readings = reading.values()
+            page.publish(writer.text(readings), stands_s(float(every_s), reading.took_s))
+
+        make()
+        port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
+        output.progress(f"metrics of {vcenter} are at port {port} of {address[0]}, path /metrics")
+        while True:
+            page.wait_until_asked()
+            make()
+
+
+def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
+    """Answer for several vCenters, each read by its own process, until a signal or until no process runs."""
+    from gpuops.execute.state.http_listener import listening
+    from gpuops.extras.fleet.sites import TIMEOUT_S, services_of
+    from gpuops.extras.fleet.sites.services import SiteProcess, keep_running, wait_for_the_end
+    from gpuops.extras.web.metrics_page import OPTION, SitePages, handler
+    from gpuops.report.text import count
+
+    address = OPTION.address(where)
+    collect_garbage_often()
+    processes = [
+        SiteProcess(site.name, metrics_of_site, (alone,), lambda _: None, first=number == 0)
+        for number, (site, alone) in enumerate(services_of(common))
+    ]
+    with keep_running(processes, [__name__, "gpuops.extras.web.metrics_source"]):
+        pages = SitePages(processes, float(every_s), float(common.site_timeout or TIMEOUT_S))
+        with listening(OPTION, address, handler(pages, b"")) as port:
+            subject = f"metrics of {count(len(processes), 'vCenter')}"
+            output.progress(f"{subject} are at port {port} of {address[0]}, path /metrics")
+            output.leave(wait_for_the_end(processes))
+
+
+def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
+    """Answer the questions in the process of one site, each with the text and the seconds that it took.
+
+    The text is None if vCenter does not answer.
+    """
+    from gpuops.console.opening import label_of
+    from gpuops.extras.web.metrics_view import MetricsWriter
+
+    writer = MetricsWriter(label_of(common))
+    with ExitStack() as stack:
+        reading = _Reading(common, stack)
+        for number, _ in talk.questions():
+            readings = reading.values()
+            talk.answer(number, (None if readings is None else writer.text(readings), reading.took_s))
+
+
+class _Reading:
+    """Reads vCenter for each answer. If vCenter does not answer, that answer has no values."""
+
+    def __init__(self, common: CommonOptions, stack: ExitStack) -> None:
+        self._common, self._stack = common, stack
+        self._source: MetricSource | None = None
+        self._said: set[str] = set()
+        self.took_s = 0.0
+        """How long the last read took, logging in left out; 0 = it failed."""
+
+    def values(self) -> MetricValues | None:
+        """Return the current values; None if vCenter does not answer.
+
+        Raises LoginRefused, and before the first connection all errors of `open_site` except NotConnected.
+        """
+        from gpuops import clock
+
+        wrong: list[GpuopsError] = []
+        values, self.took_s = None, 0.0
+        try:
+            if self._source is None:
+                self._source = self._open_source()
+            began_s = clock.passed_s()
+            values = self._source.values(follow=True)
+            self.took_s = clock.passed_s() - began_s
+            wrong += self._source.damaged
+        except LoginRefused:
+            raise
+        except GpuopsError as error:
+            if self._source is None and (not isinstance(error, NotConnected) or self._common.password_stdin):
+                raise
+            wrong.append(error)
+        self._say(wrong)
+        return values
+
+    def _open_source(self) -> MetricSource:
+        from gpuops.console.opening import open_site
+        from gpuops.extras.web.metrics_source import MetricSource
+
+        return MetricSource(self._stack.enter_context(open_site(self._common)))
+
+    def _say(self, wrong: list[GpuopsError]) -> None:
+        """Print each error once, until it is over: a scrape comes every few seconds."""
+        from gpuops.report.layout import Text
+
+        lines = {error.message: error.line for error in wrong}
+        for message in lines.keys() - self._said:
+            output.note(Text(f"warning: {lines[message]}", "bold red"))
+        self._said = set(lines)

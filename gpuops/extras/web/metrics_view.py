@@ -1,0 +1,392 @@
+"""The metrics for Prometheus (`gpuops metrics`): families of samples, made from what was read before.
+
+Names and units follow its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters only,
+`_info` for labels without a number, moments as seconds since 1970, from which a rule computes an age. What is not known
+is absent, never 0: there is no sample, or the label is empty, which Prometheus treats as absent. Each sample has the
+label `vcenter` with the name in the configuration file, so that files of several vCenters can be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Final, Self
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from gpuops import __version__
+from gpuops.advise.capacity import Slots
+from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.occupancy import gpu_states
+from gpuops.extras.diagnosis.answer import StoredDiagnosis
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.capacity.capacity_request import STANDALONE, Capacity
+from gpuops.plan.capacity.fleet_room import FleetPart
+from gpuops.plan.core.scope import cluster_name
+from gpuops.plan.rotation.returns.return_time import Overdue
+from gpuops.plan.rotation.status import NightStanding
+from gpuops.report.document import PrintedDocument, printed
+from gpuops.report.monitoring.fleet import holders
+from gpuops.report.text import count
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""The text format that every Prometheus and node_exporter reads."""
+_KB: Final = 1024
+_MIB: Final = 1024**2
+_WHOLE: Final = 10_000
+"""100 %, in the hundredths of a percent of a counter."""
+
+Values = tuple[str, ...]
+"""Of the labels, in their order."""
+Samples = Iterable[tuple[Values, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of samples: its name in rules, its description, and its labels in addition to `vcenter`."""
+
+    name: str
+    says: str
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+
+    def metric(self, vcenter: str, samples: Samples) -> Metric | None:
+        """Return the family with its samples; None without any. Samples with equal labels and unequal values (two
+        hosts with one name) are left out."""
+        numbers: dict[Values, float | None] = {}
+        for labels, number in samples:
+            numbers[labels] = number if numbers.setdefault(labels, number) == number else None
+        kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        metric = kind(self.name, self.says, labels=("vcenter", *self.labels))
+        for labels, agreed_number in numbers.items():
+            if agreed_number is not None:
+                metric.add_metric([vcenter, *labels], agreed_number)
+        return metric if metric.samples else None
+
+
+_GPU: Final = ("host", "gpu")
+_ON_GPU: Final = (*_GPU, "vm", "vm_id")
+_VM: Final = ("host", "vm", "vm_id")
+_SLOTS: Final = ("cluster", "host", "profile")
+
+UP: Final = Family("gpuops_up", "1 = vCenter was read; 0 = it could not be read, and its samples are absent")
+BUILD: Final = Family("gpuops_build_info", "The version of gpuops", ("version",))
+READ: Final = Family("gpuops_read_timestamp_seconds", "When vCenter was last read")
+SOURCE: Final = Family(
+    "gpuops_source_up", "1 = the source on this machine could be read; 0 = its samples are absent", ("source",)
+)
+SLOTS: Final = Family("gpuops_vgpu_slots", "vGPUs of the profile that the host takes while it runs none", _SLOTS)
+FREE: Final = Family("gpuops_vgpu_slots_free", "Further vGPUs of the profile that certainly fit", _SLOTS)
+FREE_AT_MOST: Final = Family(
+    "gpuops_vgpu_slots_free_at_most", "Further vGPUs of the profile that fit at most, where that is more", _SLOTS
+)
+RUNNING: Final = Family("gpuops_vgpus_running", "vGPUs of the profile in VMs that run on the host", _SLOTS)
+GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GPU, "cluster", "model"))
+GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
+GPU_PROBLEMS: Final = Family(
+    "gpuops_gpu_problems",
+    "Problems that the nvidia-smi of the host reports of the GPU; absent = it was not asked",
+    _GPU,
+)
+GPU_PROBLEM: Final = Family(
+    "gpuops_gpu_problem_info", "A problem of the GPU, as the nvidia-smi of its host reports it", (*_GPU, "problem")
+)
+GPU_USED: Final = Family("gpuops_gpu_memory_used_bytes", "Memory of the GPU in use, in the newest five minutes", _GPU)
+GPU_BUSY: Final = Family(
+    "gpuops_gpu_utilization_ratio", "Use of the GPU in the newest five minutes, 1 = all of it", _GPU
+)
+VGPU: Final = Family(
+    "gpuops_gpu_vgpu_info",
+    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not report which is there",
+    (*_ON_GPU, "profile"),
+)
+WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that was given the whole GPU", _ON_GPU)
+VM_BUSY: Final = Family("gpuops_vm_gpu_utilization_ratio", "Use of its vGPU by the VM in the newest five minutes", _VM)
+VM_USED: Final = Family("gpuops_vm_gpu_memory_used_bytes", "Memory of its vGPU that the VM uses", _VM)
+MEASURED: Final = Family("gpuops_measured_timestamp_seconds", "Until when gpuops observe has measured")
+AT_FAULT: Final = Family(
+    "gpuops_vm_diagnosis_probability_ratio",
+    "How probably the component slows the VM down, by its last diagnosis, 1 = a person found so",
+    (*_VM, "component"),
+)
+DIAGNOSED: Final = Family("gpuops_vm_diagnosis_timestamp_seconds", "When the VM was last diagnosed", _VM)
+SUSPENDED: Final = Family("gpuops_suspended_desktops", "Desktops that nights have suspended or shut down, not back yet")
+DUE: Final = Family("gpuops_return_deadline_timestamp_seconds", "When desktops that are away must be back")
+OVERDUE: Final = Family(
+    "gpuops_overdue_vms", "VMs of a closed night of any vCenter in the journal, of which no return is recorded", ("of",)
+)
+HARVESTED: Final = Family(
+    "gpuops_harvested_gpu_seconds_total",
+    "GPUs times seconds that ML VMs had in nights, as far as it is known; a VM counts when it has ended",
+    is_counter=True,
+)
+OUTCOME: Final = Family("gpuops_last_rotation_outcome", "1 = how the last night stands", ("outcome",))
+BEGAN: Final = Family("gpuops_last_rotation_begin_timestamp_seconds", "When the last night began")
+ENDED: Final = Family("gpuops_last_rotation_end_timestamp_seconds", "When the last run of the last night ended")
+LAST_INCIDENTS: Final = Family(
+    "gpuops_last_rotation_incidents", "What went wrong in the last night, and was not made good"
+)
+INCIDENTS: Final = Family(
+    "gpuops_incidents_total", "What went wrong in all nights or changes, and was not made good", ("of",),
+    is_counter=True,
+)  # fmt: skip
+
+FAMILIES: Final = (
+    UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, RUNNING, GPU, GPU_SIZE, GPU_PROBLEMS, GPU_PROBLEM, GPU_USED,
+    GPU_BUSY, VGPU, WHOLE, VM_BUSY, VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME,
+    BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValues:
+    """What was read for one answer. None = it is not known, and its samples are absent."""
+
+    inventory: Inventory
+    catalog: Catalog
+    capacity: Capacity
+    """`after` is the room with every VM with a vGPU suspended: the total."""
+    read_at: datetime
+    used: NewestUse | None = None
+    history: PastEvents | None = None
+    night: NightStanding | None = None
+    overdue: tuple[Overdue, ...] = ()
+    """The vCenters in the journal for which no return seems to run."""
+    diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
+    """The last diagnosis, by managed object id of a VM."""
+    sources: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each source on this machine could be read: `journal`, `measurements`, `diagnoses`. Missing ones are left
+    out."""
+
+
+class MetricsWriter:
+    """Writes the families of one vCenter as text. The families of the fleet are written once for a snapshot."""
+
+    def __init__(self, vcenter: str) -> None:
+        self._vcenter = vcenter
+        self._fleet_of: Capacity | None = None
+        self._fleet = b""
+
+    def text(self, reading: MetricValues | None) -> bytes:
+        """Return all families that have a sample; None = vCenter could not be read."""
+        up: list[tuple[Family, Samples]] = [
+            (UP, [((), float(reading is not None))]),
+            (BUILD, [((__version__,), 1.0)]),
+        ]
+        if reading is None:
+            return self._exposition(up)
+        if reading.capacity is not self._fleet_of:
+            self._fleet = self._exposition([*_slots(reading.capacity), *_running(reading), *_gpus(reading)])
+            self._fleet_of = reading.capacity
+        up += [(READ, [((), reading.read_at.timestamp())])]
+        up += [(SOURCE, [((name,), float(is_up)) for name, is_up in reading.sources.items()])]
+        return (
+            self._exposition(up) + self._fleet + self._exposition([*_use(reading), *_slow(reading), *_nights(reading)])
+        )
+
+    def _exposition(self, families: Iterable[tuple[Family, Samples]]) -> bytes:
+        metrics = (family.metric(self._vcenter, samples) for family, samples in families)
+        return generate_latest(_Metrics([metric for metric in metrics if metric is not None]))
+
+
+class _Metrics(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def _slots(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
+    assert capacity.after is not None, "it was asked with VMs to suspend"
+    yield SLOTS, _room(capacity.after, lambda slots: slots.at_most if slots.exact else None)
+    yield (
+        FREE,
+        _room(capacity.now, lambda slots: slots.at_least if slots.at_least or slots.at_most is not None else None),
+    )
+    yield FREE_AT_MOST, _room(capacity.now, lambda slots: None if slots.exact else slots.at_most)
+
+
+def _running(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Count the vGPUs of VMs that run, by host and profile; 0 = the host offers the profile and runs none."""
+    inventory = reading.inventory
+    counts = {(host.ref, offer.name): 0 for host in inventory.hosts.values() for offer in host.profiles or ()}
+    for vm in inventory.vms.values():
+        if vm.power is PowerState.ON and (host := inventory.host_of(vm)) is not None:
+            for profile in vm.profiles:
+                counts[host.ref, profile] = counts.get((host.ref, profile), 0) + 1
+    hosts = inventory.hosts
+    clusters = {ref: cluster_name(host, inventory) or "" for ref, host in hosts.items()}
+    yield (
+        RUNNING,
+        [((clusters[ref], hosts[ref].name, profile), float(number)) for (ref, profile), number in counts.items()],
+    )
+
+
+def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:
+    for cluster in whole.parts:
+        name = "" if cluster.name == STANDALONE else cluster.name
+        for host in cluster.parts:
+            for profile, fit in host.fits.items():
+                if (number := figure(fit.slots)) is not None:
+                    yield (name, host.name, profile), float(number)
+
+
+def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    host_gpus = [(host, gpu) for host in reading.inventory.hosts.values() for gpu in host.gpus]
+    clusters = {host.ref: cluster_name(host, reading.inventory) or "" for host in reading.inventory.hosts.values()}
+    yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in host_gpus]
+    sized = ((host, gpu, gpu.memory_mib) for host, gpu in host_gpus)
+    yield GPU_SIZE, [((host.name, str(gpu.address)), float(mib * _MIB)) for host, gpu, mib in sized if mib is not None]
+    reported = [
+        ((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in host_gpus if gpu.health is not None
+    ]
+    yield GPU_PROBLEMS, [(labels, float(len(problems))) for labels, problems in reported]
+    yield GPU_PROBLEM, [((*labels, problem), 1.0) for labels, problems in reported for problem in problems]
+    shared: list[tuple[Values, float]] = []
+    whole: list[tuple[Values, float]] = []
+    for host in reading.inventory.hosts.values():
+        _add_holders(host, reading, shared, whole)
+    yield VGPU, shared
+    yield WHOLE, whole
+
+
+def _add_holders(
+    host: Host, reading: MetricValues, shared: list[tuple[Values, float]], whole: list[tuple[Values, float]]
+) -> None:
+    """Add the VMs on each GPU of the host: once for each profile that is certain there, or once without a profile."""
+    for state in gpu_states(host, reading.inventory, reading.catalog):
+        certain_profiles: dict[str, set[str]] = {}
+        for tenant in state.tenants:
+            if tenant.certain:
+                certain_profiles.setdefault(tenant.vm, set()).add(tenant.profile)
+        is_passed_through = state.gpu.passthrough is not None and state.gpu.passthrough.active
+        for vm in holders(state.gpu, host, reading.inventory) or ():
+            labels = (host.name, str(state.gpu.address), vm.name, vm.ref)
+            if is_passed_through:
+                whole.append((labels, 1.0))
+            else:
+                shared += [((*labels, profile), 1.0) for profile in sorted(certain_profiles.get(vm.ref, {""}))]
+
+
+def _use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    if reading.used is None:
+        return
+    yield MEASURED, [((), reading.used.until.timestamp())]
+    hosts, vms = reading.inventory.hosts, reading.inventory.vms
+    of_gpus: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
+    of_vms: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
+    for ref, series in reading.used.averages.items():
+        instances = {gpu for name in series if (gpu := name.partition("@")[2])}
+        addresses = gpus_of_instances(instances, hosts[ref]) if ref in hosts else {}
+        for name, average in series.items():
+            counter, _, gpu = name.partition("@")
+            number = average / _WHOLE if counter == GPU_USE else float(average * _KB)
+            if ref in vms and not gpu:
+                host = reading.inventory.host_of(vms[ref])
+                of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
+            elif gpu in addresses:
+                of_gpus[counter].append(((hosts[ref].name, str(addresses[gpu])), number))
+    yield GPU_BUSY, of_gpus[GPU_USE]
+    yield GPU_USED, of_gpus[GPU_MEMORY]
+    yield VM_BUSY, of_vms[GPU_USE]
+    yield VM_USED, of_vms[GPU_MEMORY]
+
+
+def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Yield the diagnoses of VMs that still exist, with at most one sample for each component."""
+    suspects: list[tuple[Values, float]] = []
+    moments: list[tuple[Values, float]] = []
+    for ref, diagnosis in reading.diagnoses.items():
+        if (vm := reading.inventory.vms.get(ref)) is not None:
+            host = reading.inventory.host_of(vm)
+            labels = (host.name if host else "", vm.name, ref)
+            suspects += [((*labels, component.value), probability) for component, probability in diagnosis.probable]
+            moments.append((labels, diagnosis.at.timestamp()))
+    yield AT_FAULT, suspects
+    yield DIAGNOSED, moments
+
+
+def _nights(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    if reading.night is not None:
+        yield SUSPENDED, [((), float(reading.night.desktops_away))]
+        yield DUE, [((), reading.night.back_by.timestamp())] if reading.night.back_by is not None else []
+    yield OVERDUE, [((overdue.vcenter,), float(len(overdue.vms))) for overdue in reading.overdue]
+    if reading.history is None:
+        return
+    nights, changes = reading.history.nights, reading.history.changes
+    yield (
+        INCIDENTS,
+        [
+            (("night",), float(sum(len(night.incidents) for night in nights))),
+            (("change",), float(sum(len(change.incidents) for change in changes))),
+        ],
+    )
+    if nights:
+        yield HARVESTED, [((), 3600.0 * reading.history.harvested.at_least)]
+        yield from _last(max(nights, key=lambda night: night.begins))
+
+
+def _last(night: PastNight) -> Iterator[tuple[Family, Samples]]:
+    yield OUTCOME, [((str(outcome),), float(outcome is night.outcome)) for outcome in _OF_NIGHTS]
+    yield BEGAN, [((), night.begins.timestamp())]
+    ends = [run.ends for run in night.runs]
+    moments = [end.timestamp() for end in ends if end is not None]
+    yield ENDED, [((), max(moments))] if moments and len(moments) == len(ends) else []
+    yield LAST_INCIDENTS, [((), float(len(night.incidents)))]
+
+
+_OF_NIGHTS: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, PastOutcome.NOTHING)
+
+
+def merged_families(texts: Iterable[str]) -> str:
+    """Return one text made of those of several vCenters. Each family stands there once, with the samples of all of
+    them.
+
+    >>> print(merged_families(["# HELP a b\\n# TYPE a gauge\\na{v=\\"1\\"} 1.0\\n",
+    ...                        "# HELP a b\\n# TYPE a gauge\\na{v=\\"2\\"} 1.0\\n"]), end="")
+    # HELP a b
+    # TYPE a gauge
+    a{v="1"} 1.0
+    a{v="2"} 1.0
+    """
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        heading = ""
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                heading = line
+            elif line.startswith("# TYPE "):
+                heading = f"{heading}\n{line}"
+            else:
+                families.setdefault(heading, []).append(line)
+    return "".join(f"{heading}\n" + "".join(f"{line}\n" for line in lines) for heading, lines in families.items())
+
+
+def written_text(path: str, text: bytes) -> str:
+    """Return one line with the path and the number of samples."""
+    return f"{path}: {count(_samples(text), 'sample')}"
+
+
+@printed("metrics", by="gpuops metrics --textfile")
+class MetricsDocument(PrintedDocument, frozen=True):
+    """A file for node_exporter was written."""
+
+    file: str
+    samples: Annotated[int, "lines in it that are no comment"]
+
+    @classmethod
+    def of_file(cls, path: str, text: bytes) -> Self:
+        return cls(path, _samples(text))
+
+
+def _samples(text: bytes) -> int:
+    return sum(not line.startswith(b"#") for line in text.split(b"\n") if line)

@@ -1,0 +1,196 @@
+"""The page: one HTML file that opens from disk, loads nothing, and shows the document of a report.
+
+The owners of VMs choose their names. In the markup Jinja2 escapes them. The document in the page contains no `<`, so
+that no text in it can end its element. The script writes text only into text nodes. A Content Security Policy in the
+page allows only its one script to run, and nothing to load (CSP 3: the SHA-256 of inline text).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.time_text import format_minute, format_minutes, format_zoned_minute
+from gpuops.report.document import Document
+from gpuops.report.layout import visible
+from gpuops.report.monitoring.inventory import without_series
+from gpuops.report.text import count
+
+_SCRIPTS: Final = ("page.js", "map.js", "night.js")
+
+
+def page(document: Document) -> str:
+    """Return the page of a report's document (`fleet_report_document`)."""
+    style, script = page_style(), page_script()
+    policy = content_security_policy((script,), style)
+    return _render(document, edition="", style=style, script=script, policy=policy, data=_json_for_script(document))
+
+
+def served_page(document: Document, edition: str, documents: Sequence[str], above: str = "") -> str:
+    """Return the page for a server that keeps it current: script, style and data have addresses of their own.
+
+    `edition` identifies this version of the page, `documents` are the names below `api/` that it links, `above` is the
+    address of the table of all sites, or empty if this is the only one.
+    """
+    return _render(document, edition=edition, documents=documents, above=above)
+
+
+def page_script() -> str:
+    """Return the script of a page."""
+    return '"use strict";\n' + "".join(map(source, _SCRIPTS))
+
+
+def page_style() -> str:
+    """Return the style of the page."""
+    return source("page.css")
+
+
+def drawing_script() -> str:
+    """Return the page's script as the function `draw`, which draws the map and the night of a document."""
+    return f'"use strict";\nconst draw = () => {{\n{"".join(map(source, _SCRIPTS))}}};\n'
+
+
+def _render(document: Document, **variables: Any) -> str:
+    text: str = (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            report=document,
+            findings=findings_together(document["findings"]),
+            idle=_candidates(document),
+            boards=_room_by_board(document["capacity"]["profiles"]),
+            **variables,
+        )
+    )
+    return text
+
+
+def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return the findings with those that differ only in their subject merged, in their order: the worst first."""
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for finding in findings:
+        together.setdefault((finding["severity"], finding["reason"], finding["fix"]), []).append(finding["subject"])
+    return [
+        {"severity": severity, "reason": reason, "fix": fix, "subjects": subjects}
+        for (severity, reason, fix), subjects in together.items()
+    ]
+
+
+def _candidates(document: Document) -> list[Document]:
+    """Return the desktops in the order of interest: idle ones first, the largest of them first, then the others."""
+    order = {"idle": 0, "unknown": 1, "busy": 2}
+    return sorted(
+        document["idle"] or (),
+        key=lambda desktop: (order[desktop["verdict"]], -(desktop["gpus"] or 0), desktop["name"]),
+    )
+
+
+def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
+    """Return the room by GPU model. Profiles that differ only in the letter of the series are merged: `a40-8a|c|q`."""
+    boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for profile in profiles:
+        stem = without_series(profile["name"])
+        figures = tuple(_slots(profile[key]) for key in ("now", "in_one_vm", "after"))
+        parts = parse(profile["name"])
+        board = parts.esxi_prefix.rstrip("-") if parts is not None else "other profiles"
+        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(profile["name"][len(stem) :])
+    return {
+        board: [
+            {"name": f"{stem}{'|'.join(letters)}", "now": now, "in_one_vm": in_one_vm, "after": after}
+            for (stem, now, in_one_vm, after), letters in rows.items()
+        ]
+        for board, rows in boards.items()
+    }
+
+
+def content_security_policy(scripts: Sequence[str], style: str) -> str:
+    """Return the policy of a page that runs these scripts and this style, and loads nothing."""
+    return (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_ESCAPES: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def _json_for_script(document: Document) -> str:
+    """Return the document as JSON that may stand in a `script` element (HTML standard)."""
+    import msgspec
+
+    text = msgspec.json.encode(document).decode()
+    for sign, escape in _ESCAPES.items():
+        text = text.replace(sign, escape)
+    return text
+
+
+@cache
+def source(name: str) -> str:
+    """Return the text of a file in this package."""
+    return files("gpuops.extras.web.page").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def environment() -> Any:
+    """Return Jinja2's environment with the filters of the page, for the templates in this package."""
+    from jinja2 import FunctionLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FunctionLoader(source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        visible=lambda text: visible(str(text)),
+        minute=_minute,
+        zoned_minute=format_zoned_minute,
+        slots=_slots,
+        hours=_hours,
+        percent=_percent,
+        count=count,
+        duration=_duration,
+    )
+    return environment
+
+
+def _minute(moment: str | None) -> str:
+    """Return `2026-11-20 20:01`, in UTC."""
+    return "-" if moment is None else format_minute(datetime.fromisoformat(moment).astimezone(UTC))
+
+
+def _slots(figure: Mapping[str, int | None] | None) -> str:
+    """Return `3`, `3 to 4` or `at least 3`; `-` for None."""
+    if figure is None:
+        return "-"
+    least, most = figure["at_least"], figure["at_most"]
+    if most is None:
+        return f"at least {least}"
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _hours(figure: Mapping[str, float | None]) -> str:
+    """Return `41.2`, `41.2+` if it may be more, or `unknown`."""
+    exact, least = figure["gpu_hours"], figure["gpu_hours_at_least"]
+    if exact is not None:
+        return f"{exact:.1f}"
+    return f"{least:.1f}+" if least else "unknown"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
+
+
+def _duration(seconds: float | None) -> str:
+    """Return `3 h 05 min`; `now` for None, which means that only this one reading supports it."""
+    if seconds is None:
+        return "now"
+    return format_minutes(timedelta(minutes=seconds // 60))

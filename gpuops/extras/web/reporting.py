@@ -1,0 +1,53 @@
+"""The report of a fleet: one read of vCenter, and of the journal what past nights came to. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from gpuops.advise.showback import owner_in, showback
+from gpuops.api.hosts import doctor
+from gpuops.api.vms import capacity, idle
+from gpuops.execute.past.history import history
+from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.diagnosis.diagnoses import Diagnoses
+from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
+from gpuops.extras.web.page.fleet_report import FleetReport
+from gpuops.model.nights.history import EventKind
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.plan.capacity.capacity_request import CapacityRequest
+from gpuops.plan.core.scope import Scope
+from gpuops.report.monitoring.fleet import fleet
+
+
+def fleet_report(
+    site: Site, *, since: datetime | None = None, policy: Policy | None = None, owners: OwnerKey | None = None
+) -> FleetReport:
+    """Return the fleet as it is now, and this vCenter's nights that began since then.
+
+    With a policy also which of its desktops are idle, and what fits once a night has suspended those that it may take.
+    Raises StateDamaged for a journal or a diagnosis that cannot be read.
+    """
+    owners = owners or OwnerKey()
+    examination = doctor(site, Scope())
+    inventory = site.with_vgpus(examination.inventory)
+    if owners.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    judged = None
+    if policy is not None:
+        inventory, judged = idle(inventory, site, policy)
+    past = history(site.state_dir, site.journal_url, since=since, kind=EventKind.NIGHT)
+    nights = replace(past, nights=tuple(night for night in past.nights if night.vcenter == inventory.vcenter))
+    return FleetReport(
+        fleet=fleet(inventory, catalog_of(inventory)),
+        examination=examination,
+        capacity=capacity(CapacityRequest(), inventory, site, policy),
+        nights=nights,
+        since=since,
+        policy=policy,
+        idle=judged,
+        showback=showback(by_owners_of_jobs(nights.nights, site), owner_in(inventory, owners)),
+        owners=owners,
+        diagnoses=Diagnoses(site.state_dir).newest(inventory.vcenter),
+    )

@@ -1,0 +1,327 @@
+"""The rows of `gpuops top` as a table: cut to the size of a terminal, complete in a pipe, a document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Final, TypeAlias
+
+from gpuops.extras.web.top import Top, TopRow, heading_lines
+from gpuops.extras.web.top_view import TopView, visible_rows
+from gpuops.extras.web.top_words import TopLevel
+from gpuops.plan.rotation.taken_vms import Whereabouts
+from gpuops.report.document import DocumentRecord, SiteDocument, printed
+from gpuops.report.layout import Column, Line, Piece, Shown, Text, cells, cut_off, shortened, table_of
+
+BAR_CELLS: Final = 8
+BUSY_PERCENT: Final = 80.0
+IDLE_PERCENT: Final = 5.0
+"""GPUs with less use are shown dim."""
+
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_GAP: Final = "  "
+Columns: TypeAlias = Sequence[Column[TopRow]]
+
+
+def _percent(row: TopRow) -> str:
+    return "?" if row.use.utilization_percent is None else f"{row.use.utilization_percent:.0f} %"
+
+
+def bar(row: TopRow) -> str:
+    """Return the use as a bar of eight cells, in eighths; empty if it is unknown."""
+    percent = row.use.utilization_percent
+    if percent is None:
+        return ""
+    eighths = round(min(percent, 100) / 100 * BAR_CELLS * 8)
+    whole, eighths_left = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[eighths_left] if eighths_left else "")).ljust(BAR_CELLS, "·")
+
+
+def _memory(row: TopRow) -> str:
+    """Return `36/48 GiB`; an unknown part is `?`."""
+    used = "?" if row.use.memory_used_mib is None else f"{row.use.memory_used_mib / 1024:.0f}"
+    if row.memory_mib is None:
+        return f"{used} GiB" if used != "?" else "?"
+    return f"{used}/{row.memory_mib / 1024:.0f} GiB"
+
+
+def _number(figure: int | None) -> str:
+    return "?" if figure is None else str(figure)
+
+
+def _vms(row: TopRow) -> str:
+    """Return the names of the VMs on a GPU."""
+    if row.vms is None:
+        return "?"
+    return ", ".join(row.vms)
+
+
+_USE: Final[Columns] = (
+    Column("", bar, goes=5),
+    Column("use", _percent, right=True),
+    Column("memory", _memory, right=True),
+)
+_OF_A_DEVICE: Final[Columns] = (
+    Column("°C", lambda row: _number(row.use.temperature_c), right=True, goes=7),
+    Column("W", lambda row: _number(row.use.power_w), right=True, goes=8),
+)
+_SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: _number(row.sessions), right=True, goes=4)
+
+COLUMNS: Final[Mapping[TopLevel, Columns]] = {
+    TopLevel.HOSTS: (
+        Column("host", lambda row: row.name, least=12),
+        Column("cluster", lambda row: row.detail, least=8, goes=6),
+        Column("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
+        *_USE,
+        *_OF_A_DEVICE,
+        Column("VMs", lambda row: "?" if row.vms is None else str(len(row.vms)), right=True, goes=3),
+        _SESSIONS,
+        Column("state", lambda row: row.state, least=8, listed=True),
+    ),
+    TopLevel.GPUS: (
+        Column("host", lambda row: row.host, least=8, goes=2),
+        Column("GPU", lambda row: row.name),
+        Column("model", lambda row: row.detail, least=8, goes=9),
+        *_USE,
+        *_OF_A_DEVICE,
+        _SESSIONS,
+        Column("VMs", _vms, least=8, listed=True),
+        Column("mode", lambda row: row.state, least=8, listed=True, goes=6),
+    ),
+    TopLevel.VMS: (
+        Column("VM", lambda row: row.name, least=12),
+        Column("host", lambda row: row.host, least=8, goes=6),
+        Column("state", lambda row: row.state, least=8, listed=True),
+        Column("GPU devices", lambda row: row.detail, least=8, listed=True, goes=7),
+        *_USE,
+        Column("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
+        _SESSIONS,
+        Column("idle?", lambda row: row.verdict, least=8, listed=True, goes=9),
+    ),
+}
+"""`?` = not known."""
+
+
+def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
+    """Return the complete table, without bars."""
+    columns = [column for column in _columns_with_content(level, rows) if column.title]
+    return (*heading_lines(top), table_of(rows, *columns[:-1], replace(columns[-1], right=False)))
+
+
+class TopRowRecord(DocumentRecord, frozen=True):
+    """One host, GPU or VM; null = not known, or not of this kind of row."""
+
+    key: Annotated[str, "stays the same for a host, GPU or VM in each reading"]
+    name: Annotated[str, "of a GPU its PCI address"]
+    host: Annotated[str | None, "its name"]
+    cluster: Annotated[str | None, "of a host"]
+    model: Annotated[str | None, "of a GPU"]
+    devices: Annotated[str | None, "of a VM, its GPU devices"]
+    state: Annotated[
+        str, "of a host what is unusual, of a GPU its mode, of a VM its power state and its state in a night"
+    ]
+    utilization_percent: Annotated[float | None, "of a host the mean of its measured GPUs"]
+    memory_used_mib: Annotated[int | None, "GPU memory in use"]
+    temperature_c: Annotated[int | None, "of a host its hottest GPU"]
+    power_w: Annotated[int | None, "of a host the sum of its GPUs"]
+    memory_mib: Annotated[int | None, "GPU memory in total"]
+    gpus: Annotated[int | None, "of a host"]
+    gpus_held: Annotated[int | None, "how many of them have a VM"]
+    vms: Annotated[list[str] | None, "names of the VMs on it"]
+    sessions: Annotated[int | None, "console connections to its VMs"]
+    cpu_mhz: Annotated[int | None, "of a VM that runs"]
+    verdict: Annotated[str | None, "of a desktop of the policy, whether it is idle and why"]
+
+
+class TopRotationRecord(DocumentRecord, frozen=True):
+    """What rotates, and the VMs of open nights."""
+
+    under_way: Annotated[str | None, "the command that rotates now"]
+    cut_off: Annotated[str | None, "the run that began last and did not end"]
+    away: Annotated[int, "VMs that are suspended or run for a night"]
+    changing: int
+    lost: Annotated[int, "VMs that are neither in the state of their night nor back"]
+
+
+class TopChangeRecord(DocumentRecord, frozen=True):
+    """A change that has not ended."""
+
+    verb: str
+    under_way: Annotated[bool, "whether a process works on it now"]
+    parts: Annotated[int, "hosts, or VMs of a defrag"]
+    parts_done: int
+
+
+@printed("top", by="gpuops top")
+class TopDocument(SiteDocument, frozen=True):
+    """Hosts, GPUs or VMs with what they use now, and what runs for a night or a change."""
+
+    level: TopLevel
+    rows: Annotated[list[TopRowRecord], "in the requested order"]
+    rotation: TopRotationRecord
+    change: Annotated[TopChangeRecord | None, "the change of hosts or move of VMs that has not ended"]
+
+
+def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocument:
+    """Return the rows of one level, in the requested order, and what runs. null = not known."""
+    rotation, change = top.rotation, top.change
+    parts, under_way = len(change.parts), bool(change.holder)
+    return TopDocument.from_attributes(
+        top.inventory,
+        read_at=top.inventory.taken_at,
+        level=level,
+        rows=[_row_record(row, level) for row in rows],
+        rotation=TopRotationRecord(
+            under_way=rotation.doing if rotation.under_way is not None else None,
+            cut_off=rotation.cut_off,
+            away=top.count_taken_vms(Whereabouts.AWAY),
+            changing=top.count_taken_vms(Whereabouts.CHANGING),
+            lost=top.lost_vm_count,
+        ),
+        change=TopChangeRecord(change.verb, under_way, parts, top.parts_done) if change.verb else None,
+    )
+
+
+def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
+    return TopRowRecord.from_attributes(
+        row,
+        row.use,
+        host=row.host or None,
+        cluster=row.detail if level is TopLevel.HOSTS else None,
+        model=row.detail if level is TopLevel.GPUS else None,
+        devices=row.detail if level is TopLevel.VMS else None,
+        verdict=row.verdict or None,
+    )
+
+
+def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
+    """Yield the lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
+
+    `note` is the error of the last reading; the figures are then older ones.
+    """
+    heads = [line.pieces for line in heading_lines(top)]
+    if note:
+        heads.append(Text(note, "bold red").pieces)
+    rows = visible_rows(top, view)
+    room = rows_shown(height, len(heads))
+    selected = view.selected_number(rows)
+    first = selected // room * room  # the page that the selected row is on
+    page_rows = rows[first : first + room]
+    columns = [
+        column for column in _columns_with_content(view.level, rows) if column.title != "host" or not _one_host(view)
+    ]
+    cut, widths = fit_columns(columns, page_rows, width)
+    for head in heads:
+        yield _one_line(head, width)
+    yield _one_line(Text(_position_line(top, view, len(rows)), "cyan").pieces, width)
+    yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
+    for number, row in enumerate(page_rows, first):
+        texts = [_cell_text(column, row) for column in cut]
+        styles = [_style(column, row) for column in cut]
+        if number == selected:
+            styles = ["reverse"] * len(styles)
+        yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
+    for _ in range(room - len(page_rows)):
+        yield []
+    yield _one_line([(_key_help(view), "dim")], width)
+
+
+def _one_host(view: TopView) -> bool:
+    """Return whether all rows are of the host that the line above them names."""
+    return view.level is TopLevel.GPUS and view.inside is not None
+
+
+def _cell_text(column: Column[TopRow], row: TopRow) -> str:
+    """Return the escaped text of a cell."""
+    return Text().append(column.cell(row)).plain
+
+
+def rows_shown(height: int, heads: int) -> int:
+    """Return how many rows fit on a terminal: the heading lines and three others need room too."""
+    return max(1, height - heads - 3)
+
+
+def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
+    """Return the columns without those that are empty here: no policy was given, no temperature counter."""
+    optional = {"idle?", "°C", "W", ""}
+    return [
+        column
+        for column in COLUMNS[level]
+        if column.title not in optional or any(column.cell(row) not in ("", "?") for row in rows)
+    ]
+
+
+def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
+    """Return the columns that fit into the width, and the width of each.
+
+    First the columns of names become narrower, the widest first, down to their least width; then columns are left out.
+    """
+    fitting_columns = list(columns)
+    while True:
+        widths = [
+            max([cells(column.title), *(cells(_cell_text(column, row)) for row in rows)]) for column in fitting_columns
+        ]
+        room = width - len(_GAP) * (len(fitting_columns) - 1)
+        while sum(widths) > room:
+            cuttable = [n for n, column in enumerate(fitting_columns) if column.least and widths[n] > column.least]
+            if not cuttable:
+                break
+            widest = max(cuttable, key=lambda n: widths[n])
+            widths[widest] -= 1
+        going = max(fitting_columns, key=lambda column: column.goes)
+        if sum(widths) <= room or not going.goes:
+            return fitting_columns, widths
+        fitting_columns.remove(going)
+
+
+def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap: str = "") -> Line:
+    pieces: list[Piece] = []
+    for text, column, width, style in zip(texts, columns, widths, styles, strict=True):
+        cut = cut_off(text, width) if column.listed else shortened(text, width)
+        blank = " " * (width - cells(cut))
+        pieces.append((f"{blank}{cut}" if column.right else f"{cut}{blank}", style))
+        pieces.append((_GAP, gap))
+    return pieces[:-1]
+
+
+def _one_line(pieces: Sequence[Piece], width: int) -> Line:
+    """Return the pieces, cut to the width of the line."""
+    cut_pieces, cells_left = [], width
+    for text, style in pieces:
+        cut = shortened(text, cells_left) if cells(text) > cells_left else text
+        cut_pieces.append((cut, style))
+        cells_left -= cells(cut)
+        if cells_left <= 0:
+            break
+    return cut_pieces
+
+
+def _style(column: Column[TopRow], row: TopRow) -> str:
+    if column.title in ("", "use"):
+        return _use_style(row.use.utilization_percent)
+    if column.title in ("state", "mode"):
+        return "yellow" if row.warns else "dim"
+    if column.title == "idle?":
+        return "green" if row.verdict.startswith("idle") else "dim"
+    return ""
+
+
+def _use_style(percent: float | None) -> str:
+    if percent is None or percent < IDLE_PERCENT:
+        return "dim"
+    return "yellow" if percent >= BUSY_PERCENT else "green"
+
+
+def _position_line(top: Top, view: TopView, row_count: int) -> str:
+    """Return `GPUs of esx-01, by use, with "a40": 8`."""
+    inside_name = view.inside.name if view.inside is not None else ""
+    rows_word = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
+    with_text = f', with "{view.containing}"' if view.containing or view.typing else ""
+    return f"{rows_word}{f' of {inside_name}' if inside_name else ''}, by {view.sort}{with_text}: {row_count}"
+
+
+def _key_help(view: TopView) -> str:
+    """Return the help for the keys."""
+    if view.typing:
+        return "type what a row must contain; Enter keeps it, Esc takes it back"
+    return "↑ ↓ select  Enter into  Esc back  h hosts  g GPUs  v VMs  s sort  / filter  q quit"

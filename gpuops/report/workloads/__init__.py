@@ -1,1 +1,0 @@
-"""What runs on GPUs: clusters of VMs, pools of lent GPUs, jobs in containers."""

@@ -1,1 +1,0 @@
-"""Where a VM may run: devices, network cards, reserved capacity, HA."""

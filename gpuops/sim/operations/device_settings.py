@@ -1,0 +1,252 @@
+"""Graphics, passthrough, hardware labels, virtual functions and DirectPath modes of a host's devices are set.
+
+UpdateGraphicsConfig replaces the whole configuration; a device left out takes the host's default (vSphere API,
+HostGraphicsManager). A graphics type takes effect at the next boot; it cannot change while VMs run on the host's GPUs;
+the vGPU mode only on an empty GPU that has it, and never in MIG mode (NVIDIA AI Enterprise docs, vSphere API 8.0.3).
+The fault kinds are from memory: the API declares none.
+
+UpdatePassthruConfig and UpdateAssignableHardwareConfig are in force at once when the host can rebind devices without a
+reboot, otherwise after one; `applyNow` on a host that cannot is refused (vSphere API, HostPciPassthruConfig). No
+document says when hardware labels take effect: here it is at once, from memory.
+
+Modes are set by the configure call of vSphere 9.1 (vSphere Automation API 9.1,
+vcenter.host.hardware.direct_path_devices; vSphere API 9.1, HostPciPassthruInfoDirectPathState). Not documented, and
+chosen here: a vGPU size is in force at once. Whether VMs or the host have a GPU changes in maintenance mode if the host
+can rebind devices (at once if it is in it already), and otherwise after a reboot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.render.host_graphics import HARDWARE_LABEL
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.direct_path import DIRECT_PATH, HOST, SIZES, configurable_modes, configured_mode
+from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu, OtherHostDevice
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.state.host_network import NetworkPort
+
+GRAPHICS_TYPES: Final = ("basic", "shared", "direct", SHARED_DIRECT)
+
+
+def update_graphics(host: HostEntity, call: Call, config: Any) -> None:
+    """Apply a HostGraphicsConfig. Raises InvalidArgument, ResourceInUse; on a fault nothing has changed."""
+    default, policy = config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy
+    if default not in ("shared", SHARED_DIRECT):
+        raise faults.wrong_argument("config.hostDefaultGraphicsType")
+    if policy not in list(VgpuPolicy):
+        raise faults.wrong_argument("config.sharedPassthruAssignmentPolicy")
+    requested_types = {device.deviceId.lower(): device for device in config.deviceType}
+    unknown = [pci_id for pci_id in requested_types if host.state.gpu(pci_id) is None]
+    if unknown:
+        raise faults.wrong_argument("config.deviceType", f"Host {host.name} has no GPU {unknown[0]}.")
+    changes = [
+        (gpu, *_requested_setting(host, gpu, requested_types.get(gpu.pci_id), default))
+        for gpu in host.state.gpus
+        if gpu.listed
+    ]
+    before = facts(host)
+    for gpu, graphics_type, mode in changes:
+        gpu.configured_type = graphics_type
+        if "vgpu-mode-change" in host.world.deviations and mode is not gpu.mode:  # assumption: vgpu-mode-change
+            gpu.next_mode = mode
+        else:
+            gpu.mode = mode
+    host.state.default_graphics_type, host.state.policy = default, VgpuPolicy(policy)
+    host.graphics_changed()
+    host.world.ledger.record(call, host, before=before, after=facts(host))
+
+
+def facts(host: HostEntity) -> dict[str, Any]:
+    """What the ledger says of a host's GPUs and other devices, and the virtual functions of its network ports."""
+    return {
+        "default_graphics_type": host.state.default_graphics_type,
+        "policy": host.state.policy.value,
+        "gpus": {
+            gpu.pci_id: {
+                "type": gpu.graphics_type,
+                "configured_type": gpu.configured_type,
+                "mode": gpu.mode.value,
+                "passthrough_enabled": gpu.passthrough_enabled,
+                "passthrough_active": gpu.passthrough_active,
+                "label": gpu.label,
+            }
+            for gpu in host.state.gpus
+        },
+        "other_devices": {
+            device.pci_id: {
+                "passthrough_enabled": device.passthrough_enabled,
+                "passthrough_active": device.passthrough_active,
+                "label": device.label,
+            }
+            for device in host.state.others
+        },
+        "functions": {port.pci_id: [port.functions, port.next_functions] for port in host.state.ports},
+    }
+
+
+def _requested_setting(host: HostEntity, gpu: HostGpu, device: Any, default: str) -> tuple[str, GpuMode]:
+    graphics_type = default if device is None else device.graphicsType
+    if graphics_type not in GRAPHICS_TYPES:
+        raise faults.wrong_argument("config.deviceType.graphicsType")
+    mode = gpu.mode if device is None or not device.vgpuMode else _mode(gpu, device.vgpuMode)
+    if graphics_type != gpu.configured_type and host.seats():
+        raise _in_use(host.name, f"vGPUs run on host {host.name}.")
+    if mode is not gpu.mode and any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+        raise _in_use(gpu.pci_id, f"vGPUs run on GPU {gpu.pci_id}.")
+    return graphics_type, mode
+
+
+def _mode(gpu: HostGpu, text: str) -> GpuMode:
+    if text not in (GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE):
+        raise faults.wrong_argument("config.deviceType.vgpuMode")
+    impossible = gpu.mode is GpuMode.MULTI_INSTANCE or (text == GpuMode.MIXED_SIZE and not gpu.board.mixed_size)
+    if impossible:
+        raise faults.wrong_argument("config.deviceType.vgpuMode", f"GPU {gpu.pci_id} cannot be set to {text}.")
+    return GpuMode(text)
+
+
+def _in_use(name: str, text: str) -> Exception:
+    fault: Exception = vim.fault.ResourceInUse(msg=text, name=name)
+    return fault
+
+
+NO_IMPACT: Final = "NONE"
+MAINTENANCE: Final = "HOST_MAINTENANCE_MODE_REQUIRED"
+REBOOT: Final = "HOST_REBOOT_REQUIRED"
+
+
+def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> list[str]:
+    """The impacts of the change; a mode that is not given, or is there already, changes nothing.
+
+    Raises NotFound, InvalidArgument, HostConfigFault; on a fault nothing has changed.
+    """
+    gpu = host.state.device(pci_id)
+    if gpu is None:
+        raise vim.fault.NotFound(msg=f"Host {host.name} has no device {pci_id} whose mode can be set.")
+    if mode is None or mode == configured_mode(gpu):
+        return [NO_IMPACT]
+    if mode not in configurable_modes(gpu):
+        raise vmodl.fault.InvalidArgument(msg=f"Device {pci_id} cannot be configured to {mode}.")
+    held_pci_ids = {held_id for vm in host.running_vms() for _, held_id in vm.state.held}
+    if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+        raise vim.fault.HostConfigFault(msg=f"Device {pci_id} of host {host.name} is in use.")
+    before = facts(host)
+    _set(gpu, mode)
+    impact = _impact(host, gpu)
+    host.graphics_changed()
+    host.world.ledger.record(call, host, before=before, after=facts(host))
+    return [impact]
+
+
+def _set(gpu: HostGpu | OtherHostDevice, mode: str) -> None:
+    gpu.passthrough_enabled = mode == DIRECT_PATH
+    if isinstance(gpu, OtherHostDevice):
+        return
+    if mode == HOST:
+        gpu.configured_type = "shared"
+    elif mode in SIZES:
+        gpu.configured_type = SHARED_DIRECT
+        gpu.mode = gpu.mode if gpu.mode is GpuMode.MULTI_INSTANCE else SIZES[mode]
+
+
+def _impact(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
+    rebinds = gpu.passthrough_enabled != gpu.passthrough_active and host.state.rebinds_without_reboot
+    gpu.waits_for_maintenance = rebinds and not host.state.in_maintenance
+    if rebinds and not gpu.waits_for_maintenance:
+        gpu.passthrough_active = gpu.passthrough_enabled
+    if gpu.waits_for_maintenance:
+        return MAINTENANCE
+    in_force = gpu.passthrough_enabled == gpu.passthrough_active
+    if isinstance(gpu, HostGpu):
+        in_force = in_force and gpu.configured_type == gpu.graphics_type
+    return NO_IMPACT if in_force else REBOOT
+
+
+def enter_maintenance(host: HostEntity) -> None:
+    """What waited for maintenance mode is in force."""
+    waiting = [device for device in host.state.devices if device.waits_for_maintenance]
+    for device in waiting:
+        device.passthrough_active, device.waits_for_maintenance = device.passthrough_enabled, False
+    if waiting:
+        host.graphics_changed()
+
+
+def update_passthrough(host: HostEntity, call: Call, configs: list[Any]) -> None:
+    """Apply HostPciPassthruConfigs. Raises HostConfigFault; on a fault nothing has changed."""
+    divided = [(_port(host, config), config) for config in configs if isinstance(config, vim.host.SriovConfig)]
+    changes = [(_device(host, change.id), change) for change in configs if not isinstance(change, vim.host.SriovConfig)]
+    for gpu, config in changes:
+        _refuse(host, gpu, config)
+    before = facts(host)
+    for port, config in divided:
+        port.next_functions = config.numVirtualFunction if config.sriovEnabled else 0
+        if host.state.rebinds_without_reboot:
+            port.functions = port.next_functions
+    for gpu, config in changes:
+        if config.passthruEnabled != gpu.passthrough_enabled:
+            gpu.passthrough_enabled, gpu.waits_for_maintenance = config.passthruEnabled, False
+            if host.state.rebinds_without_reboot:
+                gpu.passthrough_active = gpu.passthrough_enabled
+        if config.hardwareLabel is not None:
+            gpu.label = config.hardwareLabel or None
+    host.graphics_changed()
+    host.world.ledger.record(call, host, before=before, after=facts(host))
+
+
+def update_labels(host: HostEntity, call: Call, config: Any) -> None:
+    """UpdateAssignableHardwareConfig: the overrides are all that there are then. Raises HostConfigFault."""
+    labels = {}
+    for override in config.attributeOverride:
+        if override.name != HARDWARE_LABEL:
+            raise _fault(f"The simulated vCenter keeps no override of {override.name}.")
+        labels[_device(host, override.instanceId.removeprefix("pcie-")).pci_id] = override.value or None
+    before = facts(host)
+    for device in host.state.devices:
+        device.label = labels.get(device.pci_id)
+    host.graphics_changed()
+    host.world.ledger.record(call, host, before=before, after=facts(host))
+
+
+def _port(host: HostEntity, config: Any) -> NetworkPort:
+    """The network port that a HostSriovConfig can be given to."""
+    port = next((candidate for candidate in host.state.ports if candidate.pci_id == config.id.lower()), None)
+    if port is None or not port.max_functions:
+        raise _fault(f"Device {config.id} of host {host.name} has no SR-IOV.")
+    if config.sriovEnabled and not 0 < config.numVirtualFunction <= port.max_functions:
+        raise _fault(f"Device {config.id} of host {host.name} has {port.max_functions} virtual functions at the most.")
+    if config.applyNow and not host.state.rebinds_without_reboot:
+        raise _fault(f"Host {host.name} cannot divide device {config.id} without a reboot.")
+    held_pci_ids = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
+    if held_pci_ids.intersection(port.function_ids()):
+        raise _fault(f"Virtual functions of device {config.id} of host {host.name} are in use.")
+    return port
+
+
+def _device(host: HostEntity, pci_id: str) -> HostGpu | OtherHostDevice:
+    gpu = host.state.device(pci_id)
+    if gpu is None:
+        raise _fault(f"Device {pci_id} of host {host.name} cannot be a passthrough device.")
+    return gpu
+
+
+def _refuse(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> None:
+    if config.applyNow and not host.state.rebinds_without_reboot:
+        raise _fault(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
+    if config.passthruEnabled == gpu.passthrough_enabled:
+        return
+    held_pci_ids = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
+    if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+        raise _fault(f"Device {gpu.pci_id} of host {host.name} is in use.")
+
+
+def _fault(text: str) -> Exception:
+    fault: Exception = vim.fault.HostConfigFault(msg=text)
+    return fault

@@ -1,0 +1,470 @@
+"""Distributed switches, their port groups, member hosts and ports: made and removed, and connected to VMs.
+
+A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
+configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Hosts join with physical adapters as uplinks,
+change them, and leave. A host cannot join with an adapter of another switch, nor leave while a VM on it is connected. A
+copy of a VM gets ports of its own. Faults are those that the API declares; which one stands for what is from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.managed_entity import new_moid, new_uuid
+from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
+from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
+from gpuops.sim.render.distributed import Dvs
+from gpuops.sim.render.pci import nic_names
+from gpuops.sim.state.host_network import ProxySwitch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import FolderEntity, HostEntity, VmEntity
+    from gpuops.sim.state.hardware import NetworkCard
+    from gpuops.sim.world import World
+
+
+def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
+    """All of them or none. Raises AlreadyExists, NotFound, ResourceInUse, DvsOperationBulkFault."""
+    proxies: dict[str, ProxySwitch | None] = {host.moid: proxy for host, proxy in switch.members()}
+    hosts = [switch.world.get(change.host) for change in changes]
+    for host, change in zip(hosts, changes, strict=True):
+        proxies[host.moid] = _changed_member(switch, host, change, proxies.get(host.moid))
+    for host in hosts:
+        set_proxy(switch, host, proxies[host.moid])
+
+
+def _changed_member(
+    switch: DistributedSwitchEntity, host: HostEntity, change: Any, current_proxy: ProxySwitch | None
+) -> ProxySwitch | None:
+    """What a host then keeps of the switch, of which it now keeps `known`; None = it is no member."""
+    if change.operation == "add":
+        if current_proxy is not None:
+            raise faults.already_exists(host.name)
+        _may_join(switch, host)
+        return ProxySwitch(switch.moid, _nics(switch, host, change.backing))
+    if current_proxy is None:
+        raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
+    if change.operation == "edit":
+        return (
+            current_proxy
+            if change.backing is None
+            else replace(current_proxy, nics=_nics(switch, host, change.backing))
+        )
+    if change.operation != "remove":
+        raise faults.wrong_argument("spec.host.operation")
+    _may_leave(switch, host)
+    return None
+
+
+def _may_join(switch: DistributedSwitchEntity, host: HostEntity) -> None:
+    if _datacenter(host) is not _datacenter(switch):
+        raise faults.wrong_argument("spec.host.host", f"Host {host.name} is not in the datacenter of {switch.name}.")
+    if host.state.connection != "connected":
+        raise _bulk_fault(host, faults.host_not_connected(host.name))
+
+
+def _may_leave(switch: DistributedSwitchEntity, host: HostEntity) -> None:
+    users = [vm.name for vm, _ in switch.connections().values() if vm.host() is host]
+    users += [adapter.device for owner, adapter in switch.adapters().values() if owner is host]
+    if users:
+        raise faults.resource_in_use(host.name, f"The switch {switch.name} is used by {users[0]} on {host.name}.")
+
+
+def _datacenter(entity: Any) -> Any:
+    return next(ancestor for ancestor in ancestors(entity) if ancestor.wsdl_name == "Datacenter")
+
+
+def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tuple[str, ...]:
+    """The physical adapters of a backing. Raises DvsOperationBulkFault for one that does not exist or is in use."""
+    named = tuple(nic_spec.pnicDevice for nic_spec in (backing.pnicSpec if backing is not None else ()))
+    network = host.state.network
+    other_switches = [(switch_state.name, switch_state.nics) for switch_state in network.switches]
+    other_switches += [
+        (host.world.get(other_proxy.switch).name, other_proxy.nics)
+        for other_proxy in network.proxies
+        if other_proxy.switch != switch.moid
+    ]
+    nics_of_host = nic_names(host.state)
+    for nic in named:
+        if nic not in nics_of_host:
+            raise _bulk_fault(host, faults.host_config(f"Host {host.name} has no physical adapter {nic}."))
+        owner = next((name for name, nics in other_switches if nic in nics), None)
+        if owner is not None:
+            raise _bulk_fault(host, faults.resource_in_use(nic, f"{nic} is an uplink of {owner}."))
+    if len(named) > len(switch.uplinks):
+        raise _bulk_fault(host, faults.host_config(f"{switch.name} has {len(switch.uplinks)} uplinks for each host."))
+    return named
+
+
+def _bulk_fault(host: HostEntity, cause: Exception) -> Exception:
+    kind = vim.fault.DvsOperationBulkFault
+    text = f"A distributed switch operation failed on host {host.name}: {cause.msg}"  # type: ignore[attr-defined]
+    fault: Exception = kind(msg=text, hostFault=[kind.FaultOnHost(host=host.ref, fault=cause)])
+    return fault
+
+
+def show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
+    """Let the host have these networks."""
+    changed = {*moids} ^ {*host.state.networks}
+    host.state.networks = moids
+    host.touch("network")
+    host.compute_resource().touch("network")
+    for moid in changed:
+        host.world.get(moid).touch("host", "vm")
+
+
+def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitch | None) -> None:
+    """Let a host be a member with these adapters, or none."""
+    if proxy is not None:
+        proxy = _with_uplink_ports(switch, proxy)
+    host.state.network = host.state.network.with_proxy(switch.moid, proxy)
+    other_networks = tuple(moid for moid in host.state.networks if moid not in switch.portgroup_moids)
+    show_networks(host, (*other_networks, *(switch.portgroup_moids if proxy is not None else ())))
+    host.network_changed()
+
+
+def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> ProxySwitch:
+    missing = len(switch.uplinks) - len(proxy.ports)
+    return replace(proxy, ports=(*proxy.ports, *switch.new_ports(max(0, missing)))[: len(switch.uplinks)])
+
+
+def connection(
+    vm: VmEntity, cards: Iterable[NetworkCard], index: int, connection: Any, existing_card: NetworkCard | None
+) -> dict[str, Any]:
+    """The fields of a network card that is connected as a DistributedVirtualSwitchPortConnection asks.
+
+    `cards` are those of the VM, and `known` is the card as it is, which keeps its port in the same port group. Raises
+    InvalidDeviceBacking for a port group that the VM's host has not (which fault: from memory).
+    """
+    portgroup = reachable(vm.host(), connection)
+    if portgroup is None:
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The network is none of the host's.")
+    used_by_vm = {card.port for card in cards if card.switch == connection.switchUuid and card is not existing_card}
+    used_ports = portgroup.switch().taken_ports(besides=vm.moid) | used_by_vm
+    port = connection.portKey
+    if port is not None and (port not in portgroup.port_keys() or port in used_ports):
+        text = f"Port {port} of {portgroup.name} is not there or not free."
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+    if port is None and existing_card is not None and existing_card.network == portgroup.moid:
+        port = existing_card.port
+    port = port or free_port(portgroup, used_ports)
+    if port is None:
+        text = f"No port of {portgroup.name} is free."
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+    cookie = vm.world.rng.getrandbits(31)
+    return {
+        "network": portgroup.moid, "network_name": "", "switch": connection.switchUuid, "port": port, "cookie": cookie
+    }  # fmt: skip
+
+
+def reachable(host: HostEntity, connection: Any) -> PortgroupEntity | None:
+    """The port group that is asked for, if the host has it and VMs can be on it."""
+    portgroup = host.world.find(connection.portgroupKey or "")
+    if (
+        not isinstance(portgroup, PortgroupEntity)
+        or portgroup.is_uplink
+        or portgroup.switch().uuid != connection.switchUuid
+    ):
+        return None
+    return portgroup if portgroup.moid in host.state.networks else None
+
+
+def free_port(portgroup: PortgroupEntity, used_ports: Collection[str]) -> str | None:
+    """A port that nothing is connected to, a new one where the port group may grow, or None."""
+    free = next((key for key in portgroup.ports if key not in used_ports), None)
+    if free is None and portgroup.kept.autoExpand:
+        [free] = portgroup.switch().new_ports(1)
+        portgroup.ports.append(free)
+        portgroup.changed()
+    return free
+
+
+def with_own_ports(world: World, cards: Iterable[NetworkCard], besides: str | None = None) -> tuple[NetworkCard, ...]:
+    """The cards, each whose port a VM has, other than the one of that moid, with another port.
+
+    A card is left as it is where its port group is gone or has no port free.
+    """
+    new_cards: list[NetworkCard] = []
+    for card in cards:
+        portgroup = world.find(card.network) if card.switch else None
+        if isinstance(portgroup, PortgroupEntity):
+            used_ports = portgroup.switch().taken_ports(besides)
+            if card.port in used_ports:
+                port = free_port(portgroup, {*used_ports, *(new_card.port for new_card in new_cards)})
+                card = replace(card, port=port or card.port)
+        new_cards.append(card)
+    return tuple(new_cards)
+
+
+MakeSwitch = Callable[["World", str, str, str, Any], DistributedSwitchEntity]
+MakePortgroup = Callable[["World", str, str, str, str, Any], PortgroupEntity]
+
+CHANGE_S: Final = 1.0
+UPLINKS: Final = 4
+MTU: Final = (1280, 9190)
+"""Of a distributed switch (VMware configuration maximums)."""
+STATIC: Final = "earlyBinding"
+OTHER_TYPES: Final = ("lateBinding", "ephemeral")
+NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numPorts")
+"""What a spec has besides the settings that are kept as they are given."""
+
+
+def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch, make_portgroup: MakePortgroup) -> Any:
+    """CreateDVS_Task: its result is the switch, with its uplink port group."""
+    world, config_spec = folder.world, spec.configSpec
+
+    def begin() -> None:
+        if folder.kind != "network":
+            raise faults.not_supported("Distributed switches are made in folders of networks.")
+        folder.checked_name(config_spec.name or "")
+        _product(world, spec.productInfo)
+        _check_switch(config_spec)
+
+    def finish() -> DistributedSwitchEntity:
+        begin()
+        name = folder.checked_name(config_spec.name)
+        config = distributed.merged(new_config(world, _product(world, spec.productInfo)), _settings(config_spec))
+        if config_spec.uplinkPortPolicy is not None and config_spec.defaultPortConfig is None:
+            config.defaultPortConfig = distributed.default_setting(list(config.uplinkPortPolicy.uplinkPortName))
+        switch = enter_switch(folder, name, config, make, make_portgroup)
+        try:
+            change_members(switch, config_spec.host)
+        except Exception:
+            forget(switch)
+            raise
+        world.ledger.record(call, switch, before={}, after=_facts(switch))
+        return switch
+
+    return world.tasks.start(call, "CreateDVS_Task", folder, CHANGE_S, begin=begin, finish=finish)
+
+
+def enter_switch(
+    folder: FolderEntity, name: str, config: Any, make: MakeSwitch, make_portgroup: MakePortgroup
+) -> DistributedSwitchEntity:
+    """A new switch in the folder, with its uplink port group and without members."""
+    world = folder.world
+    switch = make(world, new_moid(world, "dvs"), name, folder.moid, config)
+    world.register(switch)
+    folder.add(switch)
+    uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=STATIC, uplink=True)
+    number = switch.moid.rpartition("-")[2]
+    _add_portgroup(switch, f"{name}-DVUplinks-{number}", uplink, make_portgroup)
+    return switch
+
+
+def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
+    """ReconfigureDvs_Task: hosts join, change their uplinks and leave; nothing else of a switch is changed."""
+    world = switch.world
+    world.authority.require(call, switch, "DVSwitch.Modify")
+    world.authority.require(call, switch, "DVSwitch.HostOp")
+    fields = {declared.name for declared in spec._GetPropertyList() if getattr(spec, declared.name)}
+    if unsupported := sorted(fields - {"configVersion", "host"}):
+        raise faults.not_supported(f"The simulated vCenter changes no {unsupported[0]} of a distributed switch.")
+
+    def begin() -> None:
+        if spec.configVersion is None:
+            raise faults.wrong_argument("spec.configVersion")
+        if spec.configVersion != str(switch.version):
+            raise faults.stale_change_version()
+
+    def finish() -> None:
+        begin()
+        before = _facts(switch)
+        change_members(switch, spec.host)
+        switch.version += 1
+        switch.changed()
+        world.ledger.record(call, switch, before=before, after=_facts(switch))
+
+    return world.tasks.start(call, "ReconfigureDvs_Task", switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
+
+
+def new_config(world: World, product: Any) -> Any:
+    """The VMwareDVSConfigInfo of a new switch."""
+    uplinks = [f"Uplink {number}" for number in range(1, UPLINKS + 1)]
+    return default(
+        "VMwareDVSConfigInfo",
+        uuid=_switch_uuid(world),
+        uplinkPortPolicy=vim.DistributedVirtualSwitch.NameArrayUplinkPortPolicy(uplinkPortName=uplinks),
+        defaultPortConfig=distributed.default_setting(uplinks),
+        productInfo=product,
+        createTime=world.clock.now(),
+    )
+
+
+def _switch_uuid(world: World) -> str:
+    """A uuid in the form of the API: `50 2e 0a .. -.. ..` (vSphere API, DistributedVirtualSwitch.uuid)."""
+    digits = new_uuid(world).replace("-", "")
+    pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]
+    return f"{' '.join(pairs[:8])}-{' '.join(pairs[8:])}"
+
+
+def _product(world: World, requested_product: Any) -> Any:
+    offered = distributed.products(world.api_version)
+    if requested_product is None or not requested_product.version:
+        return offered[-1]
+    offered_product = next((candidate for candidate in offered if candidate.version == requested_product.version), None)
+    if offered_product is None:
+        raise faults.wrong_argument(
+            "spec.productInfo", f"No distributed switch has version {requested_product.version}."
+        )
+    return offered_product
+
+
+def _settings(spec: Any) -> Any:
+    """The spec without what is no setting."""
+    copied = type(spec)()
+    for field in spec._GetPropertyList():
+        if field.name not in NOT_SETTINGS:
+            setattr(copied, field.name, getattr(spec, field.name))
+    return copied
+
+
+def _check_switch(spec: Any) -> None:
+    for field in ("pvlanConfigSpec", "vspanConfigSpec", "numStandalonePorts"):
+        if getattr(spec, field, None):
+            raise faults.not_supported(f"The simulated vCenter keeps no DVSConfigSpec.{field}.")
+    mtu = getattr(spec, "maxMtu", None)
+    if mtu is not None and not MTU[0] <= mtu <= MTU[1]:
+        raise faults.wrong_argument("spec.maxMtu")
+    _check_vlan(spec.defaultPortConfig)
+
+
+def _check_vlan(setting: Any) -> None:
+    vlan = getattr(setting, "vlan", None)
+    if isinstance(vlan, Dvs.VlanIdSpec) and vlan.vlanId is not None and not 0 <= vlan.vlanId <= 4094:
+        raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
+    if isinstance(vlan, Dvs.TrunkVlanSpec) and any(
+        not 0 <= vlan_range.start <= vlan_range.end <= 4094 for vlan_range in vlan.vlanId
+    ):
+        raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
+    if isinstance(vlan, Dvs.PvlanSpec):
+        raise faults.not_supported("The simulated vCenter keeps no private VLANs.")
+
+
+# --- port groups ------------------------------------------------------------------------------------------------
+
+
+def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any], make: MakePortgroup) -> Any:
+    """AddDVPortgroup_Task: add all port groups or none."""
+    world, folder = switch.world, switch.above()
+    assert folder is not None, "a switch is in a folder"
+
+    def begin() -> None:
+        names = [folder.checked_name(spec.name or "") for spec in specs]  # type: ignore[attr-defined]
+        twin = next((name for name in names if names.count(name) > 1), None)
+        if twin is not None:
+            raise faults.duplicate_name(twin, switch.ref)
+        for spec in specs:
+            _check_portgroup(spec, spec.type or "")
+
+    def finish() -> None:
+        begin()
+        portgroups = [enter_portgroup(switch, spec, make) for spec in specs]
+        switch.version += 1
+        switch.changed()
+        for portgroup in portgroups:
+            world.ledger.record(call, portgroup, before={}, after=_portgroup_facts(portgroup))
+
+    return world.tasks.start(call, call.method, switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
+
+
+def _check_portgroup(spec: Any, kind: str) -> None:
+    if kind in OTHER_TYPES:
+        raise faults.not_supported("The simulated vCenter has port groups with static binding alone.")
+    if kind != STATIC:
+        raise faults.wrong_argument("spec.type")
+    if spec.numPorts is not None and spec.numPorts < 0:
+        raise faults.wrong_argument("spec.numPorts")
+    if spec.backingType not in (None, "standard"):
+        raise faults.not_supported("The simulated vCenter has no NSX.")
+    _check_vlan(spec.defaultPortConfig)
+
+
+def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgroup) -> PortgroupEntity:
+    """A new port group of the switch, as a checked DVPortgroupConfigSpec says."""
+    config = distributed.merged(
+        vim.dvs.DistributedVirtualPortgroup.ConfigInfo(autoExpand=True, backingType="standard", uplink=False),
+        _settings(spec),
+    )
+    above: Any = switch.above()
+    portgroup = _add_portgroup(switch, above.checked_name(spec.name), config, make)
+    portgroup.ports = switch.new_ports(spec.numPorts or 0)
+    return portgroup
+
+
+def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make: MakePortgroup) -> PortgroupEntity:
+    world: World = switch.world
+    if config.policy is None:
+        config.policy = default("VMwareDVSPortgroupPolicy")
+    if config.defaultPortConfig is None:
+        config.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
+    above: Any = switch.above()
+    portgroup = make(world, new_moid(world, "dvportgroup"), name, above.moid, switch.moid, config)
+    world.register(portgroup)
+    above.add(portgroup)
+    switch.portgroup_moids.append(portgroup.moid)
+    for host, _ in switch.members():
+        show_networks(host, (*host.state.networks, portgroup.moid))
+    return portgroup
+
+
+# --- removal ----------------------------------------------------------------------------------------------------
+
+
+def may_go(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+    """Raises ResourceInUse while VMs are connected, NotSupported for an uplink port group."""
+    if isinstance(entity, DistributedSwitchEntity):
+        if entity.taken_ports():
+            raise faults.in_use(entity)
+        return
+    if entity.is_uplink:
+        raise faults.not_supported("An uplink port group goes with its switch.")
+    if entity.switch().taken_ports().intersection(entity.port_keys()):
+        raise faults.in_use(entity)
+
+
+def forget(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+    """Take it out of the inventory; a switch with its port groups, and out of its hosts."""
+    if isinstance(entity, DistributedSwitchEntity):
+        for host, _ in entity.members():
+            set_proxy(entity, host, None)
+        for portgroup in entity.portgroups():
+            drop(portgroup)
+    else:
+        switch = entity.switch()
+        switch.portgroup_moids.remove(entity.moid)
+        for host, _ in switch.members():
+            show_networks(host, tuple(moid for moid in host.state.networks if moid != entity.moid))
+        switch.changed()
+    drop(entity)
+
+
+def drop(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+    """Take it out of its folder and of the world, whatever refers to it."""
+    above: Any = entity.above()
+    above.remove(entity)
+    entity.world.unregister(entity)
+
+
+def _facts(switch: DistributedSwitchEntity) -> dict[str, Any]:
+    """What the ledger says of a switch."""
+    return {
+        "name": switch.name,
+        "mtu": switch.kept.maxMtu,
+        "uplinks": switch.uplinks,
+        "hosts": {host.name: list(proxy.nics) for host, proxy in switch.members()},
+    }
+
+
+def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
+    return {"name": portgroup.name, "type": portgroup.kept.type, "ports": len(portgroup.port_keys())}

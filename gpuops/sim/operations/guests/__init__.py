@@ -1,1 +1,0 @@
-"""Files and programs of guests."""

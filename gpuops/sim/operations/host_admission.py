@@ -1,0 +1,293 @@
+"""Whether a VM can run on a host now, and which devices it would hold there: for power-on, resume and vMotion.
+
+Order: the host itself, reservations, memory rule of passthrough devices, MMIO, RDMA, DirectPath devices and virtual
+functions, vGPUs, what is reserved of them. The first refusal is the fault.
+
+What paravirtual RDMA needs of a VM and its host: VMware, vSphere Networking, "PVRDMA Support": hardware version 13, a
+distributed switch, all memory reserved; a VMkernel adapter that is tagged, and on the host one uplink alone of that
+switch, with an RDMA device. vMotion goes only to a host that has the same. The fault is from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import UsageError
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.reserved_capacity import refuse_over_reservations
+from gpuops.sim.render.pci import network_ports
+from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
+from gpuops.sim.state.host_network import NetworkPort
+from gpuops.sim.state.host_state import PVRDMA_ADAPTER, HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.vm_state import (
+    PVRDMA,
+    DynamicBacking,
+    PciDevice,
+    Power,
+    SriovBacking,
+    StaticBacking,
+    VgpuBacking,
+    VmState,
+)
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.state.hardware import NetworkCard
+
+AUTOMATIC: Final = "automatic"
+"""What the id of a physical function begins with where vCenter is to choose it."""
+
+
+def may_use_rdma(vm: VmEntity, host: HostEntity) -> None:
+    """Raises GenericVmConfigFault where the VM has a PVRDMA card that the host, or its own settings, rule out."""
+    cards = [card for card in vm.state.hardware.cards if card.kind == PVRDMA]
+    if not cards:
+        return
+    if vm.state.reserved_mib < vm.state.memory_mib:
+        raise faults.will_not_power_on("A PVRDMA network adapter needs all memory of its virtual machine reserved.")
+    missing = next((reason for card in cards if (reason := rdma_missing(host, card.switch))), None)
+    if missing is not None:
+        raise faults.will_not_power_on(f"PVRDMA: {missing}")
+
+
+def rdma_missing(host: HostEntity, switch: str) -> str | None:
+    """What the host has not of what PVRDMA needs on the distributed switch of that uuid; None = it is ready."""
+    network = host.state.network
+    tagged = str(host.state.options[PVRDMA_ADAPTER])
+    if not tagged:
+        return f"{PVRDMA_ADAPTER} names no VMkernel adapter of host {host.name}."
+    if tagged not in [adapter.device for adapter in network.adapters]:
+        return f"{PVRDMA_ADAPTER} of host {host.name} names {tagged}, which it has not."
+    proxy = next((candidate for candidate in network.proxies if host.world.get(candidate.switch).uuid == switch), None)
+    if proxy is None:
+        return f"Host {host.name} is no member of the distributed switch."
+    name = host.world.get(proxy.switch).name
+    if len(proxy.nics) != 1:
+        return f"{name} has {len(proxy.nics)} uplinks on host {host.name}; there must be one."
+    [nic] = proxy.nics
+    port = _ports_by_name(host).get(nic)
+    if port is None or not port.rdma:
+        return f"The uplink {nic} of {name} on host {host.name} has no RDMA device."
+    return None if port.link else f"The uplink {nic} of {name} on host {host.name} has no link."
+
+
+def free_function(backing: SriovBacking, host: HostEntity, used_functions: set[str]) -> str:
+    """The PCI address of a virtual function that the card gets. Raises GenericVmConfigFault where none is free."""
+    ports = _ports(backing, host)
+    if not ports:
+        raise faults.will_not_power_on(
+            f"Device {backing.physical_function} of host {host.name} has no virtual functions."
+        )
+    free = next((id_ for port in ports for id_ in port.function_ids() if id_ not in used_functions), None)
+    if free is None:
+        raise faults.will_not_power_on(
+            f"No virtual function of device {backing.physical_function} of host {host.name} is free."
+        )
+    return free
+
+
+def _ports(backing: SriovBacking, host: HostEntity) -> list[NetworkPort]:
+    """The network ports that the card can have a function of; chosen automatically, the uplinks of its network."""
+    named = _ports_by_name(host)
+    if backing.physical_function.lower().startswith(AUTOMATIC):
+        uplinks = uplinks_of(host, backing.card)
+        return [port for name, port in named.items() if name in uplinks and port.functions]
+    return [port for port in named.values() if port.pci_id == backing.physical_function.lower() and port.functions]
+
+
+def uplinks_of(host: HostEntity, card: NetworkCard) -> tuple[str, ...]:
+    """The physical adapters through which the host takes the card's network out."""
+    network = host.state.network
+    if card.switch:
+        return next((proxy.nics for proxy in network.proxies if host.world.get(proxy.switch).uuid == card.switch), ())
+    switches = {switch.name: switch.nics for switch in network.switches}
+    return next((switches[group.switch] for group in network.groups if group.name == card.network_name), ())
+
+
+def _ports_by_name(host: HostEntity) -> dict[str, NetworkPort]:
+    return {f"vmnic{number}": port for number, port in enumerate(network_ports(host.state))}
+
+
+DEFAULT_MMIO_GIB: Final = 32
+"""64-bit MMIO space of a VM that asks for none by name (Dell and VMware notes on large-BAR devices)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the VM will hold while it runs."""
+
+    seats: tuple[RunningVgpu, ...] = ()
+    held: tuple[tuple[int, str], ...] = ()
+    """(device key, PCI id) of DirectPath devices."""
+
+
+def admission(vm: VmEntity, host: HostEntity) -> Admission:
+    """The devices and slots the VM gets on that host. Raises the vim fault the host refuses it with."""
+    _host_is_up(host)
+    _reservations_fit(vm, host)
+    _memory_is_reserved(vm.state)
+    _is_not_nested(vm.state)
+    _bars_fit(vm.state, host.state)
+    may_use_rdma(vm, host)
+    seats = _vgpu_seats(vm, host)
+    held_devices = _direct_path(vm, host)
+    refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held_devices))
+    return Admission(seats, held_devices)
+
+
+def _host_is_up(host: HostEntity) -> None:
+    if host.state.connection != "connected":
+        raise faults.host_not_connected(host.name)
+    if host.state.in_maintenance:
+        raise faults.wrong_state("The operation is not allowed in the current state: the host is in maintenance mode.")
+
+
+def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
+    other_vms = [vm_entity.state for vm_entity in host.running_vms() if vm_entity is not vm]
+    if "suspended-vm-memory" in host.world.deviations:  # assumption: suspended-vm-memory
+        other_vms += [
+            vm_entity.state
+            for vm_entity in host.vms()
+            if vm_entity.state.power is Power.SUSPENDED and vm_entity is not vm
+        ]
+    free_mib = host.state.model.memory_mib - sum(vm_state.reserved_mib for vm_state in other_vms)
+    if vm.state.reserved_mib > free_mib:
+        if "no-memory-fault" in host.world.deviations:  # assumption: no-memory-fault
+            raise faults.will_not_power_on("Admission check failed for memory resource.")
+        raise faults.no_memory(free_mib, vm.state.reserved_mib)
+    free_mhz = host.state.model.capacity_mhz - sum(vm_state.cpu_reservation_mhz for vm_state in other_vms)
+    if vm.state.cpu_reservation_mhz > free_mhz:
+        raise faults.no_cpu(free_mhz, vm.state.cpu_reservation_mhz)
+
+
+def _memory_is_reserved(vm: VmState) -> None:
+    # Devices write to guest memory by its physical address: ESXi must not move or swap it (VMware vSphere 8.0 docs,
+    # "Add a PCI Device to a Virtual Machine"). The fault and its text are from memory.
+    if vm.devices and vm.reserved_mib < vm.memory_mib:
+        raise faults.will_not_power_on(
+            f"Invalid memory setting: memory reservation (sched.mem.min) should be equal to memsize ({vm.memory_mib})."
+        )
+
+
+def _is_not_nested(vm: VmState) -> None:
+    """Broadcom KB 437651: nested virtualisation excludes vGPUs and passthrough. The fault and its text are assumed."""
+    if vm.devices and vm.nested_virtualization:
+        raise faults.will_not_power_on("PCI passthrough devices cannot be used with nested hardware virtualization.")
+
+
+def _bars_fit(vm: VmState, host: HostState) -> None:
+    """A whole GPU maps its memory as a BAR: above 256 MB that takes EFI and enough 64-bit MMIO space.
+
+    The space a VM must name is published as a rule with room to spare (twice the memory, in powers of two); a host
+    only refuses what truly does not fit, so this asks for the memory of the GPUs itself.
+    """
+    static_devices = [device for device in map(host.device, _static_ids(vm)) if device is not None]
+    needed_gib = sum(device.memory_mib for device in static_devices) >> 10
+    if not needed_gib:
+        return
+    if vm.firmware != "efi":
+        raise faults.will_not_power_on("The firmware of the virtual machine cannot map the device's memory (not EFI).")
+    named = vm.option("pciPassthru.64bitMMIOSizeGB") or str(DEFAULT_MMIO_GIB)
+    enabled = (vm.option("pciPassthru.use64bitMMIO") or "").lower() == "true"
+    space_gib = int(named) if enabled and named.isdigit() else DEFAULT_MMIO_GIB
+    if needed_gib > space_gib:
+        raise faults.will_not_power_on(
+            f"PCIPassthru: total number of pages needed for {needed_gib} GB exceeds limit {space_gib} GB."
+        )
+
+
+def _static_ids(vm: VmState) -> Iterable[str]:
+    return (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
+
+
+def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
+    wishes = [
+        WantedVgpu(device.backing.type_name, _pin(vm.state, device))
+        for device in sorted(vm.state.devices, key=lambda device: device.key)
+        if isinstance(device.backing, VgpuBacking)
+    ]
+    if not wishes:
+        return ()
+    if "vgpu-pin" in host.world.deviations:  # assumption: vgpu-pin
+        wishes = [replace(wish, pin=None) for wish in wishes]
+    gpus = host.state.for_admission(tuple(seat for seat in host.seats() if seat.vm != vm.moid))
+    pools = [gpus]
+    if vm.state.groups:
+        linked = [{gpu.pci_id for gpu in joined} for joined in host.state.nvlink_sets().values()]
+        pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
+    refusals = []
+    for pool in pools:
+        admitted = admit(vm.moid, wishes, pool, host.state.policy, host.state.deviation)
+        if not isinstance(admitted, NotAdmitted):
+            return admitted
+        refusals.append(str(admitted))
+    if "no-gpu-fault" in host.world.deviations:  # assumption: no-gpu-fault
+        raise faults.will_not_power_on("Could not initialize plugin 'libnvidia-vgx.so' for vGPU.")
+    raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
+
+
+def _pin(vm: VmState, device: PciDevice) -> str | None:
+    """The GPU that `pciPassthruN.cfg.gpu-pci-id` names."""
+    text = vm.option(f"{device.vmx_name}.cfg.gpu-pci-id")
+    if not text:
+        return None
+    try:
+        return str(PciAddress.parse(text))
+    except UsageError as unreadable:
+        raise faults.will_not_power_on(f"{text} is not a PCI address.") from unreadable
+
+
+def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
+    held_pci_ids = {
+        pci_id for vm_entity in host.running_vms() if vm_entity is not vm for _, pci_id in vm_entity.state.held
+    }
+    assignments: list[tuple[int, str]] = []
+    fixed_first = sorted(vm.state.devices, key=lambda device: (isinstance(device.backing, DynamicBacking), device.key))
+    for device in fixed_first:
+        match device.backing:
+            case StaticBacking():
+                pci_id = _static_device(device.backing, host, held_pci_ids)
+            case DynamicBacking():
+                pci_id = _dynamic_device(vm, device, host, held_pci_ids)
+            case SriovBacking():
+                pci_id = free_function(device.backing, host, held_pci_ids)
+            case _:
+                continue
+        held_pci_ids.add(pci_id)
+        assignments.append((device.key, pci_id))
+    return tuple(assignments)
+
+
+def _static_device(backing: StaticBacking, host: HostEntity, held_pci_ids: set[str]) -> str:
+    gpu = host.state.device(backing.pci_id)
+    if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
+        raise faults.will_not_power_on(
+            "The systemId does not match the current system or the deviceId and vendorId do not match the device "
+            f"currently at {backing.pci_id}."
+        )
+    if not gpu.passthrough_active:
+        raise faults.will_not_power_on(f"Device {backing.pci_id} is not a passthrough device.")
+    if gpu.pci_id in held_pci_ids:
+        raise faults.will_not_power_on(f"Device {backing.pci_id} is already in use.")
+    return gpu.pci_id
+
+
+def _is_the_device(backing: StaticBacking, gpu: HostGpu | OtherHostDevice) -> bool:
+    # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
+    # Terraform's provider leaves it empty (terraform-provider-vsphere, PciPassthroughApplyOperation).
+    same_device = backing.device_id.lower().removeprefix("0x") in ("", f"{gpu.device_id:x}")
+    return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id
+
+
+def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, held_pci_ids: set[str]) -> str:
+    backing = device.backing
+    assert isinstance(backing, DynamicBacking)
+    for gpu in host.state.devices:
+        is_allowed = (gpu.vendor_id, gpu.device_id) in backing.allowed
+        labelled = backing.label is None or backing.label == gpu.label
+        if is_allowed and labelled and gpu.passthrough_active and gpu.pci_id not in held_pci_ids:
+            return gpu.pci_id
+    raise faults.device_not_available(device.vmx_name, vm.name, host.name)

@@ -1,1 +1,0 @@
-"""What is done to one host: maintenance, graphics, passthrough, modes of devices."""

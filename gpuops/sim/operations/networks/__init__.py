@@ -1,1 +1,0 @@
-"""Distributed switches, their port groups, members and ports."""

@@ -1,0 +1,189 @@
+"""What is left of a vGPU type, a device group or a kind of whole device in a cluster or on a host, and whether a start
+leaves what is reserved of it.
+
+A VM for which nothing is reserved starts only where the unused units of every reservation still have room afterwards
+(vSphere API, CapacityInfo.unusedReservation). Not documented, and chosen here: a start that takes nothing from a
+reservation is admitted although that has too little room already; the fault is that of a GPU without room; a host
+counts as reserved what the other hosts of its cluster have no room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
+from gpuops.sim.inventory import faults
+from gpuops.sim.render.pci import offered_groups
+from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, room
+from gpuops.sim.state.gpu_admission import NotAdmitted, WantedVgpu, admit
+from gpuops.sim.state.host_state import OtherHostDevice
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.state.gpu_admission import RunningVgpu
+    from gpuops.sim.state.host_state import HostGpu, HostState
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCapacity:
+    """DirectPathProfileManagerCapacityInfo of one configuration in one place."""
+
+    consumed: int
+    remaining: int
+    max: int
+    unused_reservation: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """What of the GPUs of one host VMs have: vGPUs, and by VM the PCI ids of devices that were given whole."""
+
+    seats: tuple[RunningVgpu, ...] = ()
+    held: tuple[tuple[str, str], ...] = ()
+    """(moid of the VM, PCI id)."""
+    groups: tuple[tuple[str, str], ...] = ()
+    """(moid of the VM, name of its device group)."""
+
+    def without(self, vm: str) -> HostLoad:
+        return HostLoad(
+            tuple(seat for seat in self.seats if seat.vm != vm),
+            tuple(holder for holder in self.held if holder[0] != vm),
+            tuple(holder for holder in self.groups if holder[0] != vm),
+        )
+
+
+_NOTHING: Final = HostLoad()
+
+
+def taken_on(host: HostEntity) -> HostLoad:
+    """What VMs have there now."""
+    running = host.running_vms()
+    held_devices = tuple((vm.moid, pci_id) for vm in running for _, pci_id in vm.state.held)
+    return HostLoad(host.seats(), held_devices, tuple((vm.moid, name) for vm in running for _, name in vm.state.groups))
+
+
+def capacity(
+    config: DirectPathConfig, hosts: Sequence[HostEntity], reservations: Iterable[ReservationState]
+) -> TypeCapacity:
+    """What these hosts have of it; `reservations` are those of their cluster."""
+    loads = {host.moid: taken_on(host) for host in hosts}
+    unused = sum(
+        _count_unused_units(reservation, hosts, loads) for reservation in reservations if reservation.config == config
+    )
+    return TypeCapacity(
+        consumed=sum(len(_users(config, host, loads[host.moid])) for host in hosts),
+        remaining=sum(_room(config, host, loads[host.moid]) for host in hosts),
+        max=sum(_room(config, host, _NOTHING) for host in hosts),
+        unused_reservation=unused,
+    )
+
+
+def at_host(
+    config: DirectPathConfig, host: HostEntity, other_hosts: list[HostEntity], reservations: list[ReservationState]
+) -> TypeCapacity:
+    """The same of one host of a cluster: of what the cluster reserves, what its other hosts have no room for."""
+    alone = capacity(config, [host], ())
+    unused = capacity(config, [host, *other_hosts], reservations).unused_reservation
+    elsewhere = sum(_room(config, other_host, taken_on(other_host)) for other_host in other_hosts)
+    reserved = max(0, min(alone.remaining, unused - elsewhere))
+    return TypeCapacity(alone.consumed, alone.remaining, alone.max, reserved)
+
+
+def refuse_over_reservations(
+    vm: VmEntity, host: HostEntity, seats: tuple[RunningVgpu, ...], held_pci_ids: Iterable[str]
+) -> None:
+    """Raises InsufficientGraphicsResourcesFault where a start with these vGPUs and whole devices (PCI ids) takes what
+    is reserved for others."""
+    place = host.compute_resource()
+    reservations = [reservation for reservation in _all(vm) if reservation.place == place.moid]
+    if not reservations:
+        return
+    hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
+    before = {usable_host.moid: taken_on(usable_host) for usable_host in hosts}
+    after = {moid: host_load.without(vm.moid) for moid, host_load in before.items()}
+    there = after.get(host.moid, _NOTHING)
+    after[host.moid] = HostLoad(
+        (*there.seats, *seats),
+        (*there.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),
+        (*there.groups, *((vm.moid, name) for _, name in vm.state.groups)),
+    )
+    for reservation in reservations:
+        margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
+        if margin_after < min(0, margin_before):
+            missing = f"{-margin_after} of {reservation.units} {reservation.config} that are reserved in {place.name}"
+            raise faults.no_graphics(f"{missing} would have no room left")
+
+
+def _all(vm: VmEntity) -> tuple[ReservationState, ...]:
+    state: Any = vm.world
+    reservations: tuple[ReservationState, ...] = state.direct_path.reservations
+    return reservations
+
+
+def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
+    """How much room there is beyond what is reserved and unused; negative = so much is missing."""
+    remaining = sum(_room(reservation.config, host, loads[host.moid]) for host in hosts)
+    return remaining - _count_unused_units(reservation, hosts, loads)
+
+
+def _count_unused_units(
+    reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]
+) -> int:
+    if not hosts:
+        return reservation.units
+    find = hosts[0].world.find
+    vms = (find(vm) for host in hosts for vm in _users(reservation.config, host, loads[host.moid]))
+    used = sum(vm is not None and reservation.is_for(vm.display_name) for vm in vms)
+    return max(0, reservation.units - used)
+
+
+def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[str]:
+    """The VM (moid) of each unit of it that is in use there."""
+    if config.vgpu:
+        return [seat.vm for seat in load.seats if seat.type.name == config.vgpu]
+    if config.group:
+        return [vm for vm, name in load.groups if name == config.group]
+    like = {gpu.pci_id for gpu in _devices(config, host.state)}
+    return [vm for vm, pci_id in load.held if pci_id in like]
+
+
+def _room(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
+    """How many more of it the host has room for."""
+    if not host.state.usable:
+        return 0
+    if config.vgpu:
+        return room(config.vgpu, host.state.for_admission(load.seats))
+    if config.group:
+        return _groups(config.group, host.state, load)
+    held_pci_ids = {pci_id for _, pci_id in load.held}
+    return sum(gpu.pci_id not in held_pci_ids for gpu in _devices(config, host.state))
+
+
+def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu | OtherHostDevice]:
+    """The devices of the host that are given whole and are of this kind, in use or not."""
+    return [device for device in host.devices if is_device_of(config, device)]
+
+
+def is_device_of(config: DirectPathConfig, device: HostGpu | OtherHostDevice) -> bool:
+    """Whether the device is given whole, and of the kind that is meant."""
+    ids = (
+        (device.vendor_id, device.device_id)
+        if isinstance(device, OtherHostDevice)
+        else (NVIDIA_VENDOR_ID, device.board.device_id)
+    )
+    return ids in config.devices and config.label in (None, device.label) and device.passthrough_active
+
+
+def _groups(name: str, host: HostState, load: HostLoad) -> int:
+    """How many more groups of the name start, one on each set of GPUs that NVLink joins."""
+    profiles = next((group.profiles for group in offered_groups(host) if group.name == name), ())
+    if not profiles:
+        return 0
+    gpus, wishes = host.for_admission(load.seats), [WantedVgpu(profile) for profile in profiles]
+    pools = [{gpu.pci_id for gpu in joined} for joined in host.nvlink_sets().values()]
+    return sum(
+        not isinstance(admit("", wishes, [gpu for gpu in gpus if gpu.pci_id in ids], host.policy), NotAdmitted)
+        for ids in pools
+    )

@@ -1,0 +1,138 @@
+"""Runs the check of guests through VMware Tools, in many guests at once, and fetches its output.
+
+vCenter returns no output of a program: it goes to a file, which is fetched. Another program removes the file, because
+that needs no further privilege.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, NotConnected, Refused
+from gpuops.guest_scripts import guest_check
+from gpuops.model.guests.guest import GuestReply, GuestSystem
+from gpuops.plan.core.steps import RunInGuest
+from gpuops.vsphere.guests import guest_programs
+from gpuops.vsphere.guests.guest_facts import vcenter_time
+from gpuops.vsphere.guests.guest_file import HostUnreached, read_guest_file
+from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
+from gpuops.vsphere.guests.guest_programs import NO_LOGIN, POLL_S
+
+if TYPE_CHECKING:
+    from gpuops.model.vcenter.task import TaskRef
+    from gpuops.model.vcenter.vm import Vm
+    from gpuops.vsphere.active_session import ActiveSession
+
+AT_ONCE: Final = 32
+LIMIT_S: Final = 120.0
+"""nvidia-smi takes seconds; it can hang in a broken driver."""
+_LOOK: Final = "look at the guest, or ask it again"
+_LOGIN_MOVE: Final = "check GPUOPS_GUEST_USERNAME and its password: a further try would count towards a lockout"
+
+
+@dataclass(slots=True)
+class _RunningCheck:
+    """A guest in which the check runs."""
+
+    vm: Vm
+    system: GuestSystem
+    path: str
+    before: datetime
+    waited_s: float = 0.0
+
+
+class ToolsAnswers:
+    """Checks guests through VMware Tools. A login that one guest refuses is tried in no other."""
+
+    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
+        """`say` gets a line for each file that stays in a guest. Raises Refused if there is no login for guests."""
+        if session.target.guest is None:
+            raise Refused(NO_LOGIN, hint=NO_LOGIN_HINT)
+        self._session = session
+        self._say = say
+        self._refused = ""
+        self._replies: dict[str, GuestReply] = {}
+        self._unreached: dict[str, HostUnreached] = {}
+        """By host (ref): gpuops waits once for a host that does not answer, not once for each of its VMs."""
+
+    def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
+        """Return the output of each guest by VM (ref). Raises NotConnected and its subclasses."""
+        waiting = list(reversed(guests))
+        running: dict[TaskRef, _RunningCheck] = {}
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                self._start(*waiting.pop(), frameworks, running)
+            began_s = clock.passed_s()
+            ends = list(guest_programs.wait(self._session, tuple(running), POLL_S) if running else ())
+            waited_s = max(POLL_S, clock.passed_s() - began_s)
+            ended = [(running.pop(end.task), end.error) for end in ends]
+            # before answers are fetched, which may take long: a program that ends meanwhile has not taken so long
+            for task, check in list(running.items()):
+                check.waited_s += waited_s
+                if check.waited_s >= LIMIT_S:
+                    del running[task]
+                    self._replies[check.vm.ref] = self._given_up(check)
+            for check, error in ended:
+                self._replies[check.vm.ref] = self._fetch_and_remove(check, error)
+        return self._replies
+
+    def _start(
+        self, vm: Vm, system: GuestSystem, frameworks: Sequence[str], running: dict[TaskRef, _RunningCheck]
+    ) -> None:
+        from pyVmomi import vim
+
+        if self._refused:
+            self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
+            return
+        path = guest_check.answer_path(system, secrets.token_hex(16))
+        check = _RunningCheck(vm, system, path, vcenter_time(self._session))
+        try:
+            running[self._run(vm, guest_check.to_file(system, frameworks, path))] = check
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            self._replies[vm.ref] = GuestReply(None, error.message, error.hint or _LOOK)
+            if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
+                self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
+                self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
+
+    def _run(self, vm: Vm, call: guest_check.GuestCall) -> TaskRef:
+        step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
+        return guest_programs.start_program(self._session, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
+
+    def _fetch_and_remove(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
+        """Return what the program wrote, and remove its file from the guest in any case."""
+        if isinstance(error, NotConnected):
+            raise error
+        reply = self._reply(check) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
+        try:
+            self._run(check.vm, guest_check.removal(check.system, check.path))
+        except NotConnected:
+            raise
+        except GpuopsError as failed:
+            self._say(f"{check.vm.name}: {check.path} stays in its guest: {failed.message}")
+        return reply
+
+    def _reply(self, check: _RunningCheck) -> GuestReply:
+        after, host = vcenter_time(self._session), check.vm.host or ""
+        try:
+            if host in self._unreached:
+                raise self._unreached[host]
+            text = read_guest_file(self._session, check.vm.ref, check.vm.name, check.path).decode("utf-8", "replace")
+            return GuestReply(text, before=check.before, after=after)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            if host and isinstance(error, HostUnreached):
+                self._unreached[host] = error
+            return GuestReply(None, f"its answer cannot be fetched: {error.message}", error.hint or _LOOK)
+
+    def _given_up(self, check: _RunningCheck) -> GuestReply:
+        self._say(f"{check.vm.name}: {check.path} stays in its guest: its program still runs")
+        move = "run nvidia-smi in the guest: a driver that hangs holds it up"
+        return GuestReply(None, f"its program had not ended after {LIMIT_S:.0f} s", move)

@@ -1,0 +1,130 @@
+"""Counts the sessions in guests from their process lists, which guest operations return; the user names are not kept.
+
+A session is counted by a process that every user needs: explorer.exe on Windows, and `systemd --user` on Linux, which
+an SSH login has too. Those of display managers, which wait for a login, do not count. Each owner counts once,
+disconnected or not. This is an inference of gpuops: neither VMware's API nor VMware Tools report sessions.
+
+Source: vSphere API reference, GuestProcessManager.ListProcessesInGuest and GuestProcessInfo: name, owner, command line
+and start. A login without administrator rights may see its own processes only (from memory); then the count is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError
+from gpuops.model.desktops.evidence import SESSIONS_FRESH_S, SessionCount
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.active_session import ActiveSession
+
+WINDOWS_SHELL: Final = "explorer.exe"
+LINUX_MANAGER: Final = "systemd"
+GREETERS: Final = frozenset({"gdm", "debian-gdm", "gdm-greeter", "lightdm", "sddm"})
+MOST: Final = 100_000
+"""More processes than a guest has."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestProcess:
+    """One process of a guest, while sessions are counted."""
+
+    name: str
+    owner: str
+    """Empty = unknown."""
+    command: str
+    started_at: datetime | None
+
+
+class GuestSessions:
+    """Implements `SessionSource` by guest operations: one call for each VM, at most five minutes in total.
+
+    After a refused login no guest is asked any more: further refusals could lock the account.
+    """
+
+    def __init__(self, session: ActiveSession, say: Callable[[str], None] = lambda line: None) -> None:
+        """`say` gets a line for each different reason why guests do not answer."""
+        self._session = session
+        self._say = say
+        self._said: set[str] = set()
+        self._refused = False
+
+    def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
+        """Return the session count of each of these VMs by ref; it may be unknown."""
+        started_s, asked_at = clock.passed_s(), inventory.taken_at
+        counts = {}
+        for vm in vms:
+            reason = self._not_asked(vm, clock.passed_s() - started_s)
+            counts[vm.ref] = _unknown_count(asked_at, reason) if reason else self._of(vm, asked_at)
+        return counts
+
+    def _not_asked(self, vm: Vm, passed_s: float) -> str:
+        if self._refused:
+            return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
+        if vm.tools_running is not True:
+            return "VMware Tools do not run in its guest, or it is not known whether they do"
+        return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
+
+    def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:
+        from pyVmomi import vim
+
+        session = self._session
+        try:
+            call = session.guests.processes.ListProcessesInGuest
+            process_infos = session.guests.read(call, vm.ref, vm.name, [])
+            with session.decoding("ListProcessesInGuest"):
+                processes = list(_decode_processes(process_infos or ()))
+        except GpuopsError as error:
+            self._refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
+            if error.message not in self._said:
+                self._said.add(error.message)
+                self._say(f"sessions in guests: {error.message} (gpuops help idle)")
+            return _unknown_count(asked_at, error.message)
+        assert session.target.guest is not None, "guests.read needs it"
+        return count_sessions(processes, session.target.guest.username, asked_at)
+
+
+def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: datetime) -> SessionCount:
+    """Return the number of sessions with these processes, and their ages. `login` is the user that listed them."""
+    shells = [process for process in processes if _is_shell(process)]
+    if not any(process.owner and _account(process.owner) != _account(login) for process in processes):
+        return _unknown_count(asked_at, "its login sees only its own processes")
+    since: dict[str, list[datetime]] = {}
+    for number, shell in enumerate(shells):
+        owner = shell.owner.casefold() or f"?{number}"
+        since.setdefault(owner, []).extend([shell.started_at] if shell.started_at is not None else [])
+    ages_s = [max(0, int((asked_at - min(moments)).total_seconds())) for moments in since.values() if moments]
+    return SessionCount(
+        len(since), bool(since), asked_at, oldest_s=max(ages_s, default=None), youngest_s=min(ages_s, default=None)
+    )
+
+
+def _is_shell(process: GuestProcess) -> bool:
+    if process.name.casefold() == WINDOWS_SHELL:
+        return True
+    manager = process.name == LINUX_MANAGER and "--user" in process.command.split()
+    return manager and _account(process.owner) not in GREETERS
+
+
+def _account(owner: str) -> str:
+    """Return the user without the domain: `DESKTOP\\alice`, `alice@example.com` and `Alice` are the same."""
+    return owner.rpartition("\\")[2].partition("@")[0].casefold()
+
+
+def _decode_processes(process_infos: Sequence[Any]) -> Iterator[GuestProcess]:
+    """Yield the running processes. Raises ValueError for a list that is too long."""
+    if len(process_infos) > MOST:
+        raise ValueError(f"a guest with {len(process_infos)} processes")
+    for running in (process_info for process_info in process_infos if process_info.endTime is None):
+        name, owner, command = (str(field or "") for field in (running.name, running.owner, running.cmdLine))
+        yield GuestProcess(name, owner, command, running.startTime)
+
+
+def _unknown_count(asked_at: datetime, reason: str) -> SessionCount:
+    return SessionCount(None, None, asked_at, because=reason)
