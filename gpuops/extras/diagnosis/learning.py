@@ -31,7 +31,7 @@ EXAM_EACH: Final = 20
 WEIGHT_OF_CONFIRMED: Final = 3.0
 """In a leaf a confirmed case counts as so many that are made: it is real, but people err."""
 _STORED_BITS: Final = 5
-"""The significant bits of a stored number (`execute/measurements/packing.py`)."""
+"""The significant bits of a stored number (`observe/packing.py`)."""
 LEAST_OF_EACH: Final = 2
 """Cases in a leaf of the trees of each component alone: what one case alone shows is chance."""
 START: Final = ForestSettings()
@@ -196,7 +196,7 @@ def as_stored(cases: Iterable[LabelledCase]) -> list[LabelledCase]:
 
 
 def _rounded(samples: Floats) -> Floats:
-    """Return samples rounded as by `execute.measurements.packing`: to the middle of the numbers with the same code."""
+    """Return samples rounded as by `observe.packing`: to the middle of the numbers with the same code."""
     whole = np.round(samples)
     exponents = np.maximum(np.frexp(np.nan_to_num(whole))[1] - _STORED_BITS, 0)
     unit = np.exp2(exponents)

@@ -20,7 +20,6 @@ SLOWED: Final = 0.1
 """The share of the looks in which a GPU must be slowed: one that only touches its limit is not at fault."""
 LEAST_SLOWED: Final = 3
 """The least number of such looks: two hours have six, so that a single one would be more than a tenth."""
-
 NEARLY_FULL: Final = 0.8
 """A frame buffer that is never used to this share is not full; averages of five minutes hide short peaks."""
 
