@@ -67,8 +67,10 @@ class GuestSessions:
     def _not_asked(self, vm: Vm, passed_s: float) -> str:
         if self._refused:
             return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
-        if vm.tools_running is not True:
-            return "VMware Tools do not run in its guest, or it is not known whether they do"
+        if vm.tools_running is None:
+            return "it is not known whether VMware Tools run in its guest"
+        if not vm.tools_running:
+            return "VMware Tools do not run in its guest"
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
     def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:

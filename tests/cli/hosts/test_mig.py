@@ -12,6 +12,6 @@ def test_hosts_that_could_not_be_read_show_in_the_exit_code(lab: Lab, tmp_path: 
     asked = lab.run("mig", "show", "--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "gone"), "-o", "json")
     hosts = json.loads(asked.stdout)["hosts"]
     assert hosts
-    assert all("gone is not there: no host's key is known" in host["unread"][0] for host in hosts)
+    assert all("gone does not exist: no SSH key of a host is known" in host["unread"][0] for host in hosts)
     assert asked.exit_code == 4
     assert lab.run("mig", "show").exit_code == 0, "nobody was asked"
