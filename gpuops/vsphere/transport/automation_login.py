@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
+from gpuops.errors import LoginRefused, NoPermission, ProtocolError, Refused
 from gpuops.vsphere.transport import network
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def _quiet() -> Iterator[None]:
     """Suppress warnings and log lines of the SDK: the error of gpuops has the same information."""
     logging.getLogger("vmware").addHandler(logging.NullHandler())
     with warnings.catch_warnings():
-        # the SDK loads its messages in a way that newer Pythons have another name for
+        # the SDK loads its messages by functions that newer Pythons deprecate
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(vmware|com)\.")
-        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # said once, in red, at the entrance
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # the command line has warned already
         yield
 
 
@@ -133,12 +133,6 @@ def _translate_errors(target: Target, purpose: Purpose) -> Iterator[None]:
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         raise network.connection_error(target, error) from error
     except vapi_errors() as error:
-        raise _no_answer_error(target, purpose, error) from error
-
-
-def _no_answer_error(target: Target, purpose: Purpose, error: Exception) -> GpuopsError:
-    reason = error_text(error)
-    return ProtocolError(
-        f"{target.address} does not tell {purpose.subject}: {type(error).__name__}{f': {reason}' if reason else ''}",
-        hint=purpose.otherwise,
-    )
+        reason = ": ".join(filter(None, (type(error).__name__, error_text(error))))
+        message = f"{target.address} does not return {purpose.subject}: {reason}"
+        raise ProtocolError(message, hint=purpose.otherwise) from error

@@ -112,20 +112,14 @@ class Wire:
         repeats: bool,
     ) -> HttpReply:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
-        try:
-            return self._exchange(path, body, headers, answers, until)
-        except network.BROKEN_OFF as error:
-            self.close()
-            if not repeats:
-                raise network.connection_error(self.target, error) from error
-        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-            self.close()
-            raise network.connection_error(self.target, error) from error
-        try:
-            return self._exchange(path, body, headers, answers, until)
-        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-            self.close()
-            raise network.connection_error(self.target, error) from error
+        for is_last in (False, True) if repeats else (True,):
+            try:
+                return self._exchange(path, body, headers, answers, until)
+            except (*network.LOST_ERRORS, network.UnreadableReply) as error:
+                self.close()
+                if is_last or not isinstance(error, network.BROKEN_OFF):
+                    raise network.connection_error(self.target, error) from error
+        raise AssertionError("the last attempt returns or raises")
 
     def _exchange(
         self, path: str, body: bytes, headers: Mapping[str, str], answers: Collection[int], deadline: float
