@@ -304,7 +304,10 @@ class Horizon:
         return self._change(_MAINTENANCE.format("exit"), machines)
 
     def _change(self, path: str, machines: Collection[str]) -> Mapping[str, str]:
-        """Send a change once. Raises OutcomeUnknown for each later error, since the change may have been made."""
+        """Send a change once, and return the reasons of refusals by machine id.
+
+        Raises OutcomeUnknown if the reply is lost, unreadable or a server error: the change may have been made.
+        """
         if not machines:
             return {}
         machine_ids = frozenset(machines)

@@ -134,16 +134,16 @@ def machine(record: Mapping[str, Any]) -> DesktopMachine:
     if state == "MAINTENANCE":
         in_maintenance = True
     return DesktopMachine(
-        text(record, "id"),
-        text(record, "name"),
-        _optional(record, "desktop_pool_id", str),
-        _optional(record, "dns_name", str),
-        _optional(managed, "path", str),
-        state,
-        in_maintenance,
-        _optional(record, "session_id", str) or None,
-        _optional(managed, "virtual_center_id", str) or None,
-        recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
+        id=text(record, "id"),
+        name=text(record, "name"),
+        pool=_optional(record, "desktop_pool_id", str),
+        dns_name=_optional(record, "dns_name", str),
+        path=_optional(managed, "path", str),
+        state=state,
+        in_maintenance=in_maintenance,
+        session=_optional(record, "session_id", str) or None,
+        vcenter=_optional(managed, "virtual_center_id", str) or None,
+        managed=recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
     )
 
 
@@ -153,13 +153,13 @@ def session(record: Mapping[str, Any]) -> DesktopSession:
     if idle_min is not None and idle_min < 0:
         raise ValueError("idle_duration is negative")
     return DesktopSession(
-        text(record, "id"),
-        _optional(record, "machine_id", str),
-        _STATES.get(_optional(record, "session_state", str) or ""),
-        _moment(record, "start_time"),
-        _moment(record, "disconnected_time"),
-        None if idle_min is None else idle_min * 60.0,
-        bool(_optional(record, "farm_id", str) or _optional(record, "rds_server_id", str)),
+        id=text(record, "id"),
+        machine=_optional(record, "machine_id", str),
+        state=_STATES.get(_optional(record, "session_state", str) or ""),
+        started_at=_moment(record, "start_time"),
+        disconnected_at=_moment(record, "disconnected_time"),
+        idle_s=None if idle_min is None else idle_min * 60.0,
+        on_rds_host=bool(_optional(record, "farm_id", str) or _optional(record, "rds_server_id", str)),
     )
 
 

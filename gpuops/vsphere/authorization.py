@@ -194,7 +194,7 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
         pools = _root_pools(session, inventory.clusters)
         login = session.read(lambda: session.content.sessionManager.currentSession)
         if login is not None:
-            held = _privileges(session, [*entities, *pools.values()], str(login.userName))
+            held = _all_privileges(session, [*entities, *pools.values()], str(login.userName))
         _add_pool_privileges(held, pools, held)
     return held, session.service["rootFolder"][1]
 
@@ -209,7 +209,8 @@ def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
     return {ref: pool for ref, pool in pools.items() if isinstance(pool, vim.ResourcePool)}
 
 
-def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
+def _all_privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
+    """Return all privileges of the user, by object."""
     privileges_by_object: dict[str, frozenset[str]] = {}
     for start in range(0, len(entities), _AT_ONCE):
         page = entities[start : start + _AT_ONCE]

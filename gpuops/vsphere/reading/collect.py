@@ -333,8 +333,10 @@ def _folder_path(
 ) -> _FolderPath:
     """Return the inventory path of a folder; it is empty for the root folder and for folders this login cannot see.
 
-    Raises ProtocolError for a cycle of folders, and for more or longer names than vCenter allows.
+    `known_paths` are the paths found so far; this call adds those of the folder and of the folders above it. Raises
+    ProtocolError for a cycle of folders, and for more or longer names than vCenter allows.
     """
+    # up to a folder with a known path (ml -> vm -> lab-dc), then down again: /lab-dc, /lab-dc/vm, /lab-dc/vm/ml
     below: list[_Parent] = []
     while ref not in known_paths:
         place = places.get(ref or "")
@@ -347,7 +349,7 @@ def _folder_path(
             ref = place.parent
     path = known_paths[ref]
     for place in reversed(below):
-        # the root folder has no parent, and no place in a path
+        # the root folder has no parent, and its name is not in the path
         if place.parent is not None:
             has_slash = path.has_slash or "/" in place.name
             path = _FolderPath(f"{path.path}/{place.name}", (*path.names, place.name), has_slash)

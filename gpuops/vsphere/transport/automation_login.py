@@ -79,6 +79,7 @@ def error_text(error: Exception) -> str:
 
 @contextmanager
 def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
+    """Log in with the password, provide the configuration of that session, and log out."""
     from com.vmware.cis_client import Session as LoginService
     from vmware.vapi.lib.connect import get_requests_connector
     from vmware.vapi.security.client.security_context_filter import LegacySecurityContextFilter

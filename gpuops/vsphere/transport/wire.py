@@ -186,7 +186,7 @@ KNOWN: Final = (
 
 
 def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
-    """Return the version, such as "8.0.3.0".
+    """Return the newest API version that both this vCenter and pyVmomi know, such as "8.0.3.0".
 
     The connection's own errors pass through. Raises NoVcenterForUs for a list without a version of `KNOWN`, and another
     ProtocolError for any other reply: a load balancer may send an HTML page while vCenter is down.

@@ -133,7 +133,7 @@ def check_json_reply(received: bytes) -> bytes:
 def _read_object(page_object: _Object) -> ReadObject:
     kind, ref, missing = page_object.obj.type, page_object.obj.value, page_object.missingSet or ()
     if not REFERENCE.fullmatch(ref):
-        raise ProtocolError("vCenter names an object in a way that no vCenter does")
+        raise ProtocolError("vCenter sends an object with an invalid id")
     # an unset property may come without a value
     properties = {
         prop.name: prop_value.get(BOXED, prop_value)
