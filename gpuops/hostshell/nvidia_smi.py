@@ -140,7 +140,7 @@ class NvidiaSmi:
 
 
 def _names_gpus(text: str) -> bool:
-    """Return whether the answer is about a GPU, whatever its exit status."""
+    """Return whether the output has a sentence or a row about a GPU."""
     return bool(read_notices(text)) or any(PciAddress.parse_or_none(row.partition(",")[0]) for row in text.splitlines())
 
 

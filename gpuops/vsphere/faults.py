@@ -78,7 +78,7 @@ def _question(fault: Any) -> str:
 
 
 TABLE: Final[Sequence[Row]] = (
-    # a login that ended, or never was; NotAuthenticated is a subclass of NoPermission, so it stands first
+    # no login, or one that has ended; NotAuthenticated is a subclass of NoPermission, so it comes first
     Row("fault.NotAuthenticated", "the session is not logged in any more", "run the command again", error=LoginRefused),
     Row("fault.PasswordExpired", "the password has expired", "change it in vCenter first", error=LoginRefused),
     Row(
@@ -88,7 +88,7 @@ TABLE: Final[Sequence[Row]] = (
         error=LoginRefused,
     ),
     Row("fault.InvalidLocale", "the session's locale is refused", error=LoginRefused),
-    Row("fault.NoPermission", _no_permission, "ask for it, or log in as somebody who has it", error=NoPermission),
+    Row("fault.NoPermission", _no_permission, "ask for it, or log in as a user who has it", error=NoPermission),
     Row(
         "fault.RestrictedByAdministrator",
         lambda fault: f"forbidden by an administrator: {fault.details}",

@@ -162,7 +162,10 @@ def test_a_reply_has_a_size() -> None:
 
 def test_nothing_is_unpacked_unless_that_was_asked_for() -> None:
     head = packed_reply(b"x", gzip.compress)
-    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(network.UnreadableReply, match="compressed"):
+    with (
+        answering(lambda end: end.sendall(head)) as connection,
+        pytest.raises(network.UnreadableReply, match="compressed"),
+    ):
         ask(connection)
     with answering(lambda end: end.sendall(head)) as connection:
         assert ask(connection, compressed=True).body == b"x"

@@ -208,14 +208,16 @@ def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[s
     with reading(session) as reader:
         refs = [("HostSystem", ref) for ref in sorted(hosts) if ref in inventory.hosts]
         devices_by_host = reader.read_named({"HostSystem": host_paths}, refs, _decode_other_devices) if refs else []
-    return inventory.completed(hosts=[replace(inventory.hosts[ref], others=others) for ref, others in devices_by_host])
+    return inventory.completed(
+        hosts=[replace(inventory.hosts[ref], others=other_devices) for ref, other_devices in devices_by_host]
+    )
 
 
 def _decode_other_devices(read_object: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:
     uses = read_device_uses(read_object)
-    others = host_with_gpus(thin_host(read_object), pci_devices(read_object, include_all=True), uses or {}).others
+    devices = host_with_gpus(thin_host(read_object), pci_devices(read_object, include_all=True), uses or {}).others
     # without the uses it is unknown what the host uses each device for
-    return read_object.ref, others if uses is not None else tuple(replace(other, carries=None) for other in others)
+    return read_object.ref, devices if uses is not None else tuple(replace(device, carries=None) for device in devices)
 
 
 def _copy_tags(earlier_vm: Vm | None, updated_vm: Vm) -> Vm:

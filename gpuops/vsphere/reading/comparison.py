@@ -58,8 +58,8 @@ def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, 
     if is_dataclass(first) and type(first) is type(second):
         for field in fields(first):
             if field.compare:
-                values = getattr(first, field.name), getattr(second, field.name)
-                yield from differences(*values, _below(path, field.name))
+                field_values = getattr(first, field.name), getattr(second, field.name)
+                yield from differences(*field_values, _below(path, field.name))
     elif isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in dict.fromkeys((*first, *second)):
             yield from differences(first.get(key), second.get(key), _below(path, str(key)))

@@ -203,7 +203,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
         if version in offered:
             return version
     raise NoVcenterForUs(
-        f"{address} speaks no API version known here: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
+        f"{address} offers no API version that gpuops knows: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
         hint=f"vSphere {KNOWN[-1]} is the oldest that works",
     )
 

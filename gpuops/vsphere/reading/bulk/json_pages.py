@@ -141,9 +141,9 @@ def _read_object(page_object: _Object) -> ReadObject:
         if (prop_value := prop.val) is not None
     }
     # the fault itself, without the LocalizedMethodFault around it that SOAP has
-    if any(entry["fault"]["_typeName"] == "NotAuthenticated" for entry in missing):
+    if any(missing_path["fault"]["_typeName"] == "NotAuthenticated" for missing_path in missing):
         raise SessionEnded
-    unreadable = tuple(entry["path"] for entry in missing if isinstance(entry["path"], str))
+    unreadable = tuple(missing_path["path"] for missing_path in missing if isinstance(missing_path["path"], str))
     return ReadObject(kind, ref, properties, unreadable)
 
 

@@ -108,9 +108,9 @@ def read_objects(page: Any) -> Iterator[ReadObject]:
 
 
 def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
-    if any(kind(child(child(entry, "fault"), "fault")) == "NotAuthenticated" for entry in missing):
+    if any(kind(child(child(missing_path, "fault"), "fault")) == "NotAuthenticated" for missing_path in missing):
         raise SessionEnded
-    return tuple(path for entry in missing if (path := text(entry, "path")))
+    return tuple(path for missing_path in missing if (path := text(missing_path, "path")))
 
 
 def _property_set(name: str, paths: Sequence[str]) -> str:
