@@ -6,8 +6,8 @@ too. It is for tests. No option, file or environment variable of the product set
 would take desktops in the daytime. The child process of a test sets it in the test's own `sitecustomize`
 (`tests/surroundings/`), which no installation contains.
 
-`passed_s` is the machine's monotonic clock and cannot be moved: deadlines on the wire must hold whatever the time of
-day is set to.
+`passed_s` is the machine's monotonic clock and cannot be moved: deadlines on the wire must hold even if the time of day
+is changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def machine_time() -> datetime:
 
 
 def passed_s() -> float:
-    """Return the seconds since some moment, whatever is done to the time of day."""
+    """Return the seconds since some moment; changes of the time of day do not affect it."""
     return time.monotonic()
 
 

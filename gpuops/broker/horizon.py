@@ -24,7 +24,6 @@ import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -94,24 +93,18 @@ class HorizonWire:
         )
 
     def close(self) -> None:
-        """Close its connections."""
         self._client.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def send(
         self, verb: str, path: str, *, token: str = "", query: Mapping[str, int] | None = None, content: Any = None
     ) -> HorizonReply:
-        """Return the reply, whatever its status.
-
-        Raises BrokerUnreachable, NotTrusted, ProtocolError.
-        """
+        """Return the reply, whatever its status. Raises BrokerUnreachable, NotTrusted, ProtocolError."""
         request = self._client.build_request(
             verb,
             path,
@@ -129,7 +122,7 @@ class HorizonWire:
 
     def _body(self, response: httpx.Response, until: float) -> bytes:
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise network.UnreadableReply("a packed reply, which was not asked for")
+            raise network.UnreadableReply("a compressed reply, which gpuops did not ask for")
         content = bytearray()
         for piece in response.iter_raw():
             content += piece
@@ -153,7 +146,7 @@ class HorizonWire:
         except self._httpx.TransportError as error:
             raise self._connection_error(error) from error
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
-            raise self._unlike(type(error).__name__) from error
+            raise self._not_horizon(type(error).__name__) from error
 
     def _connection_error(self, error: httpx.TransportError) -> GpuopsError:
         secured = _cause(error, ssl.SSLError)
@@ -167,30 +160,30 @@ class HorizonWire:
                 f"the broker {self._target.address} did not answer within {SILENCE_S:.0f} s", hint=_HINT
             )
         if isinstance(error, self._httpx.RemoteProtocolError) and "disconnected" not in str(error):
-            return self._unlike(type(error).__name__)
+            return self._not_horizon(type(error).__name__)
         reason = _cause(error, OSError)
         reason_text = getattr(reason, "strerror", None) or "it broke the connection off"
         return BrokerUnreachable(f"the broker {self._target.address} is not reachable: {reason_text}", hint=_HINT)
 
-    def _unlike(self, kind: str) -> NotConnected:
+    def _not_horizon(self, kind: str) -> NotConnected:
         return ProtocolError(
             f"{self._target.address} does not answer like a Horizon Connection Server: {kind}", hint=_HINT
         )
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> Any:
-    """The first error of that kind that led to this one, or None."""
-    at: BaseException | None = error
-    while at is not None and not isinstance(at, kind):
-        at = at.__cause__ or at.__context__
-    return at
+    """Return the first error of that kind in the chain of causes of this one, or None."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kind):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 PAGE_SIZE: Final = 1000
 MOST_PAGES: Final = 200
-"""So many pages of one list are read: 200,000 records, which is more than a pod has."""
+"""The limit of pages of one list: 200,000 records are more than a pod has."""
 PAUSES_S: Final = (0.5, 2.0)
-"""Before a read is asked again."""
+"""Pauses before a read is repeated."""
 _OVERLOADED: Final = frozenset({429, 502, 503, 504})
 _MAINTENANCE: Final = "/inventory/v1/machines/action/{}-maintenance"
 
@@ -219,9 +212,7 @@ class Horizon:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -313,7 +304,10 @@ class Horizon:
         return self._change(_MAINTENANCE.format("exit"), machines)
 
     def _change(self, path: str, machines: Collection[str]) -> Mapping[str, str]:
-        """Send a change once. Raises OutcomeUnknown for each later error, since the change may have been made."""
+        """Send a change once, and return the reasons of refusals by machine id.
+
+        Raises OutcomeUnknown if the reply is lost, unreadable or a server error: the change may have been made.
+        """
         if not machines:
             return {}
         machine_ids = frozenset(machines)
@@ -330,7 +324,7 @@ class Horizon:
     def _read_refusals(self, path: str, reply: HorizonReply, machine_ids: frozenset[str]) -> Mapping[str, str]:
         self._check(path, reply)
         if not reply.body.strip():
-            return {}  # 204, or 200 without a word: it is done
+            return {}  # 204, or 200 without a body: it is done
         with self._decoding(path):
             return values.refusals(reply.body, machine_ids)
 
@@ -386,8 +380,8 @@ class Horizon:
             return self._overload_error(reply)
         if reply.status == 401:
             return LoginRefused(
-                f"the broker {self._address} ends the session of {self._target.user} again and again",
-                hint="gpuops login test says whether the login is let in",
+                f"the broker {self._address} ends each session of {self._target.user}",
+                hint="gpuops login test shows whether the broker accepts the login",
             )
         if reply.status == 403:
             return NoPermission(

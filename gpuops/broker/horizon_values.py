@@ -63,7 +63,7 @@ def parse_list(body: bytes) -> list[Mapping[str, Any]]:
     """Return the objects of a reply that is a list. Raises ValueError."""
     records = parse_body(body)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise ValueError("it is no list of objects")
+        raise ValueError("it is not a list of objects")
     return records
 
 
@@ -82,8 +82,8 @@ def text(record: Mapping[str, Any], name: str) -> str:
 
 def pool(record: Mapping[str, Any]) -> DesktopPool:
     """Return a desktop pool. The first version of the API nests its settings. Raises ValueError."""
-    settings = record.get("session_settings") or _object(record.get("settings") or {}).get("session_settings") or {}
-    settings = _object(settings)
+    nested = _object(record.get("settings") or {})
+    settings = _object(record.get("session_settings") or nested.get("session_settings") or {})
     source = _optional(record, "source", str) or ""
     kind = _KINDS.get(_optional(record, "type", str) or "", PoolKind.OTHER)
     if source == "INSTANT_CLONE":
@@ -113,9 +113,9 @@ def _spare_machines(record: Mapping[str, Any]) -> int | None:
         for name in ("pattern_naming_settings", "specified_naming_settings")
     )
     by_pattern = _optional(pattern, "number_of_spare_machines", int)
-    return (
-        by_pattern if by_pattern is not None else _optional(specified, "num_unassigned_machines_kept_powered_on", int)
-    )
+    if by_pattern is not None:
+        return by_pattern
+    return _optional(specified, "num_unassigned_machines_kept_powered_on", int)
 
 
 def vcenter(record: Mapping[str, Any]) -> BrokerVcenter:
@@ -134,16 +134,16 @@ def machine(record: Mapping[str, Any]) -> DesktopMachine:
     if state == "MAINTENANCE":
         in_maintenance = True
     return DesktopMachine(
-        text(record, "id"),
-        text(record, "name"),
-        _optional(record, "desktop_pool_id", str),
-        _optional(record, "dns_name", str),
-        _optional(managed, "path", str),
-        state,
-        in_maintenance,
-        _optional(record, "session_id", str) or None,
-        _optional(managed, "virtual_center_id", str) or None,
-        recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
+        id=text(record, "id"),
+        name=text(record, "name"),
+        pool=_optional(record, "desktop_pool_id", str),
+        dns_name=_optional(record, "dns_name", str),
+        path=_optional(managed, "path", str),
+        state=state,
+        in_maintenance=in_maintenance,
+        session=_optional(record, "session_id", str) or None,
+        vcenter=_optional(managed, "virtual_center_id", str) or None,
+        managed=recorded is not None or not (_optional(record, "type", str) or "").startswith("UNMANAGED"),
     )
 
 
@@ -153,13 +153,13 @@ def session(record: Mapping[str, Any]) -> DesktopSession:
     if idle_min is not None and idle_min < 0:
         raise ValueError("idle_duration is negative")
     return DesktopSession(
-        text(record, "id"),
-        _optional(record, "machine_id", str),
-        _STATES.get(_optional(record, "session_state", str) or ""),
-        _moment(record, "start_time"),
-        _moment(record, "disconnected_time"),
-        None if idle_min is None else idle_min * 60.0,
-        bool(_optional(record, "farm_id", str) or _optional(record, "rds_server_id", str)),
+        id=text(record, "id"),
+        machine=_optional(record, "machine_id", str),
+        state=_STATES.get(_optional(record, "session_state", str) or ""),
+        started_at=_moment(record, "start_time"),
+        disconnected_at=_moment(record, "disconnected_time"),
+        idle_s=None if idle_min is None else idle_min * 60.0,
+        on_rds_host=bool(_optional(record, "farm_id", str) or _optional(record, "rds_server_id", str)),
     )
 
 
@@ -173,22 +173,19 @@ def refusals(body: bytes, machine_ids: frozenset[str]) -> dict[str, str]:
     for record in parse_list(body):
         identity, status = text(record, "id"), _optional(record, "status_code", int)
         if identity not in machine_ids:
-            raise ValueError("it names a machine that was not asked for")
+            raise ValueError("it names a machine that was not in the request")
         reported_ids.add(identity)
         if status is None or not 200 <= status < 300:
             reasons = record.get("error_messages") or []
             first = reasons[0] if isinstance(reasons, list) and reasons else ""
-            reasons_by_machine[identity] = _short(first) if isinstance(first, str) and first else f"status {status}"
-    return reasons_by_machine | dict.fromkeys(machine_ids - reported_ids, "the broker says nothing of it")
-
-
-def _short(reason: str) -> str:
-    return reason if len(reason) <= 200 else f"{reason[:200]}..."
+            reason = first if isinstance(first, str) and first else f"status {status}"
+            reasons_by_machine[identity] = reason if len(reason) <= 200 else f"{reason[:200]}..."
+    return reasons_by_machine | dict.fromkeys(machine_ids - reported_ids, "the broker did not report a result for it")
 
 
 def _object(json_value: object) -> Mapping[str, Any]:
     if not isinstance(json_value, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return json_value
 
 
@@ -198,7 +195,7 @@ def _optional(record: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind 
     if field is None:
         return None
     if type(field) is not kind:
-        raise ValueError(f"{name} is no {kind.__name__}")
+        raise ValueError(f"{name} is not of type {kind.__name__}")
     if isinstance(field, str) and len(field) > LONGEST_TEXT:
         raise ValueError(f"{name} has more than {LONGEST_TEXT} characters")
     return field
@@ -210,5 +207,5 @@ def _moment(record: Mapping[str, Any], name: str) -> datetime | None:
     if milliseconds is None:
         return None
     if not 0 <= milliseconds < _MOST_MS:
-        raise ValueError(f"{name} is no time")
+        raise ValueError(f"{name} is not a time")
     return _EPOCH + timedelta(milliseconds=milliseconds)

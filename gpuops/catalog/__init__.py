@@ -40,13 +40,11 @@ def load(
     """
     if everything:
         return _catalog(_index().keys, _devices())
-    return _leading_to(frozenset(profiles), frozenset(pci), frozenset(boards))
+    return _load_for(frozenset(profiles), frozenset(pci), frozenset(boards))
 
 
 @lru_cache(maxsize=1024)
-def _leading_to(
-    profiles: frozenset[str], pci: frozenset[tuple[int, int, int | None]], boards: frozenset[str]
-) -> Catalog:
+def _load_for(profiles: frozenset[str], pci: frozenset[tuple[int, int, int | None]], boards: frozenset[str]) -> Catalog:
     board_names = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
     types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
@@ -66,7 +64,7 @@ class _Index:
 
     keys: tuple[str, ...]
     by_board_name: Mapping[str, str]
-    """Board part of a profile's name without the brand, for older hosts may show `grid_` where newer show `nvidia_`."""
+    """By the board's part of a profile name, without the brand: older hosts show `grid_`, newer ones `nvidia_`."""
     by_device: Mapping[int, tuple[str, ...]]
 
     def find(self, board_names: Iterable[str], devices: Iterable[int]) -> tuple[str, ...]:
@@ -87,7 +85,7 @@ def _index() -> _Index:
     keys = fields.keys
     for key in keys:
         row = fields.section(key)
-        if prefix := row.maybe_text("prefix"):
+        if prefix := row.maybe_text("prefix"):  # grid_a100- becomes a100
             by_board_name[prefix.partition("_")[2].removesuffix("-")] = key
         for device_id in row.hexadecimals("devices"):
             by_device[device_id] = (*by_device.get(device_id, ()), key)

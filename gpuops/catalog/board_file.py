@@ -1,8 +1,8 @@
 """Reads one board file into a `Board` with its profiles and the MIG geometry of its family; `catalog.load` calls it.
 
-A board's profiles are regular: those of one size share their counts and starts whatever the series, those of one series
-share limits and marks, and each is named by the board's name and a tail. So a file says each of these once, and under
-`exceptions` what a single profile has of its own.
+A board's profiles are regular. All profiles of one size have the same counts and starts in every series, and all of one
+series have the same limits and marks. The name of a profile is the board's name and a tail. So a file has each of these
+facts once, and under `exceptions` the facts of single profiles.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _profile(
         max_displays=displays,
         ecc=fields.maybe_flag("ecc"),
         verified=fields.choice("verified", Verified),
-        # A mark stands for the series; where a size has no such fact, there is nothing to mark.
+        # a mark is for the complete series: a size without such a fact has no mark
         verified_mixed=verified_mixed if mixed is not None else None,
         verified_placement=verified_starts if starts else None,
         verified_name=names.verification_of(tail),

@@ -1,7 +1,7 @@
 """Reads the keys of a catalogue file for `board_file`, where a key that is not known, or read twice, is an error.
 
-YAML is read with every scalar as text, and this module says what each is meant to be: PCI ids such as `1e30` and `2236`
-are hexadecimal whatever a YAML resolver takes them for.
+YAML is read with every scalar as text, and the getters here convert it: PCI ids such as `1e30` and `2236` are
+hexadecimal, and a YAML resolver would take them for numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Fields:
-    """One mapping of a file. Each getter takes its key out; `check_all_read` complains about what is left."""
+    """One mapping of a file. Each getter removes its key; `check_all_read` raises UsageError for the remaining keys."""
 
     __slots__ = ("_unread", "_where")
 
@@ -152,7 +152,7 @@ class Fields:
 
 def read(path: Path) -> Fields:
     """Return the mapping in a catalogue file. Raises UsageError for any other content."""
-    # Imported here: `gpuops --help` reads no catalogue and pays for no YAML.
+    # imported here, because `gpuops --help` reads no catalogue
     import yaml
 
     # libyaml's parser where PyYAML was built with it: five times faster.

@@ -1,6 +1,7 @@
-"""Reads the archive of a bug report that `gpuops bundle` wrote; it comes from others, so nothing in it is believed.
+"""Reads the archive of a bug report that `gpuops bundle` wrote. Other people send it, so nothing in it is trusted.
 
-Nothing is unpacked onto a disk: one member is read into memory, within a limit, whatever the archive says of its size.
+Nothing is unpacked onto a disk: one member is read into memory, within a limit that does not depend on the size that
+the archive names.
 """
 
 from __future__ import annotations

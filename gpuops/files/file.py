@@ -102,19 +102,13 @@ def read_bytes(
         reason = getattr(unread, "strerror", None) or unread
         missing = isinstance(unread, FileNotFoundError)
         if not hint:
-            hint = _template_of(path) or "check the path" if missing else f"look at it: ls -l {path}"
+            template = named_by(path) if missing else None
+            hint = f"gpuops template write {template}" if template else ""
+            hint = hint or ("check the path" if missing else f"look at it: ls -l {path}")
         raise error(f"{name or path} cannot be read: {reason}", hint=hint) from unread
     if size > largest:
         raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "is it the right file?")
     return b"".join(parts)
-
-
-def _template_of(path: Path) -> str:
-    """Return the command that writes a missing file of the manual's examples; '' for any other file."""
-    from gpuops.files.file import named_by
-
-    template = named_by(path)
-    return f"gpuops template write {template}" if template else ""
 
 
 def read_text(path: Path, *, largest: int = SMALL, error: type[GpuopsError] = UsageError, name: str = "") -> str:

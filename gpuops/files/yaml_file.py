@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_ALIASES: Final = 100
 MAX_DEPTH: Final = 40
 MAX_MERGED: Final = 1000
-_CORRECT: Final = "correct it there, and the file is read; text with : or # in it stands in quotes"
+_CORRECT: Final = "correct the file; write text that contains : or # in quotes"
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -41,7 +41,7 @@ class _PlainLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(problem=f"more than {MAX_ALIASES} aliases")
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if (tag := getattr(event, "tag", None)) is not None:
-            problem = f"the tag {tag!r}: a value has no tag here"
+            problem = f"the tag {tag!r}: gpuops accepts no tags"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=event.start_mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -96,12 +96,15 @@ _MergingLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises PolicyError for one that cannot be read, is not UTF-8 or larger than a megabyte."""
+    """Return the file's text. Raises PolicyError if it cannot be read, is not UTF-8 or larger than a megabyte."""
     return file.read_text(path, error=PolicyError)
 
 
 def parse_yaml(text: str, name: str, *, merges: bool = False) -> object:
-    """The plain value of a YAML text; `merges`: it may have merge keys. Raises PolicyError: file, place and reason."""
+    """Return the plain value of a YAML text, with `merges` one with merge keys.
+
+    Raises PolicyError with the file, the place in it and the reason.
+    """
     try:
         return yaml.load(text, Loader=_MergingLoader if merges else _PlainLoader)  # noqa: S506  # SafeLoaders, narrowed
     except yaml.MarkedYAMLError as error:

@@ -32,10 +32,10 @@ from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.plan.guest.smi import read_gpu_texts
 
 ABSENT: Final = frozenset({"n/a", "not supported"})
-"""Words for what a GPU does not have. No other word means that."""
+"""The words for a feature or value that a GPU does not have."""
 LONGEST_SHOWN: Final = 80
 CONTRADICTORY: Final = "two answers that differ"
-"""Stands for the cells of a GPU that has two rows which differ."""
+"""The reason for a GPU that has two different rows."""
 _WRONG_COLUMN_COUNT: Final = "an answer that cannot be read"
 _ADDRESS: Final = r"(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7])"
 _CORRUPT_INFOROM: Final = re.compile(rf"\s*WARNING: infoROM is corrupted at gpu\s+{_ADDRESS}", re.IGNORECASE)
@@ -49,14 +49,14 @@ _BY_WORD: Final = {
 }
 
 Rows = Mapping[PciAddress, list[str] | str]
-"""By GPU the cells after its address; in place of cells, why they cannot be used."""
+"""By GPU the cells after its address, or the reason why they cannot be used."""
 
 
 def read_rows(text: str, columns: int) -> Rows:
     """Return the row of each GPU in a CSV answer whose first column is the address, with `columns` columns.
 
-    Lines that begin with no address are left out. Raises ValueError with the first line of an answer that is of no
-    use for any GPU.
+    Lines that do not begin with an address are ignored. Raises ValueError, with the first line, for an answer that
+    cannot be used for any GPU.
     """
     rows: dict[PciAddress, list[str] | str] = {}
     lines = [line for line in text.splitlines() if line.strip()]
@@ -124,7 +124,7 @@ def shorten(text: str, most: int = LONGEST_SHOWN) -> str:
 DETAILS: Final = "nvidia-smi -q -x"
 _BEGIN, _END = "<nvidia_smi_log>", "</nvidia_smi_log>"
 _VALUES: Final = ("mig_mode/current_mig", "ecc_mode/current_ecc", "temperature/gpu_temp", "utilization/gpu_util")
-"""Elements that hold an error in place of a value. Others hold texts that users choose, for example names of VMs."""
+"""Elements that contain an error in place of a value. Other elements contain texts of users, such as names of VMs."""
 _YES_NO: Final = {"Yes": True, "No": False}
 _ACTIONS: Final = {action.lower(): action for action in RecoveryAction}
 
@@ -132,7 +132,7 @@ _ACTIONS: Final = {action.lower(): action for action in RecoveryAction}
 def read_details(text: str) -> dict[PciAddress, GpuHealth]:
     """Return the health of each GPU of the answer; {} for an answer that cannot be read."""
     _, begin, document = text.partition(_BEGIN)
-    body, end, _ = document.rpartition(_END)  # sentences about GPUs stand before and behind the document
+    body, end, _ = document.rpartition(_END)  # sentences about GPUs are printed before and after the document
     try:
         gpus = read_gpu_texts(f"{begin}{body}{end}")
     except ValueError:
@@ -153,7 +153,7 @@ def _by_action(word: str) -> GpuHealth:
     action = _ACTIONS.get(word.lower())
     if action is not None or not word or word.lower() in ABSENT:
         return GpuHealth(recovery_action=action)
-    # A later driver may ask for an action that has no name here. One that names a reset or a reboot counts as one.
+    # a later driver may have other actions: one that names a reset or a reboot counts as a reset
     asks_for_reset = "reset" in word.lower() or "reboot" in word.lower()
     return GpuHealth(requires_reset=asks_for_reset, error=f"recovery action {shorten(word)}")
 
@@ -177,7 +177,7 @@ _MOST: Final = 1 << 40
 
 
 def read_gpus(text: str) -> Iterator[SmiGpu]:
-    """Each GPU of the answer whose row can be read. Raises ValueError for an answer without any."""
+    """Yield the readings of each GPU whose row can be read. Raises ValueError for an answer without any."""
     for gpu, row in read_rows(text, len(_FIELDS) + 1).items():
         if isinstance(row, str):
             continue
@@ -198,7 +198,7 @@ def read_gpus(text: str) -> Iterator[SmiGpu]:
 
 
 def _number(cell: str) -> int | None:
-    """None for everything that is no number: what a GPU does not tell is missing, and no zero."""
+    """Return the number in a cell; None for any other text: the GPU does not report the value, which is not zero."""
     return int(cell) if cell.isascii() and cell.isdecimal() and int(cell) < _MOST else None
 
 

@@ -143,7 +143,7 @@ class SshAnswers:
     """Only one thread at a time reads the time of vCenter."""
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
-        """Return by VM (ref) the output of each guest, or why it has none. Raises NotConnected as `now` does."""
+        """Return the output of each guest by VM (ref), or why it is missing. Raises NotConnected as `now` does."""
         with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="guest-ssh") as pool:
             replies = pool.map(lambda guest: self._reply(guest[0], guest[1], frameworks), guests)
             return {vm.ref: reply for (vm, _), reply in zip(guests, replies, strict=True)}

@@ -28,7 +28,7 @@ from gpuops.model.vcenter.vm import Vm
 TIMEOUT_S: Final = 10.0
 """The limit for the complete command: a desktop is taken by a look that is at most 25 s old."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""The answer for 100,000 VMs has a third of it."""
+"""The limit for the output: three times that for 100,000 VMs."""
 MOST: Final = 10**9
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME")
 """Variables that the command gets; no others, since they may hold passwords."""
@@ -61,15 +61,15 @@ class IdleCommand:
         try:
             printed = self._run(_questions(vms))
         except CommandFailedError as failed:
-            self._tell(str(failed))
+            self._report(str(failed))
             return {vm.ref: SessionCount(None, None, asked_at, because=str(failed)) for vm in vms}
         counts, garbled = _read_answers(printed, vms, asked_at)
         if garbled:
-            self._tell("the command printed lines that are no answer")
-        missing = SessionCount(None, None, asked_at, because="the command does not tell of it")
+            self._report("the command printed lines that gpuops cannot read")
+        missing = SessionCount(None, None, asked_at, because="the command printed no line for it")
         return {vm.ref: counts.get(vm.ref, missing) for vm in vms}
 
-    def _tell(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         if why not in self._reported_reasons:
             self._reported_reasons.add(why)
             self.say(f"idle_command: {why} (gpuops help idle)")
@@ -89,7 +89,7 @@ class IdleCommand:
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else "its arguments"
+                why = error.strerror if isinstance(error, OSError) else "an invalid argument"
                 raise CommandFailedError(f"the command cannot be started: {why}") from error
         assert process.stdout is not None
         try:

@@ -127,7 +127,7 @@ class NvidiaSmi:
         except ValueError as error:
             if reply.exit_status:
                 raise _exit_refusal(host, reply) from error
-            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+            raise Refused(f"{host}: gpuops cannot read the output of nvidia-smi: {error}") from error
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
         """Set the mode, GPU by GPU. Raises Refused with nvidia-smi's message, and OutcomeUnknown."""
@@ -140,7 +140,7 @@ class NvidiaSmi:
 
 
 def _names_gpus(text: str) -> bool:
-    """Return whether the answer is about a GPU, whatever its exit status."""
+    """Return whether the output has a sentence or a row about a GPU."""
     return bool(read_notices(text)) or any(PciAddress.parse_or_none(row.partition(",")[0]) for row in text.splitlines())
 
 
@@ -195,7 +195,7 @@ def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
         if facts is not None:
             vgpus.append(_vgpu(gpu, facts, instances))
     if not by_gpu and not read_notices(listing) and listing.strip() != _NO_VGPU_MODE:
-        raise ValueError("no GPU is named")
+        raise ValueError("it names no GPU")
     readable = {gpu: vgpus for gpu, vgpus in by_gpu.items() if None not in vgpus}
     if by_gpu and not readable:
         raise ValueError(f"a vGPU of {next(iter(by_gpu))} has no name")

@@ -51,9 +51,9 @@ class Ssh:
     address_of: Callable[[str], str] = str
     """The address of a host by its name in vCenter."""
     named_by: str = "--ssh-known-hosts"
-    """The option or variable that names another file of known hosts,"""
+    """The option or environment variable for another file of known hosts; for hints."""
     key_named_by: str = "--ssh-key"
-    """and another key."""
+    """The option or environment variable for another key; for hints."""
 
     def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> CommandResult:
         """Return the reply to a command; without `heard` only its exit status.
@@ -69,7 +69,7 @@ class Ssh:
         known_hosts = self.known_hosts.expanduser()
         if not known_hosts.is_file():
             hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
-            raise Refused(f"{known_hosts} is not there: no host's key is known", hint=hint)
+            raise Refused(f"{known_hosts} does not exist: no SSH key of a host is known", hint=hint)
         self._must_be_ours(known_hosts)
         self._must_be_readable(asyncssh, known_hosts)
         self._must_be_sendable(host, command)
@@ -77,10 +77,10 @@ class Ssh:
             return asyncio.run(self._run(asyncssh, host, command, known_hosts, limit_s, heard))
         except asyncssh.HostKeyNotVerifiable as error:
             hint = f"compare its key and put it into {known_hosts}"
-            raise Refused(f"{host}: its SSH key is not the one that is known, or none is known", hint=hint) from error
+            raise Refused(f"{host}: its SSH key is unknown, or not the one in {known_hosts}", hint=hint) from error
         except asyncssh.PermissionDenied as error:
             hint = f"use a key that the host accepts: an agent, ~/.ssh, or {self.key_named_by}"
-            raise Refused(f"{host}: SSH does not let {self.username} in", hint=hint) from error
+            raise Refused(f"{host}: its SSH server refuses the login of {self.username}", hint=hint) from error
         except (OSError, ValueError, asyncssh.Error, TimeoutError) as error:
             hint = "switch the host's SSH service on, and let this machine reach it"
             raise Refused(f"{host}: cannot be entered by SSH ({type(error).__name__})", hint=hint) from error
@@ -102,18 +102,14 @@ class Ssh:
         The keys are the configured one, or those in ~/.ssh, which asyncssh tries.
         """
         default = Path("~/.ssh").expanduser().glob("id_*")
-        keys = (
-            [self.key.expanduser()]
-            if self.key is not None
-            else [key_file for key_file in default if key_file.suffix != ".pub"]
-        )
+        keys = [path for path in default if path.suffix != ".pub"] if self.key is None else [self.key.expanduser()]
         try:
             openings = replaceable(known_hosts), *(readable(key) for key in keys if key.is_file())
         except OSError as error:
-            raise Refused(f"{error.filename} cannot be looked at: {error.strerror}") from error
+            raise Refused(f"{error.filename} cannot be checked: {error.strerror}") from error
         for opening in openings:
             if opening is not None:
-                raise Refused(f"{opening.why}, so no host is entered by it", hint=opening.fix)
+                raise Refused(f"{opening.why}, so gpuops does not use it for SSH", hint=opening.fix)
 
     def _must_be_readable(self, asyncssh: Any, known_hosts: Path) -> None:
         """Raise Refused for files that are no keys, before any connection is made."""
@@ -170,9 +166,9 @@ class Ssh:
 
 
 def unusable_address(address: str) -> str | None:
-    """Return why this is no name or address of a host; None = it may be one (RFC 1123: labels of 63 characters)."""
+    """Return why no host can have this name or address, or None (RFC 1123: labels of at most 63 characters)."""
     if not address.isascii() or not address.isprintable() or " " in address or not address:
-        return "it is no name of a host"
+        return "it is not the name of a host"
     if len(address) > _LONGEST_NAME:
         return f"its name has more than {_LONGEST_NAME} characters"
     labels = address.removesuffix(".").split(".")

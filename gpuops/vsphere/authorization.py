@@ -101,28 +101,32 @@ def held_on(
     One call for each kind. The privilege to assign a VM to a resource pool is checked on the root pools of the
     clusters. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
     """
-    held: dict[str, frozenset[str]] = {}
+    held_privileges: dict[str, frozenset[str]] = {}
     with OptionalRead():
         login = _login(session)
         for kind, refs in objects.items():
             privileges = privileges_by_kind[kind] - (ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else frozenset())
             entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
-            held |= _granted_privileges(session, login, entities, privileges)
+            held_privileges |= _granted_privileges(session, login, entities, privileges)
         if ASSIGN_TO_POOL & privileges_by_kind.get(ObjectKind.CLUSTER, frozenset()):
             pools = _root_pools(session, objects[ObjectKind.CLUSTER])
             pools_by_ref = {str(pool._moId): pool for pool in pools.values()}
-            _add_pool_privileges(held, pools, _granted_privileges(session, login, pools_by_ref, ASSIGN_TO_POOL))
-        return held
+            _add_pool_privileges(
+                held_privileges, pools, _granted_privileges(session, login, pools_by_ref, ASSIGN_TO_POOL)
+            )
+        return held_privileges
     return {}
 
 
 def _add_pool_privileges(
-    held: dict[str, frozenset[str]], pools: Mapping[str, Any], held_on_pools: Mapping[str, frozenset[str]]
+    privileges_by_object: dict[str, frozenset[str]],
+    pools: Mapping[str, Any],
+    held_on_pools: Mapping[str, frozenset[str]],
 ) -> None:
     """Add to the privileges on each cluster those on its root resource pool."""
     for cluster, pool in pools.items():
-        if cluster in held:
-            held[cluster] |= held_on_pools.get(str(pool._moId), frozenset())
+        if cluster in privileges_by_object:
+            privileges_by_object[cluster] |= held_on_pools.get(str(pool._moId), frozenset())
 
 
 def _granted_privileges(
@@ -189,14 +193,14 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
     kinds = (("VirtualMachine", inventory.vms), ("HostSystem", inventory.hosts), (_CLUSTER, inventory.clusters))
     entities = [session.managed_object(kind, ref) for kind, refs in kinds for ref in refs]
     entities.append(session.content.rootFolder)
-    held: dict[str, frozenset[str]] = {}
+    privileges_by_object: dict[str, frozenset[str]] = {}
     with OptionalRead():
         pools = _root_pools(session, inventory.clusters)
         login = session.read(lambda: session.content.sessionManager.currentSession)
         if login is not None:
-            held = _privileges(session, [*entities, *pools.values()], str(login.userName))
-        _add_pool_privileges(held, pools, held)
-    return held, session.service["rootFolder"][1]
+            privileges_by_object = _all_privileges(session, [*entities, *pools.values()], str(login.userName))
+        _add_pool_privileges(privileges_by_object, pools, privileges_by_object)
+    return privileges_by_object, session.service["rootFolder"][1]
 
 
 def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
@@ -209,7 +213,8 @@ def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
     return {ref: pool for ref, pool in pools.items() if isinstance(pool, vim.ResourcePool)}
 
 
-def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
+def _all_privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
+    """Return all privileges of the user, by object."""
     privileges_by_object: dict[str, frozenset[str]] = {}
     for start in range(0, len(entities), _AT_ONCE):
         page = entities[start : start + _AT_ONCE]
@@ -237,9 +242,9 @@ def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
 def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
     """Raise PolicyError for unknown privileges: an older vCenter refuses the role without naming the unknown one."""
     offered = session.read(lambda: _manager(session).privilegeList) or ()
-    known = {str(privilege.privId) for privilege in offered}
+    known_privileges = {str(privilege.privId) for privilege in offered}
     for wish in wishes:
-        if unknown := sorted(wish.privileges - known):
+        if unknown := sorted(wish.privileges - known_privileges):
             raise PolicyError(
                 f"role {wish.name}: this vCenter has no privilege {', '.join(unknown)}",
                 hint="take it out of the file; nothing was changed",

@@ -32,12 +32,12 @@ Wording = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault (`fault.X` of vim, `vmodl:X` of vmodl), the error it becomes, its words and the next move."""
+    """One fault (`fault.X` of vim, `vmodl:X` of vmodl), and the words, hint and class of the error it becomes."""
 
     fault: str
-    error: type[GpuopsError]
     words: Wording | str
     hint: str = ""
+    error: type[GpuopsError] = StepFailed
     trouble: Trouble | None = None
     """Its meaning, if that differs from the default of its error class."""
 
@@ -78,77 +78,67 @@ def _question(fault: Any) -> str:
 
 
 TABLE: Final[Sequence[Row]] = (
-    # a login that ended, or never was; NotAuthenticated is a subclass of NoPermission, so it stands first
-    Row("fault.NotAuthenticated", LoginRefused, "the session is not logged in any more", "run the command again"),
-    Row("fault.PasswordExpired", LoginRefused, "the password has expired", "change it in vCenter first"),
+    # no login, or one that has ended; NotAuthenticated is a subclass of NoPermission, so it comes first
+    Row("fault.NotAuthenticated", "the session is not logged in any more", "run the command again", error=LoginRefused),
+    Row("fault.PasswordExpired", "the password has expired", "change it in vCenter first", error=LoginRefused),
     Row(
         "fault.InvalidLogin",
-        LoginRefused,
         "user name or password refused",
         "check the user name and where the password comes from",
+        error=LoginRefused,
     ),
-    Row("fault.InvalidLocale", LoginRefused, "the session's locale is refused"),
-    Row("fault.NoPermission", NoPermission, _no_permission, "ask for it, or log in as somebody who has it"),
+    Row("fault.InvalidLocale", "the session's locale is refused", error=LoginRefused),
+    Row("fault.NoPermission", _no_permission, "ask for it, or log in as a user who has it", error=NoPermission),
     Row(
-        "fault.RestrictedByAdministrator", NoPermission, lambda fault: f"forbidden by an administrator: {fault.details}"
+        "fault.RestrictedByAdministrator",
+        lambda fault: f"forbidden by an administrator: {fault.details}",
+        error=NoPermission,
     ),
-    Row("fault.RestrictedVersion", NoPermission, "this edition of the host forbids it"),
+    Row("fault.RestrictedVersion", "this edition of the host forbids it", error=NoPermission),
     # no GPU, no memory, no host
     # assumption: no-gpu-fault
     Row(
         "fault.InsufficientGraphicsResourcesFault",
-        NoFreeGpu,
         "no graphics resources: no free vGPU slot of that profile on the host",
         "gpuops inventory --hosts shows who holds the GPUs",
+        error=NoFreeGpu,
         trouble=Trouble.CAPACITY,
     ),
     # assumption: no-memory-fault
     Row(
         "fault.InsufficientHostMemoryCapacityFault",
-        StepFailed,
         _numbers,
         "the host is short of memory for a full reservation",
         trouble=Trouble.CAPACITY,
     ),
-    Row("fault.InsufficientHostCpuCapacityFault", StepFailed, _numbers, trouble=Trouble.CAPACITY),
+    Row("fault.InsufficientHostCpuCapacityFault", _numbers, trouble=Trouble.CAPACITY),
     Row(
         "fault.InsufficientMemoryResourcesFault",
-        StepFailed,
         _numbers,
         "a VM with a GPU reserves all its memory",
         trouble=Trouble.CAPACITY,
     ),
-    Row("fault.InsufficientCpuResourcesFault", StepFailed, _numbers, trouble=Trouble.CAPACITY),
+    Row("fault.InsufficientCpuResourcesFault", _numbers, trouble=Trouble.CAPACITY),
     Row(
         "fault.InsufficientResourcesFault",
-        StepFailed,
         lambda fault: f"not enough resources: {_text(fault)}",
         trouble=Trouble.CAPACITY,
     ),
-    Row(
-        "fault.NoCompatibleHost",
-        StepFailed,
-        _no_compatible_host,
-        "gpuops attach --explain shows why",
-        trouble=Trouble.CAPACITY,
-    ),
+    Row("fault.NoCompatibleHost", _no_compatible_host, "gpuops attach --explain shows why", trouble=Trouble.CAPACITY),
     Row(
         "fault.NoDiskSpace",
-        StepFailed,
         lambda fault: f"no space left on datastore {fault.datastore}",
         "free some space there",
         trouble=Trouble.CAPACITY,
     ),
     Row(
         "vmodl:NotEnoughLicenses",
-        StepFailed,
         lambda fault: f"no licence is left for it: {_text(fault)}",
         "free one, or add one",
         trouble=Trouble.CAPACITY,
     ),
     Row(
         "fault.LicenseServerUnavailable",
-        StepFailed,
         "its licence server does not answer",
         "look at that server first",
         trouble=Trouble.CAPACITY,
@@ -156,126 +146,98 @@ TABLE: Final[Sequence[Row]] = (
     # another task or user is changing it
     Row(
         "fault.TaskInProgress",
-        StepFailed,
         "another task is running on it",
         "wait for that task, then run the command again",
         trouble=Trouble.BUSY,
     ),
     Row(
         "fault.ConcurrentAccess",
-        StepFailed,
         "another user or program changed it meanwhile",
         "run the command again",
         trouble=Trouble.BUSY,
     ),
-    Row(
-        "fault.ResourceInUse",
-        StepFailed,
-        lambda fault: f"{_name(fault) or 'a resource'} is in use",
-        trouble=Trouble.BUSY,
-    ),
-    Row(
-        "fault.MethodDisabled",
-        StepFailed,
-        "another product holds it (a backup, perhaps)",
-        "try again when that is over",
-    ),
+    Row("fault.ResourceInUse", lambda fault: f"{_name(fault) or 'a resource'} is in use", trouble=Trouble.BUSY),
+    Row("fault.MethodDisabled", "another product holds it (a backup, perhaps)", "try again when that is over"),
     # its state
-    Row("fault.QuestionPending", StepFailed, _question, "answer it in the vSphere Client"),
-    Row("fault.InvalidPowerState", StepFailed, _power_state, "run the command again", trouble=Trouble.STATE),
-    Row("fault.ToolsUnavailable", StepFailed, "VMware Tools does not run in the guest", "it can only be powered off"),
-    Row("fault.VmPowerOnDisabled", StepFailed, "power-on is disabled for it"),
+    Row("fault.QuestionPending", _question, "answer it in the vSphere Client"),
+    Row("fault.InvalidPowerState", _power_state, "run the command again", trouble=Trouble.STATE),
+    Row("fault.ToolsUnavailable", "VMware Tools does not run in the guest", "it can only be powered off"),
+    Row("fault.VmPowerOnDisabled", "power-on is disabled for it"),
     Row(
         "fault.InvalidHostState",
-        StepFailed,
         lambda fault: f"the host is not in a state for it: {_text(fault)}",
         trouble=Trouble.STATE,
     ),
     Row(
         "fault.InvalidState",
-        StepFailed,
         lambda fault: f"not possible in its state: {_text(fault)}",
         "run the command again",
         trouble=Trouble.STATE,
     ),
     # its devices and configuration
-    Row(
-        "fault.DeviceHotPlugNotSupported",
-        StepFailed,
-        "the device cannot be added while the VM runs",
-        "power it off first",
-    ),
+    Row("fault.DeviceHotPlugNotSupported", "the device cannot be added while the VM runs", "power it off first"),
     Row(
         "fault.DeviceBackingNotSupported",
-        StepFailed,
         lambda fault: f"the host does not offer {fault.device or 'that device'}",
         "gpuops inventory --hosts shows what each host offers",
     ),
-    Row(
-        "fault.DeviceNotSupported",
-        StepFailed,
-        lambda fault: f"the host does not support {fault.device or 'that device'}",
-    ),
-    Row("fault.TooManyDevices", StepFailed, "the VM has no room for another device"),
-    Row("fault.InvalidDeviceSpec", StepFailed, lambda fault: f"the device change is refused: {_text(fault)}"),
-    Row("fault.FeatureRequirementsNotMet", StepFailed, "the host's CPU lacks features the VM was started with"),
-    Row("fault.GenericVmConfigFault", StepFailed, lambda fault: fault.reason or _text(fault)),
-    Row("fault.SuspendedRelocateNotSupported", StepFailed, "a suspended VM cannot move between these hosts"),
-    Row("fault.MigrationFault", StepFailed, lambda fault: f"it cannot be moved: {_text(fault)}"),
-    Row("fault.VmConfigFault", StepFailed, lambda fault: f"its configuration is refused: {_text(fault)}"),
-    Row("fault.InvalidDatastore", StepFailed, lambda fault: f"its datastore is not usable: {_text(fault)}"),
-    Row("fault.HostConfigFault", StepFailed, lambda fault: f"the host refused the setting: {_text(fault)}"),
-    Row("fault.FileNotFound", StepFailed, lambda fault: f"there is no file {fault.file or ''}".rstrip()),
-    Row("fault.FileFault", StepFailed, lambda fault: f"its file {fault.file or ''} is not usable: {_text(fault)}"),
+    Row("fault.DeviceNotSupported", lambda fault: f"the host does not support {fault.device or 'that device'}"),
+    Row("fault.TooManyDevices", "the VM has no room for another device"),
+    Row("fault.InvalidDeviceSpec", lambda fault: f"the device change is refused: {_text(fault)}"),
+    Row("fault.FeatureRequirementsNotMet", "the host's CPU lacks features the VM was started with"),
+    Row("fault.GenericVmConfigFault", lambda fault: fault.reason or _text(fault)),
+    Row("fault.SuspendedRelocateNotSupported", "a suspended VM cannot move between these hosts"),
+    Row("fault.MigrationFault", lambda fault: f"it cannot be moved: {_text(fault)}"),
+    Row("fault.VmConfigFault", lambda fault: f"its configuration is refused: {_text(fault)}"),
+    Row("fault.InvalidDatastore", lambda fault: f"its datastore is not usable: {_text(fault)}"),
+    Row("fault.HostConfigFault", lambda fault: f"the host refused the setting: {_text(fault)}"),
+    Row("fault.FileNotFound", lambda fault: f"there is no file {fault.file or ''}".rstrip()),
+    Row("fault.FileFault", lambda fault: f"its file {fault.file or ''} is not usable: {_text(fault)}"),
     # guests
     Row(
         "fault.InvalidGuestLogin",
-        StepFailed,
         "its guest refuses the user or the password of GPUOPS_GUEST_USERNAME",
         "check both in the guest",
     ),
-    Row("fault.GuestPermissionDenied", StepFailed, "its guest does not let that user do it"),
-    Row("fault.GuestOperationsUnavailable", StepFailed, "VMware Tools does not answer in its guest"),
-    Row("fault.OperationDisabledByGuest", StepFailed, "its guest has guest operations switched off"),
-    Row("fault.GuestOperationsFault", StepFailed, lambda fault: f"its guest refuses: {_text(fault)}"),
+    Row("fault.GuestPermissionDenied", "its guest does not let that user do it"),
+    Row("fault.GuestOperationsUnavailable", "VMware Tools does not answer in its guest"),
+    Row("fault.OperationDisabledByGuest", "its guest has guest operations switched off"),
+    Row("fault.GuestOperationsFault", lambda fault: f"its guest refuses: {_text(fault)}"),
     # names and time
-    Row("fault.DuplicateName", StepFailed, lambda fault: f"the name {_name(fault)!r} is taken"),
-    Row("fault.InvalidName", StepFailed, lambda fault: f"the name {_name(fault)!r} is not valid there"),
-    Row("fault.AlreadyExists", StepFailed, lambda fault: f"{_name(fault) or 'it'} exists already"),
-    Row("fault.NotFound", StepFailed, lambda fault: f"not found: {_text(fault)}"),
-    Row("fault.InvalidPrivilege", StepFailed, lambda fault: f"unknown privilege {fault.privilege}"),
-    Row("fault.Timedout", StepFailed, "vCenter gave up waiting for it"),
+    Row("fault.DuplicateName", lambda fault: f"the name {_name(fault)!r} is taken"),
+    Row("fault.InvalidName", lambda fault: f"the name {_name(fault)!r} is not valid there"),
+    Row("fault.AlreadyExists", lambda fault: f"{_name(fault) or 'it'} exists already"),
+    Row("fault.NotFound", lambda fault: f"not found: {_text(fault)}"),
+    Row("fault.InvalidPrivilege", lambda fault: f"unknown privilege {fault.privilege}"),
+    Row("fault.Timedout", "vCenter gave up waiting for it"),
     # the host or vCenter itself; what happened to a change is then not known
     Row(
         "vmodl:ManagedObjectNotFound",
-        StepFailed,
         "it is gone from vCenter",
         "gpuops inventory --hosts shows what is there",
         trouble=Trouble.STATE,
     ),
-    Row("vmodl:HostNotConnected", OutcomeUnknown, "vCenter lost the connection to its host"),
-    Row("vmodl:HostNotReachable", OutcomeUnknown, "vCenter cannot reach its host"),
-    Row("vmodl:HostCommunication", OutcomeUnknown, "vCenter cannot talk to its host"),
-    Row("vmodl:RequestCanceled", OutcomeUnknown, "the request was cancelled"),
-    Row("vmodl:InvalidCollectorVersion", OutcomeUnknown, "the property collector was reset"),
+    Row("vmodl:HostNotConnected", "vCenter lost the connection to its host", error=OutcomeUnknown),
+    Row("vmodl:HostNotReachable", "vCenter cannot reach its host", error=OutcomeUnknown),
+    Row("vmodl:HostCommunication", "vCenter cannot talk to its host", error=OutcomeUnknown),
+    Row("vmodl:RequestCanceled", "the request was cancelled", error=OutcomeUnknown),
+    Row("vmodl:InvalidCollectorVersion", "the property collector was reset", error=OutcomeUnknown),
     Row(
         "vmodl:MethodNotFound",
-        ProtocolError,
         lambda fault: f"this vCenter does not know {fault.method}",
         "it may be older than vSphere 6.7",
+        error=ProtocolError,
     ),
-    Row("vmodl:NotSupported", StepFailed, lambda fault: f"not supported there: {_text(fault)}"),
-    Row("vmodl:InvalidProperty", ProtocolError, lambda fault: f"this vCenter has no property {fault.name}"),
+    Row("vmodl:NotSupported", lambda fault: f"not supported there: {_text(fault)}"),
+    Row("vmodl:InvalidProperty", lambda fault: f"this vCenter has no property {fault.name}", error=ProtocolError),
+    Row("vmodl:InvalidArgument", lambda fault: f"refused argument {fault.invalidProperty or ''}: {_text(fault)}"),
     Row(
-        "vmodl:InvalidArgument",
-        StepFailed,
-        lambda fault: f"refused argument {fault.invalidProperty or ''}: {_text(fault)}",
+        "vmodl:InvalidRequest", lambda fault: f"vCenter could not read the request: {_text(fault)}", error=ProtocolError
     ),
-    Row("vmodl:InvalidRequest", ProtocolError, lambda fault: f"vCenter could not read the request: {_text(fault)}"),
-    Row("vmodl:SystemError", StepFailed, lambda fault: f"vCenter failed inside: {fault.reason or _text(fault)}"),
-    Row("fault.VimFault", StepFailed, _text),
-    Row("vmodl:RuntimeFault", StepFailed, _text),
-    Row("vmodl:MethodFault", StepFailed, _text),
+    Row("vmodl:SystemError", lambda fault: f"vCenter failed inside: {fault.reason or _text(fault)}"),
+    Row("fault.VimFault", _text),
+    Row("vmodl:RuntimeFault", _text),
+    Row("vmodl:MethodFault", _text),
 )
 
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from gpuops import clock
@@ -133,9 +132,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -223,7 +220,6 @@ class Session:
         return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, self.stub)
 
     def vm(self, ref: str) -> Any:
-        """Return the VirtualMachine of that id."""
         return self.managed_object("VirtualMachine", ref)
 
     def host(self, ref: str | None) -> Any:
@@ -391,11 +387,7 @@ class Session:
                 element.tag.rpartition("}")[2]: (element.get("type", ""), element.text or "")
                 for element in children(content)
             }
-        managers = {
-            name: references[name]
-            for name in references
-            if REFERENCE.fullmatch(references[name][1]) and references[name][0]
-        }
+        managers = {name: (kind, ref) for name, (kind, ref) in references.items() if kind and REFERENCE.fullmatch(ref)}
         if missing := _NEEDED - managers.keys():
             raise ProtocolError(
                 f"{self.target.address} does not answer like a vCenter: it names no {sorted(missing)[0]}",

@@ -130,17 +130,17 @@ def silent(handler: Scripted) -> None:
 READS: dict[str, tuple[Callable[[Scripted], None], type[GpuopsError], str]] = {
     "garbage": (sends(200, b"<html>canary</html>"), ProtocolError, "sends what no Connection Server sends"),
     "empty": (sends(200, b""), ProtocolError, "sends what no Connection Server sends"),
-    "not a list": (sends(200, b'{"access_token": "canary"}'), ProtocolError, "it is no list of objects"),
+    "not a list": (sends(200, b'{"access_token": "canary"}'), ProtocolError, "it is not a list of objects"),
     "deep": (sends(200, b"[" * 100_000), ProtocolError, "nested too deep"),
     "long number": (sends(200, b"[" + b"9" * 50_000 + b"]"), ProtocolError, "a number of 50000 digits"),
     "bytes": (sends(200, b"\xff\xfe"), ProtocolError, "sends what no Connection Server sends"),
     "huge": (sends(200, b" " * (1 << 21)), ProtocolError, "a reply of more than"),
-    "packed": (sends(200, b"x", Content__Encoding="gzip"), ProtocolError, "a packed reply"),
+    "packed": (sends(200, b"x", Content__Encoding="gzip"), ProtocolError, "a compressed reply"),
     "no id": (listed({"machine_id": "2"}), ProtocolError, "id is missing"),
-    "a number as id": (listed(session(id=7)), ProtocolError, "id is no str"),
-    "a truth as a time": (listed(session(start_time=True)), ProtocolError, "start_time is no int"),
-    "a time before time": (listed(session(start_time=-5)), ProtocolError, "start_time is no time"),
-    "a time after time": (listed(session(start_time=10**17)), ProtocolError, "start_time is no time"),
+    "a number as id": (listed(session(id=7)), ProtocolError, "id is not of type str"),
+    "a truth as a time": (listed(session(start_time=True)), ProtocolError, "start_time is not of type int"),
+    "a time before time": (listed(session(start_time=-5)), ProtocolError, "start_time is not a time"),
+    "a time after time": (listed(session(start_time=10**17)), ProtocolError, "start_time is not a time"),
     "a long name": (listed(session(id="x" * 5000)), ProtocolError, "id has more than 1024 characters"),
     "endless pages": (endless, ProtocolError, "sends more than 5 pages"),
     "one page again and again": (
@@ -148,7 +148,7 @@ READS: dict[str, tuple[Callable[[Scripted], None], type[GpuopsError], str]] = {
         ProtocolError,
         "repeats an earlier one",
     ),
-    "never authorised": (sends(401, b""), LoginRefused, "ends the session of"),
+    "never authorised": (sends(401, b""), LoginRefused, "ends each session of"),
     "forbidden": (sends(403, b""), NoPermission, r"EXAMPLE\\gpuops may not use /inventory/v1/sessions"),
     "not there": (sends(404, b""), ProtocolError, "with status 404"),
     "elsewhere": (sends(302, b"", Location="http://elsewhere/"), ProtocolError, "with status 302"),
@@ -191,7 +191,7 @@ CHANGES: dict[str, tuple[Callable[[Scripted], None], type[GpuopsError], str]] = 
     "no reply": (silent, OutcomeUnknown, "whether the machines changed is not known"),
     "broken": (sends(500, b""), OutcomeUnknown, "whether the machines changed is not known"),
     "garbage": (sends(200, b"canary"), OutcomeUnknown, "whether the machines changed is not known"),
-    "another machine": (listed({"id": "9", "status_code": 200}), OutcomeUnknown, "was not asked for"),
+    "another machine": (listed({"id": "9", "status_code": 200}), OutcomeUnknown, "was not in the request"),
     "refused": (sends(409, b""), Refused, "nothing was changed"),
     "forbidden": (sends(403, b""), NoPermission, "may not use"),
 }
@@ -218,5 +218,5 @@ def test_a_machine_of_which_nothing_is_said_is_not_gated(target: BrokerTarget, m
     with Horizon(target) as broker:
         assert broker.enter_maintenance(["1", "2", "3"]) == {
             "2": "it is provisioning",
-            "3": "the broker says nothing of it",
+            "3": "the broker did not report a result for it",
         }

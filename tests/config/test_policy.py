@@ -146,7 +146,7 @@ def test_a_mistake_is_one_line_with_key_and_reason_and_the_next_move(mistake: di
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("version: 1", "version: !!python/object/apply:os.system ['true']"), "a value has no tag here"),
+        (("version: 1", "version: !!python/object/apply:os.system ['true']"), "gpuops accepts no tags"),
         (("version: 1", "version: [1"), "line 3, column 5: expected"),
         (("cpu_below_mhz: 500", "cpu_below_mhz: 0500"), "cpu_below_mhz: should be a whole number"),
     ],

@@ -92,8 +92,8 @@ def test_a_driver_before_r535_is_asked_by_the_older_name(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("nonsense\n", "answers what this gpuops cannot read: 'nonsense'"),
-        (f"{ROW}\n{ROW.replace('61', '62')}\n", "cannot read: '00000000:C8:00.0, 35"),
+        ("nonsense\n", "gpuops cannot read the output of nvidia-smi: 'nonsense'"),
+        (f"{ROW}\n{ROW.replace('61', '62')}\n", "nvidia-smi: '00000000:C8:00.0, 35"),
         (f"{ROW}, 7\n", "cannot read"),
         (f'"{ROW}\n', "cannot read"),
     ],
@@ -158,7 +158,7 @@ def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_mis
     inventory = lab.site.vcenter.inventory()
     assert (cycle.hosts_entered, cycle.hosts) == (1, 2)
     [said] = lab.said
-    assert said.startswith("not measured by its nvidia-smi: esx-02.lab: its SSH key is not the one that is known")
+    assert said.startswith("not measured by its nvidia-smi: esx-02.lab: its SSH key is unknown, or not the one in")
     host = inventory.find_host(NAME)
     counters = (*SMI_GPU_COUNTERS, SMI_POWER_LIMIT)
     names = tuple(f"{name}@{gpu.address}" for name in counters for gpu in host.gpus)

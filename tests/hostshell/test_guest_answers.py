@@ -62,8 +62,8 @@ def test_a_guest_whose_key_is_not_known_is_not_entered_and_holds_up_no_other(
     guest = enter(lambda command: ("@@ begin linux\n@@ end\n", 0))
     found = asked(guest, Vm("vm-2", "ml-02"), GUEST, Vm("vm-3", "no host"))
     assert found["vm-1"].text is not None
-    assert "its SSH key is not the one that is known" in found["vm-2"].why_not
-    assert "cannot be entered by SSH: it is no name of a host" in found["vm-3"].why_not
+    assert "its SSH key is unknown, or not the one in" in found["vm-2"].why_not
+    assert "cannot be entered by SSH: it is not the name of a host" in found["vm-3"].why_not
     assert all(found[ref].next_move for ref in ("vm-2", "vm-3"))
 
 

@@ -87,7 +87,7 @@ def test_a_line_that_is_no_answer_tells_nothing(tmp_path: Path, said: list[str],
     for _ in range(2):
         found = told(answer)
     assert (found["vm-1"].used, found["vm-2"].used) == (None, False)
-    assert said == ["idle_command: the command printed lines that are no answer (gpuops help idle)"], "once"
+    assert said == ["idle_command: the command printed lines that gpuops cannot read (gpuops help idle)"], "once"
 
 
 IDLE = """echo '{"vm": "vdi-01", "sessions": 0}'"""

@@ -70,8 +70,8 @@ def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], Shel
     ("text", "status", "said"),
     [
         ("NVIDIA-SMI has failed because it couldn't communicate\n", 9, "nvidia-smi ends with 9: NVIDIA-SMI has failed"),
-        ("<html>login</html>\n", 0, "answers what this gpuops cannot read"),
-        ("nonsense, Enabled, Enabled, Enabled, Enabled\n", 0, "answers what this gpuops cannot read"),
+        ("<html>login</html>\n", 0, "gpuops cannot read the output of nvidia-smi"),
+        ("nonsense, Enabled, Enabled, Enabled, Enabled\n", 0, "gpuops cannot read the output of nvidia-smi"),
     ],
 )
 def test_an_answer_that_is_none_is_refused(
@@ -86,10 +86,10 @@ def test_a_host_whose_key_is_not_known_is_not_entered(enter: Callable[[Answer], 
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
     for known in (f"{NAME} {other}", f"another {other}", ""):
         host.known_hosts.write_text(known, encoding="ascii")
-        with pytest.raises(Refused, match="its SSH key is not the one that is known"):
+        with pytest.raises(Refused, match="its SSH key is unknown, or not the one in"):
             NvidiaSmi(host.ssh).mig(NAME)
     assert host.asked == []
-    with pytest.raises(Refused, match="no host's key is known"):
+    with pytest.raises(Refused, match="no SSH key of a host is known"):
         NvidiaSmi(replace(host.ssh, known_hosts=Path("/nowhere"))).mig(NAME)
 
 
@@ -98,7 +98,7 @@ def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer]
     strange = tmp_path / "strange"
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(strange)
     strange.chmod(0o600)
-    with pytest.raises(Refused, match="SSH does not let root in"):
+    with pytest.raises(Refused, match="its SSH server refuses the login of root"):
         NvidiaSmi(replace(host.ssh, key=strange)).mig(NAME)
     with pytest.raises(Refused, match="cannot be entered by SSH"):
         NvidiaSmi(replace(host.ssh, port=1)).mig(NAME)
@@ -276,7 +276,9 @@ def test_hosts_are_asked_at_the_same_time(bench: Bench) -> None:
 def test_a_host_that_cannot_be_entered_is_refused_by_name(bench: Bench) -> None:
     bench.site.shell = NvidiaSmi(Ssh(known_hosts=Path("/nowhere")))
     [rejection] = bench.set(on=True).plan.rejections
-    assert str(rejection).startswith("esx-01.lab: MIG modes cannot be read: /nowhere is not there: no host's key")
+    assert str(rejection).startswith(
+        "esx-01.lab: MIG modes cannot be read: /nowhere does not exist: no SSH key of a host"
+    )
 
 
 def mig_of(bench: Bench) -> tuple[SmiState, ...]:
@@ -295,7 +297,7 @@ ROW = "00000000:3B:00.0, Enabled, Enabled, Enabled, Enabled"
         ("x" * 900_000 + "\n", "cannot read"),
         (f'"{ROW}\n', "cannot read"),
         ("9" * 5000 + ", Enabled, Enabled, Enabled, Enabled\n", "cannot read"),
-        (f"{ROW}\n{ROW.replace('Enabled', 'Disabled')}\n", "cannot read: '00000000:3B:00.0, Enabled"),
+        (f"{ROW}\n{ROW.replace('Enabled', 'Disabled')}\n", "nvidia-smi: '00000000:3B:00.0, Enabled"),
     ],
     ids=["a long field", "a long line", "an open quote", "a long address", "a contradiction"],
 )

@@ -91,7 +91,7 @@ NO_NAME = LISTING.replace("VM Name", "Name").partition("GPU 00000000:D8")[0]
 def test_a_listing_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     with (
         entered(tmp_path, NAME, lambda command: (text, 0)) as host,
-        pytest.raises(Refused, match="answers what this gpuops cannot read"),
+        pytest.raises(Refused, match="gpuops cannot read the output of nvidia-smi"),
     ):
         NvidiaSmi(host.ssh).vgpus(NAME)
 

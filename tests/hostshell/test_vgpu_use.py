@@ -87,7 +87,7 @@ def test_a_host_that_does_not_answer_is_said_once_and_rests(lab: Lab) -> None:
         told = set(source.use(desktops, inventory).values())
         assert told == {VgpuUse(None, because="the nvidia-smi of its host does not answer")}
     [said] = lab.said
-    assert said.startswith("the use of vGPUs is not known: esx-02.lab: its SSH key is not the one that is known")
+    assert said.startswith("the use of vGPUs is not known: esx-02.lab: its SSH key is unknown, or not the one in")
     gone = inventory.with_hosts([replace(inventory.find_host("esx-02.lab"), connected=False)])
     assert {use.because for use in lab.source().use(desktops, gone).values()} == {
         "its host is not connected, or not known"

@@ -1,4 +1,4 @@
 """Judges whether guests are ready for work on their GPUs: parses the output of `gpuops/guest_scripts/check_guest.*`.
 
-Pure: `vsphere.writing.guest_answers` or `hostshell.guest_answers` runs the script and fetches its output.
+Pure: `vsphere.guests.guest_answers` or `hostshell.guest_ssh` runs the script and fetches its output.
 """

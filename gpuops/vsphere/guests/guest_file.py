@@ -47,7 +47,7 @@ def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> by
         transfer_target, path_of_url = _locate(session, url, target)
         host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))
     except ValueError as error:
-        raise Refused(f"vCenter names no place to fetch it from ({error})") from error
+        raise Refused(f"vCenter returned no usable URL for it ({error})") from error
     try:
         with closing(host_connection):
             until = clock.passed_s() + TRANSFER_S

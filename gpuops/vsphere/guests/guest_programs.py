@@ -110,8 +110,8 @@ def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str)
         return TaskEnd(task, error)
     process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
-        gone = OutcomeUnknown(f"{vm}: its program is gone from the guest, and its exit code is not known")
-        return TaskEnd(task, gone)
+        message = f"{vm}: its program is gone from the guest, and its exit code is not known"
+        return TaskEnd(task, OutcomeUnknown(message))
     if process.endTime is None:
         return None
     began = process.startTime

@@ -60,18 +60,20 @@ class GuestSessions:
         started_s, asked_at = clock.passed_s(), inventory.taken_at
         counts = {}
         for vm in vms:
-            reason = self._not_asked(vm, clock.passed_s() - started_s)
-            counts[vm.ref] = _unknown_count(asked_at, reason) if reason else self._of(vm, asked_at)
+            reason = self._reason_not_to_ask(vm, clock.passed_s() - started_s)
+            counts[vm.ref] = _unknown_count(asked_at, reason) if reason else self._ask(vm, asked_at)
         return counts
 
-    def _not_asked(self, vm: Vm, passed_s: float) -> str:
+    def _reason_not_to_ask(self, vm: Vm, passed_s: float) -> str:
         if self._refused:
             return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
-        if vm.tools_running is not True:
-            return "VMware Tools do not run in its guest, or it is not known whether they do"
+        if vm.tools_running is None:
+            return "it is not known whether VMware Tools run in its guest"
+        if not vm.tools_running:
+            return "VMware Tools do not run in its guest"
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
-    def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:
+    def _ask(self, vm: Vm, asked_at: datetime) -> SessionCount:
         from pyVmomi import vim
 
         session = self._session

@@ -208,14 +208,16 @@ def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[s
     with reading(session) as reader:
         refs = [("HostSystem", ref) for ref in sorted(hosts) if ref in inventory.hosts]
         devices_by_host = reader.read_named({"HostSystem": host_paths}, refs, _decode_other_devices) if refs else []
-    return inventory.completed(hosts=[replace(inventory.hosts[ref], others=others) for ref, others in devices_by_host])
+    return inventory.completed(
+        hosts=[replace(inventory.hosts[ref], others=other_devices) for ref, other_devices in devices_by_host]
+    )
 
 
 def _decode_other_devices(read_object: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:
     uses = read_device_uses(read_object)
-    others = host_with_gpus(thin_host(read_object), pci_devices(read_object, include_all=True), uses or {}).others
+    devices = host_with_gpus(thin_host(read_object), pci_devices(read_object, include_all=True), uses or {}).others
     # without the uses it is unknown what the host uses each device for
-    return read_object.ref, others if uses is not None else tuple(replace(other, carries=None) for other in others)
+    return read_object.ref, devices if uses is not None else tuple(replace(device, carries=None) for device in devices)
 
 
 def _copy_tags(earlier_vm: Vm | None, updated_vm: Vm) -> Vm:
@@ -333,8 +335,10 @@ def _folder_path(
 ) -> _FolderPath:
     """Return the inventory path of a folder; it is empty for the root folder and for folders this login cannot see.
 
-    Raises ProtocolError for a cycle of folders, and for more or longer names than vCenter allows.
+    `known_paths` are the paths found so far; this call adds those of the folder and of the folders above it. Raises
+    ProtocolError for a cycle of folders, and for more or longer names than vCenter allows.
     """
+    # up to a folder with a known path (ml -> vm -> lab-dc), then down again: /lab-dc, /lab-dc/vm, /lab-dc/vm/ml
     below: list[_Parent] = []
     while ref not in known_paths:
         place = places.get(ref or "")
@@ -347,7 +351,7 @@ def _folder_path(
             ref = place.parent
     path = known_paths[ref]
     for place in reversed(below):
-        # the root folder has no parent, and no place in a path
+        # the root folder has no parent, and its name is not in the path
         if place.parent is not None:
             has_slash = path.has_slash or "/" in place.name
             path = _FolderPath(f"{path.path}/{place.name}", (*path.names, place.name), has_slash)

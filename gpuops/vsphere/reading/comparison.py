@@ -41,7 +41,7 @@ def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
         after = inventory(session)
         moving = {path for path, _, _ in differences(before, after)} | {_OF_THE_MOMENT}
         value_differences = [
-            Difference(path, _shorten(soap), _shorten(json))
+            Difference(path, repr(soap)[:_LONGEST_SHOWN], repr(json)[:_LONGEST_SHOWN])
             for path, soap, json in differences(before, json_snapshot)
             if path not in moving
         ]
@@ -58,9 +58,8 @@ def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, 
     if is_dataclass(first) and type(first) is type(second):
         for field in fields(first):
             if field.compare:
-                yield from differences(
-                    getattr(first, field.name), getattr(second, field.name), _below(path, field.name)
-                )
+                field_values = getattr(first, field.name), getattr(second, field.name)
+                yield from differences(*field_values, _below(path, field.name))
     elif isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in dict.fromkeys((*first, *second)):
             yield from differences(first.get(key), second.get(key), _below(path, str(key)))
@@ -73,7 +72,3 @@ def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, 
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _shorten(compared: Any) -> str:
-    return repr(compared)[:_LONGEST_SHOWN]

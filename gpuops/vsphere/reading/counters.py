@@ -125,7 +125,11 @@ def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[
 
 
 def _window(samples: TimedReadings, since: datetime, taken_at: datetime) -> CounterWindow | None:
-    """Return the window of the latest samples after `since` without a gap, or None without samples."""
+    """Return the highest reading after `since`, and the time since which no sample is missing; None without samples.
+
+    Samples that end at :00, :20, then (one is missing) 1:00, 1:20 and 1:40 are complete since 0:40, when the sample
+    that ends at 1:00 began.
+    """
     within = [(end, reading) for end, reading in samples if end > since]
     if not within:
         return None

@@ -204,7 +204,7 @@ class CustodyReader:
         profiles = None if manager is None else self._answer(lambda: manager.FindAssociatedProfile(entity))
         if profiles is None:
             return None
-        # the id of a profile stands for a name that this login cannot read
+        # if this login cannot read the name of a profile, its id is used
         return tuple(self._answer(partial(getattr, profile, "name")) or str(profile._moId) for profile in profiles)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:

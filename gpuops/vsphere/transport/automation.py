@@ -32,8 +32,6 @@ LARGEST_REPLY: Final = 8 * 1024 * 1024
 """The tags of 1,000 objects, 50 of each."""
 MOST_VALUES: Final = 150_000
 """Lists, mappings and values in one reply: each becomes several objects of the SDK."""
-_ELSEWHERE: Final = 3
-"""The hundreds of a redirect's status."""
 
 
 @contextmanager
@@ -67,13 +65,17 @@ class _Adapter(BaseAdapter):
                 request.path_url,
                 until=min(clock.passed_s() + CALL_S, self._until),
                 body=request.body,
-                headers={name: _text(header) for name, header in request.headers.items() if name != "Accept-Encoding"},
+                headers={
+                    name: header if isinstance(header, str) else header.decode("latin-1")
+                    for name, header in request.headers.items()
+                    if name != "Accept-Encoding"
+                },
                 largest=LARGEST_REPLY,
             )
         except BaseException:
             self.close()  # half a reply may be left in it
             raise
-        if reply.status // 100 == _ELSEWHERE:
+        if 300 <= reply.status < 400:
             raise network.UnreadableReply("a redirect, which no vCenter does")
         if reply.body.count(b",") + reply.body.count(b"{") + reply.body.count(b"[") > MOST_VALUES:
             raise network.UnreadableReply(f"more than {MOST_VALUES:,} values in one reply")
@@ -87,7 +89,3 @@ class _Adapter(BaseAdapter):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _text(header: str | bytes) -> str:
-    return header if isinstance(header, str) else header.decode("latin-1")

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
+from gpuops.errors import LoginRefused, NoPermission, ProtocolError, Refused
 from gpuops.vsphere.transport import network
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def error_text(error: Exception) -> str:
 
 @contextmanager
 def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
+    """Log in with the password, provide the configuration of that session, and log out."""
     from com.vmware.cis_client import Session as LoginService
     from vmware.vapi.lib.connect import get_requests_connector
     from vmware.vapi.security.client.security_context_filter import LegacySecurityContextFilter
@@ -112,9 +113,9 @@ def _quiet() -> Iterator[None]:
     """Suppress warnings and log lines of the SDK: the error of gpuops has the same information."""
     logging.getLogger("vmware").addHandler(logging.NullHandler())
     with warnings.catch_warnings():
-        # the SDK loads its messages in a way that newer Pythons have another name for
+        # the SDK loads its messages by functions that newer Pythons deprecate
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(vmware|com)\.")
-        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # said once, in red, at the entrance
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # the command line has warned already
         yield
 
 
@@ -133,12 +134,6 @@ def _translate_errors(target: Target, purpose: Purpose) -> Iterator[None]:
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         raise network.connection_error(target, error) from error
     except vapi_errors() as error:
-        raise _no_answer_error(target, purpose, error) from error
-
-
-def _no_answer_error(target: Target, purpose: Purpose, error: Exception) -> GpuopsError:
-    reason = error_text(error)
-    return ProtocolError(
-        f"{target.address} does not tell {purpose.subject}: {type(error).__name__}{f': {reason}' if reason else ''}",
-        hint=purpose.otherwise,
-    )
+        reason = ": ".join(filter(None, (type(error).__name__, error_text(error))))
+        message = f"{target.address} does not return {purpose.subject}: {reason}"
+        raise ProtocolError(message, hint=purpose.otherwise) from error

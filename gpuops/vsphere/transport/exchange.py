@@ -29,7 +29,7 @@ LARGEST_REPLY: Final = 64 * 1024 * 1024
 _BUFFER: Final = 256 * 1024
 _PIECE: Final = 1024 * 1024
 _OVERHEAD: Final = 1024 * 1024
-"""For headers, chunk lengths and read-ahead."""
+"""The bytes of one reply in addition to its body: headers, chunk lengths and what was read ahead."""
 _LARGEST_LINE: Final = 64 * 1024
 _MOST_LINES: Final = 100
 """Header lines of one reply, the limit of http.client."""
@@ -79,26 +79,18 @@ def exchange(
     connection.request(verb, path, body, {"Accept-Encoding": accepted, **(headers or {})})
     try:
         response = connection.getresponse()
-        is_packed = _is_packed(response.getheader("Content-Encoding", ""), accepted)
+        encoding = response.getheader("Content-Encoding", "").strip().lower()
+        if encoding not in (*_UNPACKED, accepted):
+            raise UnreadableReply("a compressed reply that gpuops did not ask for")
         pieces = _pieces(response)
-        received = b"".join(_unpack(pieces, largest) if is_packed else pieces)
+        received = b"".join(pieces if encoding in _UNPACKED else _unpack(pieces, largest))
     except TimeoutError as late:
         if clock.passed_s() < until:
-            raise  # silence, not a drip
+            raise  # the server is silent; it does not send a byte now and then
         raise network.EndlessReply(until - began) from late
     cookies = tuple(response.headers.get_all("Set-Cookie") or ())
     key = response.headers.get("vmware-api-session-id", "")
     return HttpReply(response.status, response.reason, received, cookies, key)
-
-
-def _is_packed(encoding: str, accepted: str) -> bool:
-    """Return whether a reply with this Content-Encoding is compressed. Raises UnreadableReply if it must not be."""
-    name = encoding.strip().lower()
-    if name in _UNPACKED:
-        return False
-    if name != accepted:
-        raise UnreadableReply("a packed reply that was not asked for")
-    return True
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -109,7 +101,7 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         size += len(piece)
         metered = response.fp.raw if response.fp is not None else None
         if isinstance(metered, _BoundedStream) and metered.total > size + size // 8 + _OVERHEAD:
-            raise UnreadableReply("a reply in crumbs")  # chunks of a byte each would cost seconds per mebibyte
+            raise UnreadableReply("a reply in tiny chunks")  # chunks of one byte take seconds for each mebibyte
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
 
@@ -122,13 +114,13 @@ def _unpack(pieces: Iterator[bytes], largest: int) -> Iterator[bytes]:
         try:
             text = unpacker.decompress(piece, bytes_left + 1)  # never more than one byte too many is made
         except zlib.error as error:
-            raise UnreadableReply("a packed reply that cannot be unpacked") from error
+            raise UnreadableReply("a compressed reply that cannot be unpacked") from error
         bytes_left -= len(text)
         if bytes_left < 0:
             raise _too_large(largest)
         yield text
     if not unpacker.eof or unpacker.unused_data:
-        raise UnreadableReply("a packed reply that does not end as it should")
+        raise UnreadableReply("a compressed reply that does not end as it should")
 
 
 def _too_large(largest: int) -> UnreadableReply:
@@ -138,7 +130,7 @@ def _too_large(largest: int) -> UnreadableReply:
 def _patience(until: float) -> float:
     left_s = until - clock.passed_s()
     if left_s <= 0:
-        raise TimeoutError("the reply is not whole in time")
+        raise TimeoutError("the reply is not complete in time")
     return min(left_s, network.SILENCE_S)
 
 

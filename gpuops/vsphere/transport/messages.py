@@ -135,7 +135,7 @@ def elements(received: bytes) -> Any:
 def _parser() -> XMLParser:
     """Return a parser without entities, DTDs and network access, within libxml2's limits: texts of 10 MB, 256 levels.
 
-    A check for the 128 levels of `stub` would need XPath and a third of the time of a parse.
+    A check for the 128 levels of `stub` would need XPath, and would take a third of the time of the parse.
     """
     from lxml import etree
 
@@ -147,5 +147,5 @@ def _parser() -> XMLParser:
         huge_tree=False,
         remove_comments=True,
         remove_pis=True,
-        collect_ids=False,  # no table of xml:id attributes, which SOAP has none of and which costs a tenth of a parse
+        collect_ids=False,  # SOAP has no xml:id attributes, and a table of them costs a tenth of the parse
     )

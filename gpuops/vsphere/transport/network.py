@@ -152,7 +152,7 @@ class _InOnePiece(http.client.HTTPConnection):
         super().endheaders(message_body, encode_chunked=encode_chunked)
 
     def send(self, message: Any) -> None:
-        body, self._body = self._body, b""  # before it is sent: whatever opens the connection sends first
+        body, self._body = self._body, b""  # cleared first: opening the connection may call send, too
         super().send(message + body if body else message)
 
 
@@ -256,7 +256,7 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
         case PinMismatch():
             return NotTrusted(
                 f"{certificate} is not the pinned one: its SHA-256 is {error.fingerprint}",
-                hint="if vCenter got a new certificate, pin that one; else somebody stands between",
+                hint="if vCenter has a new certificate, pin that one; if not, someone may intercept the connection",
             )
         case ssl.SSLCertVerificationError(verify_code=code):
             if code == _EXPIRED:

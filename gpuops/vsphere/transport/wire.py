@@ -112,20 +112,14 @@ class Wire:
         repeats: bool,
     ) -> HttpReply:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
-        try:
-            return self._exchange(path, body, headers, answers, until)
-        except network.BROKEN_OFF as error:
-            self.close()
-            if not repeats:
-                raise network.connection_error(self.target, error) from error
-        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-            self.close()
-            raise network.connection_error(self.target, error) from error
-        try:
-            return self._exchange(path, body, headers, answers, until)
-        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-            self.close()
-            raise network.connection_error(self.target, error) from error
+        for is_last in (False, True) if repeats else (True,):
+            try:
+                return self._exchange(path, body, headers, answers, until)
+            except (*network.LOST_ERRORS, network.UnreadableReply) as error:
+                self.close()
+                if is_last or not isinstance(error, network.BROKEN_OFF):
+                    raise network.connection_error(self.target, error) from error
+        raise AssertionError("the last attempt returns or raises")
 
     def _exchange(
         self, path: str, body: bytes, headers: Mapping[str, str], answers: Collection[int], deadline: float
@@ -192,7 +186,7 @@ KNOWN: Final = (
 
 
 def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
-    """Return the version, such as "8.0.3.0".
+    """Return the newest API version that both this vCenter and pyVmomi know, such as "8.0.3.0".
 
     The connection's own errors pass through. Raises NoVcenterForUs for a list without a version of `KNOWN`, and another
     ProtocolError for any other reply: a load balancer may send an HTML page while vCenter is down.
@@ -209,7 +203,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
         if version in offered:
             return version
     raise NoVcenterForUs(
-        f"{address} speaks no API version known here: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
+        f"{address} offers no API version that gpuops knows: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
         hint=f"vSphere {KNOWN[-1]} is the oldest that works",
     )
 

@@ -34,15 +34,13 @@ def _is_back(properties: Mapping[str, Any], before: datetime | None) -> bool:
 
 
 POWER: Final = AwaitedState(
-    "VirtualMachine", ("runtime.powerState",), lambda properties, power: properties.get("runtime.powerState") == power
+    "VirtualMachine", ("runtime.powerState",), lambda vm, power: vm.get("runtime.powerState") == power
 )
 TOOLS: Final = AwaitedState(
-    "VirtualMachine",
-    ("guest.toolsRunningStatus",),
-    lambda properties, goal: properties.get("guest.toolsRunningStatus") == goal,
+    "VirtualMachine", ("guest.toolsRunningStatus",), lambda vm, status: vm.get("guest.toolsRunningStatus") == status
 )
 ADDRESS: Final = AwaitedState(
-    "VirtualMachine", ("guest.ipAddress",), lambda properties, goal: bool(properties.get("guest.ipAddress")) == goal
+    "VirtualMachine", ("guest.ipAddress",), lambda vm, has_address: bool(vm.get("guest.ipAddress")) == has_address
 )
 BOOTED: Final = AwaitedState("HostSystem", ("runtime.connectionState", "runtime.bootTime"), _is_back)
 RUNNING: Final = "guestToolsRunning"
@@ -109,12 +107,15 @@ MOST_AT_ONCE: Final = 1000
 
 
 class ChangeWatch:
-    """The changes of one session's vCenter."""
+    """Waits of one session for any change of a VM or host that affects GPUs.
+
+    One filter watches a ContainerView of all VMs and hosts, so new VMs are included. Without changes a wait takes one
+    request.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._updates = Updates(session, at_most=MOST_AT_ONCE)
-        self._view: Any = None
         self._follows = False
 
     def close(self) -> None:
@@ -133,24 +134,24 @@ class ChangeWatch:
             self._follows = True
         until = clock.passed_s() + timeout_s
         news = self._updates.next(timeout_s)
-        while news == [] and clock.passed_s() < until:  # the wait broke off, and begins anew
+        while news == [] and clock.passed_s() < until:  # the wait broke off: begin again
             news = self._updates.next(max(0.0, until - clock.passed_s()))
         changed = news is not None
-        while news:  # drop the other changes so far: they have the same answer
+        while news:  # further changes do not change the answer: drop them
             news = self._updates.next(0.0)
         return changed
 
     def _everything(self) -> Any:
-        """Return the filter; its view ends with the session."""
+        """Return a filter for all VMs and hosts, through a view that ends with the session."""
         from pyVmomi import vim, vmodl
 
         content, query = self._session.content, vmodl.query.PropertyCollector
-        self._view = content.viewManager.CreateContainerView(
+        view = content.viewManager.CreateContainerView(
             content.rootFolder, [vim.VirtualMachine, vim.HostSystem], recursive=True
         )
         along = query.TraversalSpec(name="view", type=vim.view.ContainerView, path="view", skip=False)
         return query.FilterSpec(
-            objectSet=[query.ObjectSpec(obj=self._view, skip=True, selectSet=[along])],
+            objectSet=[query.ObjectSpec(obj=view, skip=True, selectSet=[along])],
             propSet=[
                 query.PropertySpec(type=vim.VirtualMachine, pathSet=list(OF_VMS), all=False),
                 query.PropertySpec(type=vim.HostSystem, pathSet=list(OF_HOSTS), all=False),

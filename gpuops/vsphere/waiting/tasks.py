@@ -177,6 +177,8 @@ def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
     gpuops never answers one: a wrong answer loses data.
     """
     read = session.read_properties([session.vm(ref) for ref in vms], ["runtime.question"], skip_removed=True)
-    asked = {ref: question for ref, properties in read.items() if (question := properties.get("runtime.question"))}
+    questions_by_vm = {
+        ref: question for ref, properties in read.items() if (question := properties.get("runtime.question"))
+    }
     with session.decoding("a read of questions"):
-        return {ref: str(question.text) for ref, question in asked.items()}
+        return {ref: str(question.text) for ref, question in questions_by_vm.items()}

@@ -1,4 +1,4 @@
-"""Waits for property changes of objects with one PropertyCollector and one filter, for `tasks`, `states` and `changes`.
+"""Waits for property changes of objects with one PropertyCollector and one filter, for `tasks` and `states`.
 
 `WaitForUpdatesEx` is called in slices, so that a silent vCenter does not delay the caller beyond its limit. If the
 session ends, or the version of the collector is lost, collector and filter are made again and report everything again:
@@ -64,7 +64,7 @@ class Updates:
 
         def spec() -> Any:
             return query.FilterSpec(
-                objectSet=[query.ObjectSpec(obj=watched_object, skip=False) for watched_object in self._objects],
+                objectSet=[query.ObjectSpec(obj=watched, skip=False) for watched in self._objects],
                 propSet=[query.PropertySpec(type=type(self._objects[0]), pathSet=list(paths), all=False)],
                 reportMissingObjectsInResults=True,
             )
@@ -145,14 +145,10 @@ class Updates:
             self._begin_anew(fault)
             self._session.login_again(logins_before)
         except vmodl.fault.ManagedObjectNotFound as fault:
-            removed = [
-                watched_object
-                for watched_object in self._objects
-                if fault.obj is not None and watched_object._moId == fault.obj._moId
-            ]
-            self._objects = tuple(watched_object for watched_object in self._objects if watched_object not in removed)
+            removed = [watched for watched in self._objects if fault.obj and watched._moId == fault.obj._moId]
+            self._objects = tuple(watched for watched in self._objects if watched not in removed)
             self._begin_anew(fault)
-            return [PropertyUpdate(str(watched_object._moId), {}, is_gone=True) for watched_object in removed]
+            return [PropertyUpdate(str(watched._moId), {}, is_gone=True) for watched in removed]
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
         except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
@@ -169,7 +165,7 @@ class Updates:
             kind = type(error).__name__.rpartition(".")[2]
             raise VcenterUnreachable(
                 f"{self._session.target.address} breaks off every wait for its tasks: {kind}",
-                hint="what was begun goes on there; run the command again when vCenter is back",
+                hint="run the command again when vCenter is back; its tasks continue meanwhile",
             ) from error
         if PAUSES_S[self._broken]:
             self._pause(PAUSES_S[self._broken])

@@ -14,6 +14,6 @@ def test_hosts_that_could_not_be_read_show_in_the_exit_code(lab: Lab, tmp_path: 
     )
     hosts = json.loads(asked.stdout)["hosts"]
     assert hosts
-    assert all("gone is not there: no host's key is known" in host["unread"][0] for host in hosts)
+    assert all("gone does not exist: no SSH key of a host is known" in host["unread"][0] for host in hosts)
     assert asked.exit_code == 4
     assert lab.run("host", "mig", "show").exit_code == 0, "nobody was asked"

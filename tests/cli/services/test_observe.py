@@ -141,7 +141,7 @@ def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(l
     assert "the hosts' own nvidia-smi: 0 of 2 hosts" in result.stdout
     said = [line for line in result.stderr.splitlines() if line.startswith("not measured by its nvidia-smi: ")]
     assert len(said) == 2
-    assert "no host's key is known" in said[0]
+    assert "no SSH key of a host is known" in said[0]
     lab.server.world.clock.advance(1200)
     again = lab.run("observe", "--once", *nobody, "--output", "json")
     assert json.loads(again.stdout)["hosts_entered"] == 0

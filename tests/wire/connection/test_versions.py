@@ -160,6 +160,6 @@ def test_a_night_and_a_morning(version: str, tmp_path: Path) -> None:
 def test_a_vcenter_older_than_what_works_says_so() -> None:
     with (
         SimServer(build("lab", api_version="6.0")) as server,
-        pytest.raises(ProtocolError, match="speaks no API version"),
+        pytest.raises(ProtocolError, match="offers no API version"),
     ):
         Session(target_of(server))

@@ -83,5 +83,5 @@ def test_a_server_that_is_no_such_vcenter_is_not(
     server: HostileServer, method: str, before: bytes, after: bytes
 ) -> None:
     server.rewrites = {method: lambda body: body.replace(before, after)}
-    with pytest.raises(NotConnected, match=r"speaks no API version|is a single ESXi host"):
+    with pytest.raises(NotConnected, match=r"offers no API version|is a single ESXi host"):
         waited(server, lambda: connected(server).close())

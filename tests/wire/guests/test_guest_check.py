@@ -258,11 +258,11 @@ def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it
     ("begins", "says"),
     [
         ("https://esx-01.stacks", "the certificate of its ESXi host cannot be read, so nothing is fetched from it"),
-        ("http://*", "vCenter names no place to fetch it from (its URL is not https)"),
-        ("file://*", "vCenter names no place to fetch it from (its URL is not https)"),
-        ("https:///", "vCenter names no place to fetch it from (its URL names no host)"),
+        ("http://*", "vCenter returned no usable URL for it (its URL is not https)"),
+        ("file://*", "vCenter returned no usable URL for it (its URL is not https)"),
+        ("https:///", "vCenter returned no usable URL for it (its URL names no host)"),
         ("https://*/no", "answers 404"),
-        ("https://*/ \r\nX: y", "vCenter names no place to fetch it from"),
+        ("https://*/ \r\nX: y", "vCenter returned no usable URL for it"),
     ],
 )
 def test_a_url_that_leads_nowhere(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str, says: str) -> None:

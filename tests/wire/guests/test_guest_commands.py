@@ -122,7 +122,7 @@ def test_an_address_that_no_vcenter_names_is_not_asked(
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     monkeypatch.setattr(server.world.guests, "transfers", SimpleNamespace(begin=lambda transfer: url))
     (_root(server, "vm-01") / "a").write_text("x", encoding="utf-8")
-    with pytest.raises(Refused, match="vCenter names no place to fetch it from"):
+    with pytest.raises(Refused, match="vCenter returned no usable URL for it"):
         read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 

@@ -90,7 +90,7 @@ def test_values_of_other_types_are_a_reason(site: Site, monkeypatch: pytest.Monk
     altered(monkeypatch, old, new)
     settings = shown(site)
     assert settings.devices is None
-    assert "does not tell modes of devices" in settings.unread[0]
+    assert "does not return modes of devices" in settings.unread[0]
 
 
 @pytest.mark.long
@@ -135,4 +135,4 @@ def test_the_document_of_a_host_without_a_reply_says_why(site: Site, monkeypatch
     inventory, hosts = mode_show(site, Scope(host=HOST))
     [host] = mode_document(inventory, hosts).hosts
     assert host.devices is None
-    assert "does not tell modes of devices" in host.unread[0]
+    assert "does not return modes of devices" in host.unread[0]

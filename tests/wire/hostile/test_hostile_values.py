@@ -108,7 +108,7 @@ def element(name: str, text: str) -> Rewrite:
     ("strike", "said"),
     [
         (Hostile(b"<a>" + b" " * (3 * 1024**2) + b"</a>"), "more than 1 MiB"),
-        (Hostile(_packed(1), headers={"Content-Encoding": "gzip"}), "packed"),
+        (Hostile(_packed(1), headers={"Content-Encoding": "gzip"}), "compressed"),
         (Hostile(b"{}"), "not XML"),
     ],
     ids=["large", "packed", "JSON"],

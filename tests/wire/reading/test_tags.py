@@ -94,7 +94,7 @@ def test_an_answer_that_is_no_list_of_tags_is_a_protocol_error(
     lab: SimServer, session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab.world.tags, "invoke", lambda *_: None)
-    with pytest.raises(ProtocolError, match="does not tell tags"):
+    with pytest.raises(ProtocolError, match="does not return tags"):
         with_tags(session, inventory)
 
 

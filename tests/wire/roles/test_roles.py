@@ -79,7 +79,7 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
             "version: 1\nroles: [{name: a, where: b, privileges: [X.Y]}, {name: a, where: b, privileges: [X.Y]}]",
             "the role 'a' is there twice",
         ),
-        ("roles: !!python/object/apply:os.system ['true']", "a value has no tag here"),
+        ("roles: !!python/object/apply:os.system ['true']", "gpuops accepts no tags"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -133,7 +133,7 @@ def check_json_reply(received: bytes) -> bytes:
 def _read_object(page_object: _Object) -> ReadObject:
     kind, ref, missing = page_object.obj.type, page_object.obj.value, page_object.missingSet or ()
     if not REFERENCE.fullmatch(ref):
-        raise ProtocolError("vCenter names an object in a way that no vCenter does")
+        raise ProtocolError("vCenter sends an object with an invalid id")
     # an unset property may come without a value
     properties = {
         prop.name: prop_value.get(BOXED, prop_value)
@@ -141,9 +141,9 @@ def _read_object(page_object: _Object) -> ReadObject:
         if (prop_value := prop.val) is not None
     }
     # the fault itself, without the LocalizedMethodFault around it that SOAP has
-    if any(entry["fault"]["_typeName"] == "NotAuthenticated" for entry in missing):
+    if any(missing_path["fault"]["_typeName"] == "NotAuthenticated" for missing_path in missing):
         raise SessionEnded
-    unreadable = tuple(entry["path"] for entry in missing if isinstance(entry["path"], str))
+    unreadable = tuple(missing_path["path"] for missing_path in missing if isinstance(missing_path["path"], str))
     return ReadObject(kind, ref, properties, unreadable)
 
 

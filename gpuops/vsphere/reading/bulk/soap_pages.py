@@ -95,7 +95,7 @@ def read_objects(page: Any) -> Iterator[ReadObject]:
     for object_element in children(page, "objects"):
         moref = child(object_element, "obj")
         if moref is None or not REFERENCE.fullmatch(moref.text or ""):
-            raise ProtocolError("vCenter names an object in a way that no vCenter does")
+            raise ProtocolError("vCenter sends an object with an invalid id")
         # A property is its name, then its value (DynamicProperty, a sequence); an unset one may come without a value.
         # By position, because looking for them by name costs more than parsing the page did.
         properties = {
@@ -108,9 +108,9 @@ def read_objects(page: Any) -> Iterator[ReadObject]:
 
 
 def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
-    if any(kind(child(child(entry, "fault"), "fault")) == "NotAuthenticated" for entry in missing):
+    if any(kind(child(child(missing_path, "fault"), "fault")) == "NotAuthenticated" for missing_path in missing):
         raise SessionEnded
-    return tuple(path for entry in missing if (path := text(entry, "path")))
+    return tuple(path for missing_path in missing if (path := text(missing_path, "path")))
 
 
 def _property_set(name: str, paths: Sequence[str]) -> str:

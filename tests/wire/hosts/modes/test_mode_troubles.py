@@ -98,10 +98,10 @@ def test_a_vcenter_that_does_not_offer_the_list_is_unknown(bench: Bench, monkeyp
     assert settings == HostSettings(unread=settings.unread if settings else ())
     assert settings is not None
     [reason] = settings.unread
-    assert "does not tell modes of devices: OperationNotFound" in reason
+    assert "does not return modes of devices: OperationNotFound" in reason
     [outcome] = bench.set(MIXED).outcomes
     assert outcome.verdict is Verdict.FAILED
-    assert "does not tell modes of devices" in outcome.reason
+    assert "does not return modes of devices" in outcome.reason
     assert bench.effects == []
 
 
