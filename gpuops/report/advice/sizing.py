@@ -14,7 +14,7 @@ from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.capacity.sizing import SizingAnswer, SizingSource
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 _MOST_VMS = 20
 """Number of VMs that have a row."""
@@ -75,7 +75,7 @@ def _vms(answer: SizingAnswer) -> TextTable:
         (
             vm.name,
             f"{vm.busy:.0%}",
-            "-" if hours is None else f"{hours:.0f}",
+            optional_figure(hours, ".0f", unknown="-"),
             *(f"{vm.slowdown[policy]:.2f}" for policy in SchedulerPolicy),
             "yes" if vm.shares else Text("no", "yellow"),
         )

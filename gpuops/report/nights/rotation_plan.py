@@ -20,7 +20,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.rotation_status import NO_LOCK_VM
 from gpuops.report.plan_json import ChoiceRecord, RejectionRecord
 from gpuops.report.plan_text import plan_text
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 _HOUR: Final = timedelta(hours=1)
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d[\d.,]*(?![\w-])")
@@ -95,7 +95,7 @@ def _proof_summary(preview: NightPreview) -> str:
 def _run_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
     chosen = [choice.reason for choice in preview.night_plan.decision.choices if choice.chosen]
     for expected, reason in zip(preview.expected_runs, chosen, strict=True):
-        hours = "unknown" if expected.gpu_hours is None else f"{expected.gpu_hours:.1f}"
+        hours = optional_figure(expected.gpu_hours, ".1f", unknown="unknown")
         start = expected.start
         yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run_times(expected, preview), hours, reason
 
@@ -175,7 +175,7 @@ def _forecast_row(
     hours = [begin + number * _HOUR for number in range(-(-(until - begin) // _HOUR))]
     most_by_hour = [forecast.most(hour, hour + _HOUR) for hour in hours]
     bases = dict.fromkeys(_basis(slot) for slot in forecast.slots if slot is not None and slot.begin + SLOT > begin)
-    most_text = " ".join("?" if most_in_use is None else str(most_in_use) for most_in_use in most_by_hour)
+    most_text = " ".join(map(optional_figure, most_by_hour))
     return pool, most_text, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
 
 

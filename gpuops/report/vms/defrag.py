@@ -7,7 +7,6 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.moving.defrag import (
     Defragmentation,
     GpuChange,
@@ -21,14 +20,15 @@ from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import PINNED, count
+from gpuops.report.text import PINNED, count, vcenter_heading
 
 _FEW: Final = 4
 
 
 def defrag_text(defrag: Defragmentation) -> Shown:
     """Return a heading and figures, the moves, the GPUs before and after, the VMs that stay, and a closing line."""
-    lines: list[Shown] = [Text(_heading(defrag), "bold"), Text(_free_figures(defrag)), *_assumption_lines(defrag)]
+    heading = vcenter_heading(defrag.inventory, count(defrag.gpus, "GPU"))
+    lines: list[Shown] = [heading, Text(_free_figures(defrag)), *_assumption_lines(defrag)]
     if defrag.moves:
         lines += [Text(), _move_table(defrag.moves), Text(), _host_table(defrag)]
     lines += _pin_note(defrag.moves)
@@ -174,11 +174,6 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
             vms_that_stay=defrag.stays,
             gpus_not_counted=defrag.unclear,
         )
-
-
-def _heading(defrag: Defragmentation) -> str:
-    inventory, gpus = defrag.inventory, count(defrag.gpus, "GPU")
-    return f"vCenter {inventory.api_version}: {gpus}, read {format_zoned_minute(inventory.taken_at)}"
 
 
 def _free_figures(defrag: Defragmentation) -> str:
