@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Self
 from gpuops.advise.capacity import Slots
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Beside, Device, Fit, FleetPart, Largest, Level
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import Scope
 from gpuops.report.document import DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
@@ -60,8 +61,7 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
 def _suspended_note(capacity: Capacity) -> Iterator[Text]:
     """Yield the suspended VMs whose GPUs are counted as free, unlike in `gpuops place`."""
     if capacity.suspended:
-        remainder = f" and {len(capacity.suspended) - _FEW} more" if len(capacity.suspended) > _FEW else ""
-        names = ", ".join(capacity.suspended[:_FEW]) + remainder
+        names = some_names(capacity.suspended, _FEW)
         yield Text(f"counted as free: the GPUs of {count(len(capacity.suspended), 'suspended VM')}: {names}", "dim")
 
 

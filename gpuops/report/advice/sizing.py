@@ -12,6 +12,7 @@ from gpuops.advise.sizing.question import BusyHistory
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.capacity.sizing import SizingAnswer, SizingSource
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, optional_figure
@@ -118,7 +119,7 @@ def _vms_that_should_not_share(answer: SizingAnswer, advice: SharersAdvice) -> s
         return "any of them: two on a GPU take longer than is allowed"
     names = Counter(vm.name for vm in answer.sizing.vms if not vm.shares)
     names_text = [name if times == 1 else f"{times} x {name}" for name, times in names.items()]
-    return ", ".join(names_text[:5]) + (f" and {len(names_text) - 5} more" if len(names_text) > 5 else "")
+    return some_names(names_text, 5)
 
 
 def _notes(answer: SizingAnswer) -> Iterator[str]:

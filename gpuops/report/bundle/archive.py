@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from gpuops.errors import Refused
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import utc
@@ -27,7 +28,6 @@ _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The moment of every file in the archive, so that equal content makes equal archives."""
 _MOST_SHOWN: Final = 72
 """Characters of each file in the list."""
-_FEW_PLACES: Final = 3
 
 
 class BundledFileRecord(DocumentRecord, frozen=True):
@@ -95,10 +95,9 @@ def bundle(
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
     if places:
-        further = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
         raise Refused(
             f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
-            f"{', '.join(places[:_FEW_PLACES])}{further}: it is not written",
+            f"{some_names(places)}: it is not written",
             hint="this is a mistake of gpuops: please report these places, without the texts",
         )
     return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)

@@ -13,6 +13,7 @@ from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.time_text import format_clock, format_iso_utc, format_minute, format_zoned_minute
 from gpuops.model.window import Weekday
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview, ReturnedDesktop
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, Ref, SiteDocument, printed
@@ -154,8 +155,7 @@ def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, .
         columns = zip(*numbers_by_reason[without_numbers], strict=True)
         numbers = iter([column[0] if len(set(column)) == 1 else ".." for column in columns])
         why = "".join(next(numbers) if character == "\0" else character for character in without_numbers)
-        remainder = f" and {len(vms) - MOST_NAMES} more" if len(vms) > MOST_NAMES else ""
-        yield str(len(vms)), why, ", ".join(vms[:MOST_NAMES]) + remainder
+        yield str(len(vms)), why, some_names(vms, MOST_NAMES)
 
 
 def _forecasts(preview: NightPreview) -> Iterator[Shown]:

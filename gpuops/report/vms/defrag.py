@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.moving.defrag import (
     Defragmentation,
     GpuChange,
@@ -275,12 +276,11 @@ def _group_by_reason(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
 
 
 def _stay_lines(stays: Sequence[StayingVm]) -> Iterator[Text]:
-    names = [stay.vm.name for stay in stays]
-    further_names = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    names = some_names([stay.vm.name for stay in stays], _FEW)
     first, further_reasons = stays[0].reasons[0], len(stays[0].reasons) - 1
     reasons = "; ".join(stays[0].reasons) if further_reasons < _FEW else f"{first}; and {further_reasons} reasons more"
     only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
-    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{further_names}: {reasons}")
+    yield Text(f"{only}: ", "yellow").append(f"{names}: {reasons}")
 
 
 def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:
