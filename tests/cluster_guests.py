@@ -19,6 +19,7 @@ from pyVmomi import vim
 
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
 from gpuops.sim.server import SimServer, start
+from tests.ports import listens
 from tests.sim.guests.guests_of import Guest
 from tests.waiting import wait_until
 
@@ -128,11 +129,6 @@ def _serve_ssh(found: ClusterGuests, rank: int) -> None:
     serve = f"setpriv --pdeathsig KILL /usr/sbin/sshd -D -e -f {keys}/sshd_config 2> {keys}/log"
     guest.run(f"-c 'sed -i {filled} {keys}/sshd_config; {serve}; true'", directory=str(root / "tmp"))
     try:
-        wait_until(lambda: _listens(guest.vm.guest.ipAddress, found.ssh_port))
+        wait_until(lambda: listens(found.ssh_port, guest.vm.guest.ipAddress))
     except AssertionError:
         raise AssertionError((keys / "log").read_text(encoding="utf-8")) from None
-
-
-def _listens(address: str, port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex((address, port)) == 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from gpuops.sim.wire import ready_file
 from tests.execute.journal.postgres import binaries, running_server
 from tests.fleet.processes import ANY, disturbed_fleet
 from tests.fleet.world import Size
+from tests.ports import free_port
 
 CHANGE_EVERY_S: Final = 3.0
 GROWTH_MB: Final = 5.0
@@ -75,9 +75,7 @@ def _change(server: SimServer, ends: Event) -> None:
 @contextmanager
 def service(name: str, ready: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of `COMMANDS` in a state directory of its own; of one that listens somebody asks every second."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [word.replace("PORT", str(port)) for word in COMMANDS[name]]
     environ = {**os.environ, "GPUOPS_STATE_DIR": str(folder / f"state-{name}")}
     process = subprocess.Popen(

@@ -29,6 +29,7 @@ from gpuops.execute.migrations import HEAD
 from gpuops.execute.state.health import serve_health
 from tests.execute.conftest import postgresql
 from tests.execute.journal.postgres import PASSWORD, Server
+from tests.ports import free_port
 from tests.runner.test_due import PARIS, policy_of
 from tests.test_container import environment, steps
 from tests.waiting import wait_until
@@ -202,14 +203,6 @@ def test_nothing_is_mounted_below_what_is_only_read() -> None:
         read_only = [target for target, *mode in mounts if mode == ["ro"]]
         assert len(read_only) == 2
         assert [target for target, *_ in mounts for above in read_only if target.startswith(f"{above}/")] == []
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def asked(port: int, path: str) -> int:

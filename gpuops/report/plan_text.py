@@ -39,14 +39,14 @@ def report_text(report: Report, *, explain: bool = False, printed_steps: Collect
     """
     return (
         *plan_lines(report, explain=explain, printed_steps=printed_steps),
-        *_warnings(report.plan),
+        *note_lines(report.plan),
         Text(summary(report), "bold"),
     )
 
 
 def plan_text(plan: Plan, inventory: Inventory) -> Shown:
     """Return a plan before it is applied, as it is shown for confirmation."""
-    return (*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
+    return (*plan_lines(Report(None, inventory, plan)), *note_lines(plan))
 
 
 def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collection[str] = ()) -> Iterator[Text]:
@@ -147,7 +147,8 @@ def rejection_lines(word: str, rejections: Iterable[Rejection], style: str) -> I
             yield Text(f"         next: {rejection.hint}", "dim")
 
 
-def _warnings(plan: Plan) -> Iterator[Text]:
+def note_lines(plan: Plan[AnyStep]) -> Iterator[Text]:
+    """Yield the warnings and notes of a plan."""
     yield from (Text(f"warning: {text}", "yellow") for text in plan.warnings)
     if plan.steps:
         yield from (Text(f"note: {text}", "dim") for text in plan.because)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuops.sim.server import SimServer
 from tests.peers.processes import BINARIES
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(200)]
 
@@ -87,8 +87,7 @@ def test_vmware_exporter_serves_the_metrics_of_the_table(shared_lab: SimServer, 
 
 def _exported(vcenter: SimServer, home: Path) -> str:
     """Return the text of the metrics that vmware_exporter serves for the vCenter."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {
         **_environment(vcenter, home),
         "VSPHERE_HOST": urlsplit(vcenter.url).netloc,

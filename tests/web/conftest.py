@@ -25,6 +25,7 @@ from gpuops.extras.web.http.server import WebServer, serving
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import clean
+from tests.ports import free_port, listens
 from tests.report.page.conftest import Reported, reported
 from tests.waiting import wait_until
 
@@ -135,12 +136,6 @@ def served(serve: Serve) -> Served:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @contextmanager
 def service(
     server: SimServer, folder: Path, *more: str, environ: Mapping[str, str] | None = None
@@ -157,11 +152,6 @@ def service(
             yield f"http://127.0.0.1:{port}", run
         finally:
             run.kill()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as trying:
-        return trying.connect_ex(("127.0.0.1", port)) == 0
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, Any]]:

@@ -27,6 +27,7 @@ from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.rotation.nights.watch_look import shared_vms
 
 _SCHEMA: Final = 1
@@ -97,9 +98,8 @@ def refuse_beside_watch(policy: Policy, inventory: Inventory, site: Site) -> Non
         raise Locked(f"{holder} watches this vCenter, and its policy cannot be read", hint=_STOP_IT)
     shared = shared_vms(policy, watched, inventory)
     if shared:
-        names = ", ".join(sorted(vm.name for vm in shared)[:3])
-        more_text = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
-        raise Locked(f"{holder} watches {names}{more_text} under policy {watched.name}", hint=_STOP_IT)
+        names = some_names(sorted(vm.name for vm in shared))
+        raise Locked(f"{holder} watches {names} under policy {watched.name}", hint=_STOP_IT)
 
 
 def _lock_of(site: Site) -> str:

@@ -17,6 +17,7 @@ from gpuops.extras.bundle.harmless import strays
 from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.extras.bundle.world import utc
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, as_values, printed
 from gpuops.report.first_contact import FirstContactRecord, JudgedContact
 from gpuops.report.layout import Shown, Text, TextTable
@@ -27,7 +28,6 @@ _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The moment of every file in the archive, so that equal content makes equal archives."""
 _MOST_SHOWN: Final = 72
 """Characters of each file in the list."""
-_FEW_PLACES: Final = 3
 
 
 class BundledFileRecord(DocumentRecord, frozen=True):
@@ -95,10 +95,9 @@ def bundle(
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
     if places:
-        further = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
         raise Refused(
             f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
-            f"{', '.join(places[:_FEW_PLACES])}{further}: it is not written",
+            f"{some_names(places)}: it is not written",
             hint="this is a mistake of gpuops: please report these places, without the texts",
         )
     return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)

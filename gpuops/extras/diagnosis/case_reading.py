@@ -16,6 +16,7 @@ from gpuops.extras.diagnosis.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, Diag
 from gpuops.extras.observe.rolling_up import FINE_S
 from gpuops.extras.observe.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 
@@ -56,9 +57,7 @@ def read_cases(
             cases = _CaseReading(store_reads, inventory, catalog, begin_s, steps).cases(vms)
     left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
     if not cases:
-        names = sorted(left_out)
-        more_text = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        raise UsageError(f"0 h of history for {', '.join(names[:3])}{more_text}", hint=_NEXT)
+        raise UsageError(f"0 h of history for {some_names(sorted(left_out))}", hint=_NEXT)
     return cases, left_out
 
 

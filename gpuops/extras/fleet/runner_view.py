@@ -9,6 +9,7 @@ from typing import Annotated, Self
 from gpuops.model.nights.runners import Half, QueuedTurn, QueueStatus, TurnState
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
+from gpuops.report.text import optional_figure
 
 
 def runner_text(status: QueueStatus, now: datetime) -> Shown:
@@ -33,7 +34,7 @@ def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
         Column("site", lambda turn: turn.turn.site),
         Column("policy", lambda turn: turn.turn.policy),
         Column("state", lambda turn: turn.state),
-        Column("runner", lambda turn: "" if turn.runner is None else str(turn.runner)),
+        Column("runner", lambda turn: optional_figure(turn.runner, unknown="")),
     )
 
 

@@ -16,7 +16,7 @@ from gpuops.report.advice.placement import refused_lines
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 
 def jobs_text(answer: JobsAnswer, *, commands: bool = False) -> Shown:
@@ -58,7 +58,7 @@ def _job_table(answer: JobsAnswer) -> TextTable:
         Column("alone", lambda plan: format_minutes(plan.job.run_time), right=True),
         Column("slowdown", lambda plan: f"{plan.slowdown[plan.policy]:.2f}", right=True),
         Column("takes", lambda plan: format_minutes(plan.takes), right=True),
-        Column("nights", lambda plan: "-" if plan.nights is None else str(plan.nights)),
+        Column("nights", lambda plan: optional_figure(plan.nights, unknown="-")),
     )
 
 
@@ -78,7 +78,7 @@ def _gpu_table(answer: JobsAnswer) -> TextTable:
             gpu_jobs.profile,
             str(gpu_jobs.jobs),
             str(gpu_jobs.sharers),
-            "-" if gpu_jobs.most is None else str(gpu_jobs.most),
+            optional_figure(gpu_jobs.most, unknown="-"),
             _scheduler(gpu_jobs),
             *(times if gpu_jobs.shares_time else ("-",) * len(times)),
         )

@@ -7,40 +7,32 @@ from datetime import date
 from typing import Annotated, Self
 
 from gpuops.extras.observe.run_out import FEWEST_DAYS, HORIZON, TESTED_AHEAD, RunOut
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure, vcenter_heading
 
 
 def run_out_text(profiles: Sequence[RunOut], inventory: Inventory) -> Shown:
     """Return a row for each profile, the one that runs out first at the top."""
-    read_at = f"read {format_zoned_minute(inventory.taken_at)}"
-    head = f"vCenter {inventory.api_version}: when vGPU profiles run out, {read_at}"
+    head = vcenter_heading(inventory, "when vGPU profiles run out")
     if not profiles:
-        return (Text(head, "bold"), Text("no VM has a vGPU, and no history has one"))
+        return (head, Text("no VM has a vGPU, and no history has one"))
     table = table_of(
         profiles,
         Column("profile", lambda profile: profile.profile, whole=True),
         Column("run now", lambda profile: str(profile.running), right=True),
         Column("fit", lambda profile: str(profile.fit), right=True),
-        Column("most in 7 days", lambda profile: _number(profile.most_of_week), right=True),
-        Column(
-            "growth a week",
-            lambda profile: "?" if profile.growth_per_week is None else f"{profile.growth_per_week:+.1f}",
-            right=True,
-        ),
+        Column("most in 7 days", lambda profile: optional_figure(profile.most_of_week), right=True),
+        Column("growth a week", lambda profile: optional_figure(profile.growth_per_week, "+.1f"), right=True),
         Column("runs out", _run_out_day),
-        Column("earliest", lambda profile: _day(profile.not_before)),
-        Column("latest", lambda profile: _day(profile.not_after)),
-        Column("off by", lambda profile: "?" if profile.error is None else f"{profile.error:.1f}", right=True),
-        Column(
-            "naive", lambda profile: "?" if profile.naive_error is None else f"{profile.naive_error:.1f}", right=True
-        ),
+        Column("earliest", lambda profile: optional_figure(profile.not_before, unknown="-")),
+        Column("latest", lambda profile: optional_figure(profile.not_after, unknown="-")),
+        Column("off by", lambda profile: optional_figure(profile.error, ".1f"), right=True),
+        Column("naive", lambda profile: optional_figure(profile.naive_error, ".1f"), right=True),
         Column("days", lambda profile: str(profile.days), right=True),
     )
-    return (Text(head, "bold"), table, *_notes(profiles))
+    return (head, table, *_notes(profiles))
 
 
 def _notes(profiles: Sequence[RunOut]) -> list[Text]:
@@ -58,14 +50,6 @@ def _run_out_day(profile: RunOut) -> str | Text:
     if profile.runs_out is not None:
         return Text(f"{profile.runs_out}", "bold yellow")
     return "?" if profile.growth_per_week is None else f"not in {HORIZON.days} days"
-
-
-def _day(day: date | None) -> str:
-    return "-" if day is None else f"{day}"
-
-
-def _number(figure: int | None) -> str:
-    return "?" if figure is None else str(figure)
 
 
 class ProfileForecastRecord(DocumentRecord, frozen=True):

@@ -27,6 +27,7 @@ from gpuops.model.devices.shared_gpu import ObservedPair
 from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE, Retention
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.rejection import some_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +63,7 @@ def busy_history(
     """
     history = known_history(store, inventory, vms, together, since)
     if history is None:
-        raise UsageError(f"0 h of history for {_join_names(sorted({vm.name for vm in vms}))}", hint=_NEXT)
+        raise UsageError(f"0 h of history for {some_names(sorted({vm.name for vm in vms}))}", hint=_NEXT)
     return history
 
 
@@ -155,7 +156,3 @@ def _replace_shared_use(
                 demand = np.minimum(1.0, demand * np.maximum(1.0, slowdowns))
             use_by_ref |= dict(zip(refs, demand.T, strict=True))
     return full_steps / steps if steps else 0.0
-
-
-def _join_names(vm_names: Sequence[str]) -> str:
-    return ", ".join(vm_names[:3]) + (f" and {len(vm_names) - 3} more" if len(vm_names) > 3 else "")

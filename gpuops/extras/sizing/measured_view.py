@@ -11,7 +11,7 @@ from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
@@ -106,8 +106,8 @@ def _cells(row: NormalisedCount) -> tuple[str, ...]:
         row.count.scheduler.replace("-", " ") if row.count.device is MeasuredDevice.SHARE else _device_name(row.count),
         str(row.count.sharers),
         seconds,
-        *("-" if factor is None else f"{factor:.2f}" for factor in (row.mean, row.least, row.most, row.model)),
-        "-" if row.count.gpu_use is None else f"{row.count.gpu_use:.0%}",
+        *(optional_figure(factor, ".2f", unknown="-") for factor in (row.mean, row.least, row.most, row.model)),
+        optional_figure(row.count.gpu_use, ".0%", unknown="-"),
     )
 
 

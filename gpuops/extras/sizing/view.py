@@ -12,9 +12,10 @@ from gpuops.extras.sizing.question import BusyHistory
 from gpuops.extras.sizing.size_request import SizingAnswer, SizingSource
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_zoned_minute
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 _MOST_VMS = 20
 """Number of VMs that have a row."""
@@ -75,7 +76,7 @@ def _vms(answer: SizingAnswer) -> TextTable:
         (
             vm.name,
             f"{vm.busy:.0%}",
-            "-" if hours is None else f"{hours:.0f}",
+            optional_figure(hours, ".0f", unknown="-"),
             *(f"{vm.slowdown[policy]:.2f}" for policy in SchedulerPolicy),
             "yes" if vm.shares else Text("no", "yellow"),
         )
@@ -118,7 +119,7 @@ def _vms_that_should_not_share(answer: SizingAnswer, advice: SharersAdvice) -> s
         return "any of them: two on a GPU take longer than is allowed"
     names = Counter(vm.name for vm in answer.sizing.vms if not vm.shares)
     names_text = [name if times == 1 else f"{times} x {name}" for name, times in names.items()]
-    return ", ".join(names_text[:5]) + (f" and {len(names_text) - 5} more" if len(names_text) > 5 else "")
+    return some_names(names_text, 5)
 
 
 def _notes(answer: SizingAnswer) -> Iterator[str]:

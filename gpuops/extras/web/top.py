@@ -26,7 +26,7 @@ from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.device import describe
 from gpuops.report.layout import Text
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, holders, mode, reboot_pending
-from gpuops.report.text import count
+from gpuops.report.text import count, count_hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class TopRow:
     warns: bool
     """Whether the state needs attention."""
     use: MeasuredUse
-    memory_mib: int | None
-    """GPU memory of the host, or of the GPU."""
-    gpus: int | None
-    gpus_held: int | None
-    """How many of a host's GPUs have a VM on them."""
-    vms: tuple[str, ...] | None
-    """Names of the VMs on its GPUs; None if the host does not report them."""
     refs: tuple[str, ...]
-    """Ids of these VMs; for a VM its own."""
+    """Ids of the VMs on its GPUs; for a VM its own."""
     sessions: int | None
     """Console connections to these VMs (VirtualMachine.runtime.numMksConnections)."""
+    vms: tuple[str, ...] | None = None
+    """Names of the VMs on its GPUs; None if the host does not report them."""
+    memory_mib: int | None = None
+    """GPU memory of the host, or of the GPU."""
+    gpus: int | None = None
+    gpus_held: int | None = None
+    """How many of a host's GPUs have a VM on them."""
     cpu_mhz: int | None = None
     verdict: str = ""
     """For a desktop of the policy: idle, busy or unknown, with the reason."""
@@ -133,8 +133,6 @@ class Top:
             warns=bool(warnings),
             use=self.use.gpu(host.ref, gpu.address),
             memory_mib=gpu.memory_mib,
-            gpus=None,
-            gpus_held=None,
             vms=None if gpu_holders is None else tuple(vm.name for vm in vms),
             refs=tuple(vm.ref for vm in vms),
             sessions=_sessions(vms),
@@ -154,10 +152,6 @@ class Top:
             state=f"{power}, night: {whereabouts}" if whereabouts is not None else power,
             warns=whereabouts in (Whereabouts.LOST, Whereabouts.GONE) or vm.question is not None,
             use=self.use.vm(vm.ref),
-            memory_mib=None,
-            gpus=None,
-            gpus_held=None,
-            vms=None,
             refs=(vm.ref,),
             sessions=_sessions((vm,)),
             cpu_mhz=vm.cpu_usage_mhz if vm.power is PowerState.ON else None,
@@ -233,9 +227,9 @@ def heading_lines(top: Top) -> tuple[Text, ...]:
         if percentages
         else "use not known"
     )
-    about = f"{count(len(hosts), 'host')} with {count(len(gpus), 'GPU')}, {use_text}"
     read_at = f"{format_clock_second(top.inventory.taken_at)} {top.inventory.taken_at.tzname()}"
-    first = Text(f"vCenter {top.inventory.api_version}: {about}, read {read_at}", "bold")
+    subject = f"{count_hosts(len(hosts), len(gpus))}, {use_text}"
+    first = Text(f"vCenter {top.inventory.api_version}: {subject}, read {read_at}", "bold")
     return (first, *_running(top))
 
 

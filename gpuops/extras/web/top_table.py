@@ -12,6 +12,7 @@ from gpuops.extras.web.top_words import TopLevel
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Line, Piece, Shown, Text, cells, cut_off, shortened, table_of
+from gpuops.report.text import optional_figure
 
 BAR_CELLS: Final = 8
 BUSY_PERCENT: Final = 80.0
@@ -45,10 +46,6 @@ def _memory(row: TopRow) -> str:
     return f"{used}/{row.memory_mib / 1024:.0f} GiB"
 
 
-def _number(figure: int | None) -> str:
-    return "?" if figure is None else str(figure)
-
-
 def _vms(row: TopRow) -> str:
     """Return the names of the VMs on a GPU."""
     if row.vms is None:
@@ -62,10 +59,10 @@ _USE: Final[Columns] = (
     Column("memory", _memory, right=True),
 )
 _OF_A_DEVICE: Final[Columns] = (
-    Column("°C", lambda row: _number(row.use.temperature_c), right=True, goes=7),
-    Column("W", lambda row: _number(row.use.power_w), right=True, goes=8),
+    Column("°C", lambda row: optional_figure(row.use.temperature_c), right=True, goes=7),
+    Column("W", lambda row: optional_figure(row.use.power_w), right=True, goes=8),
 )
-_SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: _number(row.sessions), right=True, goes=4)
+_SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: optional_figure(row.sessions), right=True, goes=4)
 
 COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.HOSTS: (
@@ -94,7 +91,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
         Column("state", lambda row: row.state, least=8, listed=True),
         Column("GPU devices", lambda row: row.detail, least=8, listed=True, goes=7),
         *_USE,
-        Column("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
+        Column("CPU MHz", lambda row: optional_figure(row.cpu_mhz, unknown="-"), right=True, goes=8),
         _SESSIONS,
         Column("idle?", lambda row: row.verdict, least=8, listed=True, goes=9),
     ),

@@ -86,7 +86,7 @@ def _one_of(alike: Sequence[Rejection]) -> Rejection:
     return Rejection(first.subject, f"{first.reason} ({also})", hint=first.hint)
 
 
-def some_names(names: Sequence[str]) -> str:
-    """`esx-01, esx-02, esx-03 and 97 more`."""
-    further = len(names) - _FEW
-    return ", ".join(names[:_FEW]) + (f" and {further} more" if further > 0 else "")
+def some_names(names: Sequence[str], most: int = _FEW) -> str:
+    """Return `esx-01, esx-02, esx-03 and 97 more`: a fleet has hundreds of hosts and VMs."""
+    further = len(names) - most
+    return ", ".join(names[:most]) + (f" and {further} more" if further > 0 else "")

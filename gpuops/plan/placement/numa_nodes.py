@@ -16,9 +16,9 @@ from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
+from gpuops.plan.core.rejection import some_names
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"
-_FEW: Final = 3
 
 
 def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
@@ -144,9 +144,8 @@ def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
     sure_mib = surely_unreserved_mib(host, vm, inventory)
     if sure_mib is not None and vm.memory_mib <= sure_mib:
         return ""
-    names = ", ".join(sorted(neighbour.name for neighbour in unknown_claims)[:_FEW])
-    and_more = f" and {len(unknown_claims) - _FEW} more" if len(unknown_claims) > _FEW else ""
-    return f"{host.name}: what {names}{and_more} may reserve cannot be read: the memory may not be there"
+    names = some_names(sorted(neighbour.name for neighbour in unknown_claims))
+    return f"{host.name}: what {names} may reserve cannot be read: the memory may not be there"
 
 
 def _with_unknown_claim(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:

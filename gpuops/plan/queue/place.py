@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
@@ -30,6 +30,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, VgpuDevice, Vm, pins_of
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.gpu_filters import matches_type
@@ -46,8 +47,6 @@ from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.pinning import competing, steer
 from gpuops.plan.queue.suggestions import RoomByMoves
 from gpuops.plan.queue.workload import running, scope_of, vm_of
-
-_FEW: Final = 3
 
 
 def in_turn(
@@ -160,9 +159,7 @@ def _late_text(late: Late, host: Host, *, anyway: bool) -> str:
     which = f"{late.vm.name} (suspended)"
     if late.unproven:
         return f"whether {which} and the others find their GPUs on {host.name} in any order is not worked out"
-    names = [vm.name for vm in late.after]
-    and_more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    after = f" after {', '.join(names[:_FEW])}{and_more}" if names else ""
+    after = f" after {some_names([vm.name for vm in late.after])}" if late.after else ""
     whatever = ", whatever else starts there" if anyway else ""
     return f"{which} may find no GPU on {host.name} when it comes back{after}{whatever}"
 

@@ -18,6 +18,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.plan import Rejection, Wave
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import device_hosts, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest, Step
 from gpuops.plan.placement.host_filters import unreachable
@@ -230,13 +231,13 @@ def able_elsewhere(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rej
         return _nowhere(current_host, needs)
     if able:
         return able_instead(needs.vm, able, current_host)
-    hint = f"{_some(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
+    hint = f"{some_names(offering, _FEW)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
     return Rejection(needs.vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
 
 
 def able_instead(vm: Vm, names: Sequence[str], current_host: Host) -> Rejection:
     """Return the rejection by the VM's own host, with these hosts as the alternative."""
-    hint = f"{_some(names)} can take it: --move cold moves it there while it is off"
+    hint = f"{some_names(names, _FEW)} can take it: --move cold moves it there while it is off"
     return Rejection(vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
 
 
@@ -246,12 +247,6 @@ def _nowhere(current_host: Host, needs: Wanted) -> Rejection | None:
         return None
     hint = "gpuops inventory --hosts shows the profiles each host offers"
     return Rejection(needs.vm.name, f"no other host offers {', '.join(_profiles(needs))} either", hint=hint)
-
-
-def _some(names: Sequence[str]) -> str:
-    """Join the first few names: a fleet has hundreds of hosts, and one is enough to continue."""
-    further = len(names) - _FEW
-    return ", ".join(names[:_FEW]) + (f" and {further} more" if further > 0 else "")
 
 
 def others_with_gpus(vm: Vm, inventory: Inventory, *, whole: bool = False) -> tuple[Host, ...]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.capacity import Slots
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Beside, Device, Fit, FleetPart, Largest, Level
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import Scope
 from gpuops.report.document import AtMost, DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import by_size, figure, without_series
-from gpuops.report.text import count, size
+from gpuops.report.text import count, count_hosts, size, vcenter_heading
 
 _FEW: Final = 4
 _INDENT: Final = {Level.ALL: "", Level.CLUSTER: "", Level.HOST: "  ", Level.NODE: "    "}
@@ -44,7 +44,7 @@ class _PlaceComparison:
 def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown:
     """Return a heading, and a table for each place in the scope."""
     whole = _PlaceComparison(capacity.now, capacity.after)
-    lines: list[Shown] = [Text(_heading(capacity), "bold")]
+    lines: list[Shown] = [vcenter_heading(capacity.inventory, count_hosts(capacity.now.hosts, capacity.now.gpus))]
     if capacity.after is not None:
         night = f"policy {policy}" if policy else "the policy"
         lines.append(Text(f"after: when {count(capacity.desktops, 'desktop')} that {night} may take now are suspended"))
@@ -61,8 +61,7 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
 def _suspended_note(capacity: Capacity) -> Iterator[Text]:
     """Yield the suspended VMs whose GPUs are counted as free, unlike in `gpuops place`."""
     if capacity.suspended:
-        remainder = f" and {len(capacity.suspended) - _FEW} more" if len(capacity.suspended) > _FEW else ""
-        names = ", ".join(capacity.suspended[:_FEW]) + remainder
+        names = some_names(capacity.suspended, _FEW)
         yield Text(f"counted as free: the GPUs of {count(len(capacity.suspended), 'suspended VM')}: {names}", "dim")
 
 
@@ -215,14 +214,6 @@ def capacity_document(capacity: Capacity, policy: str | None) -> CapacityDocumen
         desktops_to_suspend=None if capacity.after is None else capacity.desktops,
         suspended_vms=capacity.suspended,
         **_room(_PlaceComparison(capacity.now, capacity.after), {}),
-    )
-
-
-def _heading(capacity: Capacity) -> str:
-    inventory = capacity.inventory
-    return (
-        f"vCenter {inventory.api_version}: {count(capacity.now.hosts, 'host')} with "
-        f"{count(capacity.now.gpus, 'GPU')}, read {format_zoned_minute(inventory.taken_at)}"
     )
 
 

@@ -11,7 +11,7 @@ from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.monitoring.inventory import figure, without_series
-from gpuops.report.text import size
+from gpuops.report.text import optional_figure, size
 
 _MOST_STARTS = 8
 """Number of starts of a size that are printed; of more, the first ones and the last."""
@@ -54,7 +54,7 @@ def _time_sliced(answer: GpuProfiles) -> TextTable:
             profile,
             size(profile.framebuffer_mib),
             str(profile.max_per_gpu),
-            _or_dash(profile.max_per_gpu_mixed),
+            optional_figure(profile.max_per_gpu_mixed, unknown="-"),
             _in_one_vm(answer.board, profile),
         )
         for profile in answer.time_sliced
@@ -74,12 +74,7 @@ def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterat
 
 
 def _in_one_vm(board: Board, profile: VgpuProfile) -> str:
-    most = board.most_in_one_vm(profile)
-    return "?" if most is None else str(most)
-
-
-def _or_dash(number: int | None) -> str:
-    return "-" if number is None else str(number)
+    return optional_figure(board.most_in_one_vm(profile))
 
 
 def _mixed_sizes(answer: GpuProfiles) -> Iterator[Shown]:

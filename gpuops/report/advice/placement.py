@@ -14,6 +14,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.passthru_devices import signature
 from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.placement.suspended_vms import Claim, Return
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements
@@ -85,7 +86,7 @@ def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
     kept_names = [claim.vm.name for claim in claims if not claim.lost]
     if kept_names:
         vms = count(len(kept_names), "suspended VM")
-        text = f"kept for {vms}: the GPUs of {_first_names(kept_names)} (--suspended ignore)"
+        text = f"kept for {vms}: the GPUs of {some_names(kept_names, _FEW)} (--suspended ignore)"
         yield Text(text, "dim")
     for claim in claims:
         if claim.lost:
@@ -96,7 +97,7 @@ def _later_returns(placements: Placements) -> Iterator[Text]:
     """Yield the suspended VMs that come back after all requests have ended, and whose GPUs are therefore used."""
     if placements.later:
         names = [f"{vm.vm.name} ({vm.at.isoformat(timespec='minutes')})" for vm in placements.later]
-        text = f"not kept: the GPUs of {_first_names(names)}, which come back after all requests have ended"
+        text = f"not kept: the GPUs of {some_names(names, _FEW)}, which come back after all requests have ended"
         yield Text(text, "dim")
 
 
@@ -180,13 +181,8 @@ def _reasons_with_subjects(rejections: Iterable[Rejection], name: str) -> Iterat
     for short_reason, rejections_alike in groups.items():
         reason = rejections_alike[0].reason if len(rejections_alike) == 1 else short_reason
         subjects = [rejection.subject for rejection in rejections_alike if rejection.subject != name]
-        where = f"{_first_names(subjects)}: " if subjects else ""
+        where = f"{some_names(subjects, _FEW)}: " if subjects else ""
         yield f"{where}{reason}", rejections_alike[0].hint
-
-
-def _first_names(subjects: Sequence[str]) -> str:
-    hidden_count = len(subjects) - _FEW
-    return ", ".join(subjects[:_FEW]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
 
 
 def _explanation(answer: Placed | Refusal) -> Iterator[Text]:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from gpuops.model.desktops.broker import BrokerIdentity
 from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind, VerbNeed, VerbPrivileges
+from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.nights.broker import BrokerRecord
@@ -143,7 +144,6 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
     return Text(f"readers   VI/JSON and SOAP differ in {differing} of {snapshot_size}:", "yellow"), *lines, soap
 
 
-_FEW: Final = 3
 _NEXT: Final = "gpuops help login"
 
 
@@ -181,9 +181,7 @@ def _places(need: VerbNeed, names: Sequence[str]) -> str:
     if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
         return f"all {need.kind.value}s"
     kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
-    places = ", ".join(names[:_FEW])
-    further = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return f"{kind} {places}{further}"
+    return f"{kind} {some_names(names)}"
 
 
 def _next_moves(test: LoginTest) -> Iterator[Text]:

@@ -25,7 +25,7 @@ from gpuops.report.changes import Change
 from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
-from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
+from gpuops.report.plan_text import STYLES, note_lines, rejection_lines, summary, table
 
 
 def host_report_text(report: Report[HostStep]) -> Shown:
@@ -205,9 +205,7 @@ def _lines(report: Report[HostStep]) -> Iterator[Text]:
     for step in plan.steps:
         yield _head(step, outcomes.get(step), report.before)
         yield from table(changes(step), longest=sys.maxsize)  # options are read whole before they are agreed to
-    yield from (Text(f"warning: {text}", "yellow") for text in plan.warnings)
-    if plan.steps:
-        yield from (Text(f"note: {text}", "dim") for text in plan.because)
+    yield from note_lines(plan)
     if plan.steps and (not report.applied or report.changed):
         yield from (Text(f"next: {text}", "yellow") for text in plan.afterwards)
 

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode
 from gpuops.model.devices.scheduler import Frequency, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
@@ -22,17 +21,13 @@ from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedS
 from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
-from gpuops.report.text import count
+from gpuops.report.text import count, count_hosts, vcenter_heading
 
 
 def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """Return a heading and a table for each host."""
     gpus = sum(len(host.gpus) for host in hosts)
-    heading = (
-        f"vCenter {inventory.api_version}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"read {format_zoned_minute(inventory.taken_at)}"
-    )
-    lines: list[Shown] = [Text(heading, "bold")]
+    lines: list[Shown] = [vcenter_heading(inventory, count_hosts(len(hosts), gpus))]
     for host in hosts:
         lines += [Text(), Text(_mode_title(host), "bold"), _mode_table(host), *device_lines(host, inventory)]
     return lines
@@ -158,8 +153,7 @@ _WORDS: Final = {True: "on", False: "off", None: "unknown"}
 
 def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """Return a heading and a table for each host, with the reason if nvidia-smi could not be read."""
-    heading = f"vCenter {inventory.api_version}: {count(len(hosts), 'host')}"
-    lines: list[Shown] = [Text(f"{heading}, read {format_zoned_minute(inventory.taken_at)}", "bold")]
+    lines: list[Shown] = [vcenter_heading(inventory, count(len(hosts), "host"))]
     for host in hosts:
         lines += [Text(), Text(host.name, "bold"), _mig_table(host)]
         lines += [Text(f"  {text}", "yellow") for text in (host.settings or HostSettings()).unread]
@@ -255,13 +249,8 @@ UNSEEN = "in force: the options of the loaded module; gpuops does not see what n
 
 def scheduler_text(schedulers: Schedulers) -> Shown:
     """Return a heading and a table for each host."""
-    inventory = schedulers.inventory
     gpus = sum(len(host.gpus) for host in schedulers.hosts)
-    heading = (
-        f"vCenter {inventory.api_version}: {count(len(schedulers.hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"read {format_zoned_minute(inventory.taken_at)}"
-    )
-    lines: list[Shown] = [Text(heading, "bold")]
+    lines: list[Shown] = [vcenter_heading(schedulers.inventory, count_hosts(len(schedulers.hosts), gpus))]
     for host in schedulers.hosts:
         lines += [Text(), Text(_scheduler_title(host), "bold"), _scheduler_table(host)]
         lines += [Text(f"  unknown: {reason}", "yellow") for reason in host.settings.unread]

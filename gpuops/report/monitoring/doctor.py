@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.role import RoleState
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.report.document import DocumentRecord, PrintedDocument, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count
+from gpuops.report.text import count, count_hosts, vcenter_heading
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
 def doctor_text(examination: Examination) -> Shown:
     """Return each finding with its fix below it, worst first, and one closing line."""
-    inventory = examination.inventory
     gpus = sum(len(host.gpus) for host in examination.hosts)
-    heading = (
-        f"vCenter {inventory.api_version}: {count(len(examination.hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"read {format_zoned_minute(inventory.taken_at)}"
-    )
+    heading = vcenter_heading(examination.inventory, count_hosts(len(examination.hosts), gpus))
     lines = [line for finding in examination.findings for line in _lines(finding)]
-    return (Text(heading, "bold"), *lines, Text(_summary(examination), "bold"))
+    return (heading, *lines, Text(_summary(examination), "bold"))
 
 
 class FindingRecord(DocumentRecord, frozen=True):

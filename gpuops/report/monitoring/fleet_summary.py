@@ -13,6 +13,7 @@ from typing import Final
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import cluster_name
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.fleet import Fleet, holders, reboot_pending
@@ -21,7 +22,6 @@ from gpuops.report.text import count
 
 MOST_HOSTS: Final = 20
 """Up to so many hosts with GPUs, each has a tree by default."""
-_FEW: Final = 3
 
 
 def summary_text(fleet: Fleet) -> Iterator[Shown]:
@@ -70,6 +70,5 @@ def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]
     }
     for problem, affected_hosts in hosts_by_problem.items():
         if affected_hosts:
-            remainder = f" and {len(affected_hosts) - _FEW} more" if len(affected_hosts) > _FEW else ""
-            names = ", ".join(host.name for host in affected_hosts[:_FEW])
-            yield f"{count(len(affected_hosts), 'host')} {problem}: {names}{remainder}"
+            names = some_names([host.name for host in affected_hosts])
+            yield f"{count(len(affected_hosts), 'host')} {problem}: {names}"

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
 from gpuops.model.guests.guest import GuestWay
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, count_states
 from gpuops.plan.guest.rows import GuestRow, GuestState
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count
+from gpuops.report.text import count, vcenter_heading
 
 _STYLES: Final = {GuestState.PASS: "green", GuestState.FAIL: "bold red", GuestState.UNKNOWN: "yellow"}
 _WAYS: Final = {GuestWay.TOOLS: "VMware Tools", GuestWay.SSH: "SSH"}
@@ -20,13 +19,8 @@ _WIDTH: Final = 9
 
 def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Shown:
     """Return the rows of each guest, and one closing line."""
-    inventory = verdicts.inventory
-    head = (
-        f"vCenter {inventory.api_version}: {count(len(verdicts.guests), 'guest')} by {_WAYS[way]}, "
-        f"read {format_zoned_minute(inventory.taken_at)}"
-    )
     return (
-        Text(head, "bold"),
+        vcenter_heading(verdicts.inventory, f"{count(len(verdicts.guests), 'guest')} by {_WAYS[way]}"),
         *(line for guest in verdicts.guests for line in _lines(guest)),
         Text(_summary(verdicts), "bold"),
     )

@@ -16,7 +16,6 @@ from gpuops.advise.managed_vms import manager_of
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.profile_name import parse
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -41,7 +40,7 @@ from gpuops.report.document import (
 from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.layout import Column, Shown, Text, Tree, table_of
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
-from gpuops.report.text import count, size
+from gpuops.report.text import count, count_hosts, optional_figure, size, vcenter_heading
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 
@@ -65,9 +64,7 @@ def without_gpus(fleet: Fleet) -> Iterator[Text]:
 
 def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
     """Return `vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
-    counts = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
-    read_at = f"read {format_zoned_minute(inventory.taken_at)}"
-    return Text(f"vCenter {inventory.api_version}: {counts}, {read_at}", "bold")
+    return vcenter_heading(inventory, f"{count_hosts(hosts, gpus)}, {count(len(inventory.vms), 'VM')}")
 
 
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
@@ -77,7 +74,7 @@ def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
         Column("VM", lambda vm: vm.name),
         Column("power", lambda vm: POWER_WORDS[vm.power]),
         Column("host", lambda vm: host.name if (host := fleet.inventory.host_of(vm)) else "unknown"),
-        Column("vCPUs", lambda vm: "unknown" if vm.vcpus is None else str(vm.vcpus)),
+        Column("vCPUs", lambda vm: optional_figure(vm.vcpus, unknown="unknown")),
         Column("memory", lambda vm: size(vm.memory_mib)),
         Column("GPU devices", _devices),
         Column("path", lambda vm: vm.path),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Leaving, Staying
@@ -15,7 +14,7 @@ from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, Stun
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count
+from gpuops.report.text import count, vcenter_heading
 
 _FEW: Final = 3
 """Number of names or reasons on a line."""
@@ -24,13 +23,10 @@ _FEW: Final = 3
 def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
     """Return the table of hosts, what blocks them, what DRS would not do, and VMs without a place after a loss."""
     inventory = readiness.inventory
-    head = (
-        f"vCenter {inventory.api_version}: {count(len(readiness.hosts), 'host')} with GPUs, "
-        f"read {format_zoned_minute(inventory.taken_at)}"
-    )
+    head = vcenter_heading(inventory, f"{count(len(readiness.hosts), 'host')} with GPUs")
     if not readiness.hosts:
-        return (Text(head, "bold"), Text(str(scope.nowhere("readiness", inventory))))
-    lines: list[Shown] = [Text(head, "bold"), _hosts_table(readiness)]
+        return (head, Text(str(scope.nowhere("readiness", inventory))))
+    lines: list[Shown] = [head, _hosts_table(readiness)]
     for host in readiness.hosts:
         if scope.host is not None and host.away:
             lines += [Text(), Text(f"{host.host.name}: in this order", "bold"), _moves_table(host)]

@@ -21,7 +21,7 @@ from gpuops.model.nights.history import (
 from gpuops.model.time_text import format_minute
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.nights.history_rows import people_of
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 _STYLES: Final = {
     PastOutcome.DONE: "green",
@@ -157,7 +157,7 @@ def _end_of(run: PastRun) -> str:
 def _vms(noun: str, begun_header: str, ended_header: str, vms: list[PastVm]) -> TextTable:
     table = TextTable(noun, "GPUs", begun_header, ended_header, "GPU-hours", right=(1, 4))
     for vm in vms:
-        gpus = "unknown" if vm.gpus is None else f"{vm.gpus:.3g}"
+        gpus = optional_figure(vm.gpus, ".3g", unknown="unknown")
         for period in vm.held or (None,):
             hours = _hours(period.hours(vm.gpus)) if period is not None else "-"
             table.add_row(vm.name, gpus, *_period(vm, period), hours)

@@ -12,7 +12,7 @@ from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 _DAY = timedelta(days=1)
 _STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
@@ -49,7 +49,7 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         Column("team", lambda standing: standing.team.name),
         Column("weight", lambda standing: f"{standing.team.weight:g}", right=True),
         Column("share", lambda standing: f"{standing.share:.0%}", right=True),
-        Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
+        Column("had of late", lambda team: optional_figure(team.used_share, ".0%", unknown="-"), right=True),
         Column(
             "GPU-hours of 7 days",
             lambda standing: _amount_of_limit(standing.use.week, standing.team.at_most.gpu_hours_per_week),
@@ -73,11 +73,11 @@ def _amount_of_limit(amount: float, most: float | None) -> str:
 def _places(look: QueueLook) -> TextTable:
     return table_of(
         look.places,
-        Column("", lambda place: "" if place.place is None else str(place.place)),
+        Column("", lambda place: optional_figure(place.place, unknown="")),
         Column("VM", lambda place: place.waits.name),
         Column("team", lambda place: place.waits.team) if look.night_plan.shares is not None else None,
         Column("priority", lambda place: str(place.waits.queued.priority)),
-        Column("GPUs", lambda place: "" if place.gpus is None else f"{place.gpus:.4g}"),
+        Column("GPUs", lambda place: optional_figure(place.gpus, ".4g", unknown="")),
         Column("turn", lambda place: Text(place.state.value, _STYLES[place.state])),
         Column("at", lambda place: _start_of(place, look)),
         Column("why", lambda place: place.reason),

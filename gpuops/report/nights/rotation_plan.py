@@ -13,6 +13,7 @@ from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.time_text import format_clock, format_iso_utc, format_minute, format_zoned_minute
 from gpuops.model.window import Weekday
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview, ReturnedDesktop
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, Ref, SiteDocument, printed
@@ -20,7 +21,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.rotation_status import NO_LOCK_VM
 from gpuops.report.plan_json import ChoiceRecord, RejectionRecord
 from gpuops.report.plan_text import plan_text
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 _HOUR: Final = timedelta(hours=1)
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d[\d.,]*(?![\w-])")
@@ -95,7 +96,7 @@ def _proof_summary(preview: NightPreview) -> str:
 def _run_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
     chosen = [choice.reason for choice in preview.night_plan.decision.choices if choice.chosen]
     for expected, reason in zip(preview.expected_runs, chosen, strict=True):
-        hours = "unknown" if expected.gpu_hours is None else f"{expected.gpu_hours:.1f}"
+        hours = optional_figure(expected.gpu_hours, ".1f", unknown="unknown")
         start = expected.start
         yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run_times(expected, preview), hours, reason
 
@@ -154,8 +155,7 @@ def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, .
         columns = zip(*numbers_by_reason[without_numbers], strict=True)
         numbers = iter([column[0] if len(set(column)) == 1 else ".." for column in columns])
         why = "".join(next(numbers) if character == "\0" else character for character in without_numbers)
-        remainder = f" and {len(vms) - MOST_NAMES} more" if len(vms) > MOST_NAMES else ""
-        yield str(len(vms)), why, ", ".join(vms[:MOST_NAMES]) + remainder
+        yield str(len(vms)), why, some_names(vms, MOST_NAMES)
 
 
 def _forecasts(preview: NightPreview) -> Iterator[Shown]:
@@ -175,7 +175,7 @@ def _forecast_row(
     hours = [begin + number * _HOUR for number in range(-(-(until - begin) // _HOUR))]
     most_by_hour = [forecast.most(hour, hour + _HOUR) for hour in hours]
     bases = dict.fromkeys(_basis(slot) for slot in forecast.slots if slot is not None and slot.begin + SLOT > begin)
-    most_text = " ".join("?" if most_in_use is None else str(most_in_use) for most_in_use in most_by_hour)
+    most_text = " ".join(map(optional_figure, most_by_hour))
     return pool, most_text, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
 from gpuops.model.time_text import format_clock, format_minute
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.rotation.nights.bounds import Skip
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, NewVm, Setup, Unmarked, may_be_reverted
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
@@ -49,8 +50,7 @@ def _line(word: str, subject: str, style: str) -> Text:
 
 def _unmarked_text(unmarked: Unmarked) -> str:
     """Return the warning about desktops of a pool that lack their owner's mark."""
-    hidden_count = len(unmarked.desktops) - SHOWN
-    names = ", ".join(unmarked.desktops[:SHOWN]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
+    names = some_names(unmarked.desktops, SHOWN)
     return (
         f"warning: pool {unmarked.pool}: {len(unmarked.desktops)} of {count(unmarked.of, 'desktop')} "
         f"without {unmarked.mark}, so they stay: {names}; gpuops help marks says how to set it"

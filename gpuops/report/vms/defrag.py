@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.model.time_text import format_zoned_minute
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.moving.defrag import (
     Defragmentation,
     GpuChange,
@@ -21,14 +21,15 @@ from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import PINNED, count
+from gpuops.report.text import PINNED, count, vcenter_heading
 
 _FEW: Final = 4
 
 
 def defrag_text(defrag: Defragmentation) -> Shown:
     """Return a heading and figures, the moves, the GPUs before and after, the VMs that stay, and a closing line."""
-    lines: list[Shown] = [Text(_heading(defrag), "bold"), Text(_free_figures(defrag)), *_assumption_lines(defrag)]
+    heading = vcenter_heading(defrag.inventory, count(defrag.gpus, "GPU"))
+    lines: list[Shown] = [heading, Text(_free_figures(defrag)), *_assumption_lines(defrag)]
     if defrag.moves:
         lines += [Text(), _move_table(defrag.moves), Text(), _host_table(defrag)]
     lines += _pin_note(defrag.moves)
@@ -176,11 +177,6 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
         )
 
 
-def _heading(defrag: Defragmentation) -> str:
-    inventory, gpus = defrag.inventory, count(defrag.gpus, "GPU")
-    return f"vCenter {inventory.api_version}: {gpus}, read {format_zoned_minute(inventory.taken_at)}"
-
-
 def _free_figures(defrag: Defragmentation) -> str:
     """Return the figures: `whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
     noun = "whole GPUs" if defrag.profile is None else f"slots of {defrag.profile}"
@@ -280,12 +276,11 @@ def _group_by_reason(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
 
 
 def _stay_lines(stays: Sequence[StayingVm]) -> Iterator[Text]:
-    names = [stay.vm.name for stay in stays]
-    further_names = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    names = some_names([stay.vm.name for stay in stays], _FEW)
     first, further_reasons = stays[0].reasons[0], len(stays[0].reasons) - 1
     reasons = "; ".join(stays[0].reasons) if further_reasons < _FEW else f"{first}; and {further_reasons} reasons more"
     only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
-    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{further_names}: {reasons}")
+    yield Text(f"{only}: ", "yellow").append(f"{names}: {reasons}")
 
 
 def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:

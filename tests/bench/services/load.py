@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from tests.bench.nights.watch import target_at
 from tests.bench.services.large_stores import large_journal, large_store
 from tests.bench.simulator.simulators import Served, our_simulator
 from tests.bench.verdict import Figure, Result, show
+from tests.ports import free_port
 from tests.waiting import wait_until
 from tests.web.conftest import events
 
@@ -149,9 +149,7 @@ class Watcher:
 @contextmanager
 def _service(served: Served) -> Iterator[tuple[Served, str]]:
     """`gpuops serve` in a process of its own, and its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     at = served.endpoint
     with tempfile.TemporaryDirectory() as state:
         environ = os.environ | {

@@ -23,6 +23,7 @@ from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import Lab
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml")
@@ -111,7 +112,7 @@ def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_tol
     with start("lab", clock="real") as server:
         where = tmp_path / "ready.json"
         ready_file.write(where, ready_file.of(server))
-        port = _free_port()
+        port = free_port()
         words = ["rotate", "watch", "--policy", str(policy), "--health", str(port), "--vcenter", f"sim@{where}"]
         command = [sys.executable, "-m", "gpuops", *words]
         with subprocess.Popen(
@@ -147,14 +148,6 @@ def _running(server: object) -> set[str]:
         return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON}
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def _health(port: int, path: str = "/healthz") -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
@@ -167,7 +160,7 @@ def _health(port: int, path: str = "/healthz") -> int:
 
 
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    port, now = _free_port(), [0.0]
+    port, now = free_port(), [0.0]
     monkeypatch.setattr("gpuops.execute.state.health.clock.passed_s", lambda: now[0])
     with serve_health(("127.0.0.1", port)) as health:
         assert _health(port) == 503, "it has not looked yet"

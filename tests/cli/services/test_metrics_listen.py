@@ -30,18 +30,13 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
 from gpuops.sim.world import World
+from tests.ports import free_port, listens
 from tests.prometheus import Found, needs_promtool, only, require_taken, samples
 from tests.waiting import wait_until
 
 LONGEST_S: Final = 250.0
 pytestmark = pytest.mark.timeout(300)  # an answer stands for fifty times what it took: long on a busy machine
 OPTION: Final = ListenOption("--listen", 9188)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def asked(port: int, method: str = "GET", path: str = "/metrics") -> tuple[int, dict[str, str], str]:
@@ -65,11 +60,6 @@ def service(port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
             yield run
         finally:
             run.kill()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as trying:
-        return trying.connect_ex(("127.0.0.1", port)) == 0
 
 
 def scraped(port: int) -> Found:

@@ -24,9 +24,9 @@ from gpuops.extras.web.metrics_view import MetricsWriter
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import _timeless, configured, dead, hanging, served
 from tests.document_schemas import misfits
+from tests.ports import free_port, listens
 from tests.prometheus import samples
 from tests.waiting import wait_until
-from tests.web.conftest import free_port, listens
 
 __all__ = ["configured", "dead", "hanging", "served"]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("configured")]

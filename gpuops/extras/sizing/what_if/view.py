@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Self
 
+from gpuops.extras.sizing.core.rejection import some_names
 from gpuops.extras.sizing.what_if.demand import DemandSource, PlacedDemand
 from gpuops.extras.sizing.what_if.question import DrawnFigure, FleetOutcome, NightOutcome, WhatIfAnswer
 from gpuops.model.time_text import format_zoned_minute
@@ -116,7 +117,7 @@ def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
     """Yield the VMs that start again after the changes, and those that find no place any more."""
     fleet = answer.then.fleet
     if fleet.restarts:
-        names = _first_names([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
+        names = some_names([f"{vm.name} on {host.name}" for vm, host in fleet.restarts], _FEW)
         yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {names}")
     for stranded in fleet.stranded[:_FEW]:
         yield Text(f"finds no place any more: {stranded.vm.name}: {stranded.reasons[0]}", "yellow")
@@ -135,18 +136,13 @@ def _waiting(answer: WhatIfAnswer) -> Iterator[Text]:
         for word, side in (("now", answer.now), ("then", answer.then)):
             names = side.requests[0].waiting
             if names:
-                yield Text(f"waits {word}: {_first_names(names)}")
+                yield Text(f"waits {word}: {some_names(names, _FEW)}")
 
 
 def _nights(answer: WhatIfAnswer) -> Iterator[Text]:
     for word, side in (("now", answer.now), ("then", answer.then)):
         for refusal in dict.fromkeys(refusal for night in side.nights for refusal in night.refusals):
             yield Text(f"no night {word}: {refusal}", "yellow")
-
-
-def _first_names(names: Sequence[str]) -> str:
-    remainder = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + remainder
 
 
 def _basis_text(answer: WhatIfAnswer) -> str:

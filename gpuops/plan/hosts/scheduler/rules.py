@@ -18,6 +18,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Custody, HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.scheduler import module_options
@@ -56,24 +57,19 @@ def custody_of(host: Host) -> Custody:
 def _lines(profiles: dict[str, list[str]], clusters: dict[str, list[str]], unknown: list[str]) -> Iterator[str]:
     for name, hosts in profiles.items():
         yield (
-            f"host profile {name} is attached to {_list_hosts(hosts)}: remediation, and the boot of a stateless host, "
-            "set module options back that are not in it; change the profile too"
+            f"host profile {name} is attached to {some_names(hosts, SHOWN)}: remediation, and the boot of a stateless "
+            "host, set module options back that are not in it; change the profile too"
         )
     for name, hosts in clusters.items():
         yield (
-            f"cluster {name} keeps the configuration of its hosts ({_list_hosts(hosts)}): its next remediation "
+            f"cluster {name} keeps the configuration of its hosts ({some_names(hosts, SHOWN)}): its next remediation "
             "sets module options back that are not in it; change the cluster's configuration too"
         )
     if unknown:
         yield (
-            f"whether a host profile or its cluster's configuration sets module options of {_list_hosts(unknown)} back "
-            "cannot be read"
+            "whether a host profile or its cluster's configuration sets module options of "
+            f"{some_names(unknown, SHOWN)} back cannot be read"
         )
-
-
-def _list_hosts(hosts: list[str]) -> str:
-    further = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
-    return f"{', '.join(hosts[:SHOWN])}{further}"
 
 
 MIXED_SIZE_SINCE = "8.0.3.0"

@@ -27,6 +27,7 @@ from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, team_of
 from gpuops.model.nights.history import PastNight
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.ml_queue.ml_vms import NO_WINDOW, WaitingVm, within_counts
 from gpuops.plan.rotation.nights.bounds import Bounds
@@ -87,7 +88,6 @@ def _sum_of_shares(profiles: Sequence[str], catalog: Catalog) -> float | None:
 
 _ROUNDING: Final = 1e-6
 """Tolerance, because sums of thirds of GPUs are not exact."""
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +255,7 @@ def _unclear(rule: FairShare, vms: Iterable[Vm], teams: Mapping[str, str]) -> It
     vms = tuple(vms)
     unowned = [vm.name for vm in vms if teams[vm.ref] == NO_OWNER]
     if unowned:
-        yield f"{_names(unowned)}: no owner ({rule.by}); served as team {NO_OWNER}"
+        yield f"{some_names(unowned)}: no owner ({rule.by}); served as team {NO_OWNER}"
     for vm in vms:
         if rule.by.of_several(vm) and teams[vm.ref] == team_of(rule.by.of(vm)):
             yield f"{vm.name}: several owners ({rule.by}); served as a team of its own, {teams[vm.ref]!r}"
-
-
-def _names(names: Sequence[str]) -> str:
-    more_text = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more_text}"

@@ -22,7 +22,7 @@ from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.rejection import Rejection
+from gpuops.plan.core.rejection import Rejection, some_names
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.reserved_slots import reserved_left, reserved_unknown
@@ -32,8 +32,6 @@ from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts, reason_to_stop
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
 
-_NAMED_VMS: Final = 3
-"""Number of VMs of an open night that its refusal names."""
 _CORRECT_FOLDER: Final = "correct the pool's `folder` in the policy, or remove the pool from it"
 _AGREE: Final = (
     "gpuops help marks: put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
@@ -42,9 +40,8 @@ _AGREE: Final = (
 
 def refuse_open_night(night: str, away_vms: Sequence[TakenVm]) -> Rejection:
     """Return one refusal for an earlier night with VMs that are not back."""
-    names = [taken_vm.original.name for taken_vm in away_vms]
-    more_text = f" and {len(names) - _NAMED_VMS} more" if len(names) > _NAMED_VMS else ""
-    reason = f"is not over: {', '.join(names[:_NAMED_VMS])}{more_text} not back yet"
+    names = some_names([taken_vm.original.name for taken_vm in away_vms])
+    reason = f"is not over: {names} not back yet"
     return Rejection(f"night {night}", reason, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")
 
 

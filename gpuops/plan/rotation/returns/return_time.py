@@ -37,6 +37,7 @@ from gpuops.model.time_text import format_minute, format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import RETURN_FLOOR, Night
+from gpuops.plan.core.rejection import some_names
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, vms_of
 
 Key = TypeVar("Key", bound=tuple[str, str, str])
@@ -344,11 +345,10 @@ class Overdue:
     """When a return last wrote to the journal; None = there is no record of a return."""
 
     def __str__(self) -> str:
-        named = ", ".join(self.vms[:3]) + (f" and {len(self.vms) - 3} more" if len(self.vms) > 3 else "")
         since = f"since {format_zoned_minute(self.last_return)}" if self.last_return is not None else "ever"
         return (
-            f"vCenter {self.vcenter}: {named} not back; the night closed at {format_zoned_minute(self.closed)}, and no "
-            f"return is recorded {since}"
+            f"vCenter {self.vcenter}: {some_names(self.vms)} not back; the night closed at "
+            f"{format_zoned_minute(self.closed)}, and no return is recorded {since}"
         )
 
     @property
