@@ -25,7 +25,7 @@ from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.destination import Destination, Simulated
-    from gpuops.config.vcenter.guest import GuestEntry
+    from gpuops.config.vcenter.targets import GuestEntry
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait

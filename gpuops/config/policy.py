@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.config.decoding import UNKNOWN_KEY, WrongContent, decode, keys_at
-from gpuops.config.sections.policy_file import PolicyFile
+from gpuops.config.policy_file import PolicyFile
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.nights.rotation import Policy

@@ -15,8 +15,8 @@ from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.broker import BrokerDestination
-    from gpuops.config.vcenter.guest import GuestEntry
     from gpuops.config.vcenter.notices import NotifySettings
+    from gpuops.config.vcenter.targets import GuestEntry
 
 
 SIMULATED: Final = "sim:"

@@ -21,8 +21,6 @@ from msgspec import Meta
 
 from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_of
 from gpuops.config.vcenter.broker import BrokerEntry
-from gpuops.config.vcenter.fleet import FleetEntry
-from gpuops.config.vcenter.guest import GuestEntry
 from gpuops.config.vcenter.journal_url import without_password
 from gpuops.config.vcenter.measurements import MeasurementsEntry
 from gpuops.config.vcenter.notices import checked_entry
@@ -68,6 +66,15 @@ def _whole_command(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _receivers(entries: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(checked_entry, entries)))
+
+
+class GuestEntry(Section, omit_defaults=True):
+    """One `[targets.NAME.guest]`. As in the target itself there is no `password` key."""
+
+    username: Annotated[str, Meta(min_length=1)]
+    password_file: Path | None = None
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
+    """Name of a systemd credential; default `gpuops-guest-password-NAME`, then `gpuops-guest-password`."""
 
 
 class NamedTarget(Section, omit_defaults=True, dict=True):
@@ -118,6 +125,23 @@ class NamedTarget(Section, omit_defaults=True, dict=True):
     only one of `rotations`."""
     labels: Annotated[dict[str, str], Reads(_plain_names, dict[str, str])] = msgspec.field(default_factory=dict)
     """What groups of sites are named by: `--site region=emea` (`gpuops help sites`)."""
+
+
+def _some_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not host.strip("*?.") for host in hosts):
+        raise ValueError("that is every host: name the domain of your vCenters, *.example.com")
+    return hosts
+
+
+class FleetEntry(Section):
+    """`[fleet]`: the PostgreSQL that runners share."""
+
+    url: Annotated[str, Reads(without_password, Annotated[str, Meta(min_length=1)])]
+    """The database of the queue, and of the journal of each target that names none of its own."""
+
+    vcenters: Annotated[tuple[str, ...], Reads(_some_domain, tuple[str, ...])] = ()
+    """Host names, or patterns of them, of vCenters (and of their brokers) that runners return by what that database
+    says, where this file names them no more: passwords of this machine go there."""
 
 
 class Configuration(Section):
