@@ -186,13 +186,13 @@ def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
     settings, source = where.measurements, origins.in_file("measurements")
     if source == DEFAULT:
         return
-    store = str(settings.store_dir) if settings.store_dir is not None else _journal(settings.store_url or None)
+    store = settings.store_dir if settings.store_dir is not None else _journal(settings.store_url)
     yield Setting("measurements.store", store if store != NOT_SET else "where the journal is", source)
     yield Setting(
         "measurements.counters", "all" if settings.counters is None else " ".join(sorted(settings.counters)), source
     )
-    yield Setting("measurements.fine_days", str(settings.retention.fine_days), source)
-    yield Setting("measurements.hourly_days", str(settings.retention.hourly_days), source)
+    yield Setting("measurements.fine_days", str(settings.fine_days), source)
+    yield Setting("measurements.hourly_days", str(settings.hourly_days), source)
     hosts = settings.hosts
     yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", source)
 

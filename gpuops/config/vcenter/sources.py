@@ -268,7 +268,7 @@ def _with_entry(where: Place, name: str | None, named: NamedTarget) -> Place:
 
 
 def _measured(named: NamedTarget | None) -> MeasurementSettings:
-    return named.measurements.settings() if named is not None and named.measurements is not None else UNSAID
+    return named.measurements if named is not None and named.measurements is not None else UNSAID
 
 
 def _broker(name: str, entry: BrokerEntry, environ: Mapping[str, str]) -> BrokerDestination:

@@ -153,7 +153,7 @@ class Configuration(Section):
     targets: dict[str, NamedTarget] = msgspec.field(default_factory=dict)
 
 
-TABLES: Final[Mapping[str, type[Section]]] = {
+TABLES: Final[Mapping[str, type]] = {
     "broker": BrokerEntry, "guest": GuestEntry, "measurements": MeasurementsEntry,
 }  # fmt: skip
 """Keys of a target that are tables of their own: `[targets.NAME.broker]`."""

@@ -20,19 +20,19 @@ _FASTEST: Final = 1.5
 """A speed above 1 is noise of two measurements, up to here."""
 
 
-class Share(float):
+class ShareOfGpu(float):
     """A share as it was written: 0.7, or 70% (`in_percent`)."""
 
     in_percent: bool
 
 
-def read_share(text: object, most: float = 1.0) -> Share:
+def read_share(text: object, most: float = 1.0) -> ShareOfGpu:
     """Return the share. Raises ValueError."""
     percent = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
     try:
-        share = Share(float(percent[1]) / 100 if percent else float(str(text)))
+        share = ShareOfGpu(float(percent[1]) / 100 if percent else float(str(text)))
     except ValueError:
-        share = Share("nan")
+        share = ShareOfGpu("nan")
     share.in_percent = percent is not None
     if isinstance(text, bool) or not isfinite(share):
         raise ValueError("is no share: write it as 0.7, or as 70%")
@@ -82,5 +82,5 @@ class SharingWorkloads:
                 raise ValueError(f"a pair is between {strange[0]!r}, which is no workload of this file")
         shares = [workload.busy for workload in self.workloads]
         shares += [speed for pair in self.pairs for speed in pair.speeds]
-        if len({share.in_percent for share in shares if isinstance(share, Share)}) > 1:
+        if len({share.in_percent for share in shares if isinstance(share, ShareOfGpu)}) > 1:
             raise ValueError("has mixed units: some values are shares (0.7), others percentages (70%); write all alike")

@@ -204,7 +204,7 @@ def test_steps_are_kept_as_the_target_says_and_an_option_wins(lab: Lab, monkeypa
 
     def open_with_entry(common: CommonOptions) -> Site:
         site = opened(common)
-        site.measured = MeasurementSettings(retention=Retention(35, 100))
+        site.measured = MeasurementSettings(fine_days=35, hourly_days=100)
         return site
 
     monkeypatch.setattr(opening, "open_site", open_with_entry)
