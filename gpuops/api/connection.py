@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuops.execute.site.vgpu_use import VgpuShell
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
-    from gpuops.model.measurements.measurement import HostLogin
+    from gpuops.model.measurements.measurement_settings import HostLogin
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import BrokerTarget, GuestLogin, Secret, Target
     from gpuops.sim.server import SimServer

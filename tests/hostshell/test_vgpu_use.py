@@ -16,7 +16,7 @@ from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.vgpu_listing import VGPUS
 from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

@@ -11,7 +11,7 @@ from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, HostShellOptions
 from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import spread
-from gpuops.model.measurements.measurement import Retention
+from gpuops.model.measurements.measurement_settings import Retention
 
 observe = VerbTable("observe", "")
 KEPT: Final = Retention()

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from gpuops.config.vcenter.journal_url import without_password
 from gpuops.model.file_keys import Reads
-from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 
 
 def _from_the_root(folder: Path) -> str:

@@ -186,7 +186,7 @@ def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
     settings, source = where.measurements, origins.in_file("measurements")
     if source == DEFAULT:
         return
-    store = settings.store_dir if settings.store_dir is not None else _journal(settings.store_url)
+    store = settings.store_dir if settings.store_dir is not None else _journal(settings.store_url or None)
     yield Setting("measurements.store", store if store != NOT_SET else "where the journal is", source)
     yield Setting(
         "measurements.counters", "all" if settings.counters is None else " ".join(sorted(settings.counters)), source

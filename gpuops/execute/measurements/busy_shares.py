@@ -24,7 +24,8 @@ from gpuops.execute.measurements.packing import WHOLE
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store_reads import MeasurementReads
 from gpuops.model.devices.shared_gpu import ObservedPair
-from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE, Retention
+from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE
+from gpuops.model.measurements.measurement_settings import Retention
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 

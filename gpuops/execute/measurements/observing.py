@@ -14,16 +14,8 @@ from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_av
 from gpuops.execute.measurements.running_out import running_vgpus
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.unknown_use import without_unknown_use
-from gpuops.model.measurements.measurement import (
-    GPU_MEMORY,
-    GPU_USE,
-    HOST_COUNTERS,
-    OF_GPUS,
-    VM_COUNTERS,
-    Cycle,
-    Retention,
-    Span,
-)
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, HOST_COUNTERS, OF_GPUS, VM_COUNTERS, Cycle, Span
+from gpuops.model.measurements.measurement_settings import Retention
 
 if TYPE_CHECKING:
     from gpuops.execute.measurements.packing import Block

@@ -11,7 +11,8 @@ from gpuops.advise import replay as advice
 from gpuops.advise.left_alone import never_taken
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.store_reads import MeasurementReads
-from gpuops.model.measurements.measurement import Retention, Span
+from gpuops.model.measurements.measurement import Span
+from gpuops.model.measurements.measurement_settings import Retention
 from gpuops.model.nights.rotation import Policy, Pool
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory

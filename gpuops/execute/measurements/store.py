@@ -19,7 +19,7 @@ from gpuops.execute.measurements.tables import (
     vgpus_table,
 )
 from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
-from gpuops.model.measurements.measurement import Retention
+from gpuops.model.measurements.measurement_settings import Retention
 
 ROWS_AT_ONCE: Final = 500
 

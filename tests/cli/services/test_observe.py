@@ -19,16 +19,8 @@ from gpuops.execute.measurements import observing
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.store_reads import Step, stored
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.measurements.measurement import (
-    CPU_MHZ,
-    GPU_MEMORY,
-    GPU_USE,
-    VM_COUNTERS,
-    CounterSeries,
-    Cycle,
-    MeasurementSettings,
-    Retention,
-)
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, VM_COUNTERS, CounterSeries, Cycle
+from gpuops.model.measurements.measurement_settings import MeasurementSettings, Retention
 from tests.cli.conftest import Lab
 
 

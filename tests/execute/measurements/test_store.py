@@ -18,7 +18,8 @@ from gpuops.execute.measurements.packing import WHOLE, Block
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.store_reads import Step, stored
 from gpuops.execute.measurements.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table, vgpus_table
-from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Retention, Span
+from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Span
+from gpuops.model.measurements.measurement_settings import Retention
 
 VC: Final = "vc-1"
 MIDNIGHT: Final = datetime(2026, 11, 20, tzinfo=UTC)

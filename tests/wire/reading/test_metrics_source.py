@@ -16,7 +16,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import NotConnected
 from gpuops.execute.measurements.observing import observe
 from gpuops.execute.site import Site
-from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
