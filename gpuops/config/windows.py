@@ -36,7 +36,7 @@ _SAY_DAYS: Final = "write 2026-12-24, 2026-12-24..2027-01-01, or `holidays DE-BY
 _DAY = timedelta(days=1)
 _LONGEST = timedelta(days=31)
 _MONDAY = date(2027, 1, 4)
-"""Of three weeks in which nights are compared: longer than any that closes on a weekday."""
+"""The first day of the three weeks whose nights are compared; a night that closes on a weekday is shorter."""
 
 
 def _weekday(text: str) -> Weekday:
@@ -242,13 +242,13 @@ def _all_dates(entries: tuple[_Days, ...] | UnsetType) -> frozenset[date]:
 
 
 def _days_of_weekdays(window: Window) -> list[date]:
-    """A day of each weekday on which it may open: those of a week, if it also opens on dates."""
+    """Return a day of each weekday on which the window opens; the days of one week if it also opens on dates."""
     week = [_MONDAY + number * _DAY for number in range(7)]
     return week if window.also_on else [day for day in week if Weekday.of(day) in window.weekdays]
 
 
 def _ends_in_order(window: Window, day: date) -> bool:
-    """Whether a window of one date closes after it opens, and has its desktops back after that."""
+    """Whether a window of one date closes after it opens, and its desktops are back at that time or later."""
     opens = datetime.combine(day, window.opens)
     closes = datetime.combine(window.closes_on, window.closes) if isinstance(window.closes_on, date) else None
     back = (
@@ -260,7 +260,7 @@ def _ends_in_order(window: Window, day: date) -> bool:
 
 
 def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """The windows, of which each that opens on a day on which another one opens earlier has nights named by time."""
+    """Return the windows. The nights of a window have their time in the name if another one opens earlier that day."""
     return tuple(
         replace(window, is_named_by_time=True)
         if any(
@@ -281,7 +281,7 @@ def _same_day(first: Window, second: Window) -> str:
 
 
 def refuse_overlapping(windows: Sequence[Window]) -> None:
-    """Raises the mistake of windows of which one opens before the desktops of another night are back."""
+    """Raise Mistaken if a window opens before the desktops of an earlier night are back."""
     days = sorted(_days_to_compare(windows))
     candidates = ((night, window) for window in windows for day in days if (night := window.night_of(day)) is not None)
     nights = sorted(candidates, key=lambda pair: pair[0].opens)
@@ -309,8 +309,10 @@ def refuse_overlapping(windows: Sequence[Window]) -> None:
 
 
 def _days_to_compare(windows: Sequence[Window]) -> set[date]:
-    """The days on which nights may differ from those of other weeks: three weeks, a year where windows are in several
-    zones, whose clocks change on different days, and the days around each date."""
+    """Return the days whose nights are compared: three weeks, and the days around each date.
+
+    Windows in several zones are compared for a year, because their clocks change on different days.
+    """
     several_zones = len({str(window.zone) for window in windows}) > 1
     days = {_MONDAY + number * _DAY for number in range(371 if several_zones else 21)}
     around = 8 if any(window.ends_on_days for window in windows) else 1

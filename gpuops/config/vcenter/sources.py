@@ -70,14 +70,14 @@ class _Meant:
 
 
 def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> str | None:
-    """How the user names the vCenter in use, without reading more than that; None = nothing is configured."""
+    """Return the name or the address of the vCenter as the user wrote it; None = no vCenter is configured."""
     named = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
     target_text = next((text for text in named if text), None)
     return target_text.rpartition("@")[2] if target_text and not target_text.startswith(SERVED) else target_text
 
 
 def read_configuration(path: Path) -> NamedTargets:
-    """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
+    """Return the configuration, an empty one if there is no file. Raises TargetError: file, key and reason."""
     try:
         text = read_text(path, error=TargetError)
     except TargetError as error:
@@ -91,7 +91,7 @@ def read_configuration(path: Path) -> NamedTargets:
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
-    """The vCenter meant and the way to it. Raises TargetError when nothing is configured; never picks a simulator."""
+    """Return the vCenter and how to reach it. Raises TargetError if none is configured: no simulator is the default."""
     ours = (flag_layer(flags), gpuops_layer(environ))
     named_text = merged(ours).vcenter
     if named_text is not None and named_text.value.startswith(SIMULATED):
@@ -115,7 +115,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
 def measurement_settings(
     flag: str | None, environ: Mapping[str, str], configuration: NamedTargets
 ) -> MeasurementSettings:
-    """What is said of the measurements of the target that the user names, or of the file's default one."""
+    """Return the settings of measurements of the target that the user names, or of the file's default one."""
     return _measured(configuration.targets.get(label(flag, environ, configuration.default) or ""))
 
 
@@ -150,12 +150,12 @@ def _value(setting: Sourced[Value] | None) -> Value | None:
 
 
 def sim_clock(environ: Mapping[str, str]) -> str:
-    """What moves the time of a simulated vCenter that is started without `--clock`."""
+    """Return the clock of a simulated vCenter that is started without `--clock`."""
     return environ.get("GPUOPS_SIM_CLOCK") or "virtual"
 
 
 def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str]) -> Simulated:
-    """A private vCenter, whose journal lives as long as it does: GPUOPS_JOURNAL_URL speaks of others."""
+    """Return a private simulated vCenter. Its journal lives as long as it does, so GPUOPS_JOURNAL_URL is not used."""
     if flags.journal_url is not None:
         raise TargetError(
             f"{named_text.value} lives as long as this command, and so does its journal: --journal-url has no meaning "
@@ -289,7 +289,7 @@ def notify_settings(flag: str | None, environ: Mapping[str, str], configuration:
 
 
 def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
-    """What is said where `notify_settings` finds nothing: of the target `name`; None = the user names no vCenter."""
+    """Return the error for a target without receivers of notices; `name` None = the user names no vCenter."""
     targets = sorted(configuration.targets)
     if name is not None and name not in targets:
         return UsageError(
@@ -315,7 +315,7 @@ def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | Non
 
 
 def _proxy(text: str | None) -> str | None:
-    """HOST:PORT as it stands. The message never repeats another text: it may hold a password."""
+    """Return the text if it is HOST:PORT. The error never repeats it, because it may hold a password."""
     if text is None:
         return None
     host, _, port = text.rpartition(":")
