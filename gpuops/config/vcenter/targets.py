@@ -12,6 +12,7 @@ ca_file = "/etc/gpuops/ca.pem"
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 from zoneinfo import ZoneInfo
@@ -22,11 +23,11 @@ from msgspec import Meta
 from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_of
 from gpuops.config.vcenter.broker import BrokerEntry
 from gpuops.config.vcenter.journal_url import without_password
-from gpuops.config.vcenter.measurements import MeasurementsEntry
 from gpuops.config.vcenter.notices import checked_entry
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
 from gpuops.model.file_keys import Reads
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.login import BulkReader
 
 _Command = Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -66,6 +67,24 @@ def _whole_command(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _receivers(entries: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(checked_entry, entries)))
+
+
+def _from_the_root(folder: Path) -> str:
+    if not folder.is_absolute():
+        raise ValueError("cron starts elsewhere: say the whole path, /srv/...")
+    return str(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementsEntry(MeasurementSettings):
+    """One `[targets.NAME.measurements]`."""
+
+    store_dir: Annotated[str, Reads(_from_the_root, Path)] | None = None
+    """The directory of `measurements.sqlite`; by default the state directory."""
+    store_url: Annotated[str, Reads(without_password)] | None = field(default=None, repr=False)
+    """The PostgreSQL database that keeps them instead; by default that of the journal."""
+    ssh_known_hosts: Annotated[str, Reads(str, Path)] | None = None
+    ssh_key: Annotated[str, Reads(str, Path)] | None = None
 
 
 class GuestEntry(Section, omit_defaults=True):
