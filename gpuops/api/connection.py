@@ -26,14 +26,14 @@ from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.destination import Destination, Simulated
-    from gpuops.config.vcenter.guest import GuestEntry
+    from gpuops.config.vcenter.targets import GuestEntry
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.site.vgpu_use import VgpuShell
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
-    from gpuops.model.measurements.measurement import HostLogin
+    from gpuops.model.measurements.measurement_settings import HostLogin
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import BrokerTarget, GuestLogin, Secret, Target
     from gpuops.sim.server import SimServer

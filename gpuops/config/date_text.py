@@ -79,16 +79,8 @@ def _days(text: str | None) -> frozenset[Weekday]:
     """`Sat`, `Sat,Sun` or `Mon-Fri`; none named = every evening."""
     if text is None:
         return frozenset(Weekday)
-    weekdays: set[Weekday] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        weekday = _day(first)
-        last_weekday = _day(last) if dash else weekday
-        weekdays.add(weekday)
-        while weekday is not last_weekday:
-            weekday = weekday.next
-            weekdays.add(weekday)
-    return frozenset(weekdays)
+    ranges = [part.partition("-") for part in text.split(",")]
+    return frozenset(day for first, dash, last in ranges for day in _day(first).until(_day(last if dash else first)))
 
 
 def _day(text: str) -> Weekday:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.config.decoding import UNKNOWN_KEY, WrongContent, decode, keys_at
-from gpuops.config.sections.policy_file import PolicyFile
+from gpuops.config.policy_file import PolicyFile
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.nights.rotation import Policy
@@ -25,9 +25,9 @@ def load_policy(path: Path) -> Policy:
 
 
 def said_policy(path: Path | None) -> Policy | PolicyError | None:
-    """The policy in this file, or why it cannot be read, for a return: what the journal knows comes back all the same.
+    """Return the policy in this file, or the error: a return brings back what the journal knows without the policy.
 
-    None = no file was said.
+    None = no file was named.
     """
     try:
         return load_policy(path) if path is not None else None
@@ -36,9 +36,9 @@ def said_policy(path: Path | None) -> Policy | PolicyError | None:
 
 
 def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Policy:
-    """The policy of a YAML text; `name` is what an error calls it. Raises PolicyError.
+    """Return the policy of a YAML text; errors call it `name`. Raises PolicyError.
 
-    `accepted_before`: it is the policy of a night in the journal, maybe by an earlier gpuops that asked for less.
+    `accepted_before`: it is from the journal, so an older gpuops, which required fewer keys, may have accepted it.
     """
     content = parse_yaml(text, name)
     if not isinstance(content, dict):

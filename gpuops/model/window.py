@@ -13,6 +13,7 @@ one date. Example: from Fri 20:00, closes Mon 05:00, back by Mon 07:00 is one ni
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
@@ -44,6 +45,14 @@ class Weekday(StrEnum):
     @property
     def next(self) -> Weekday:
         return _WEEK[(_WEEK.index(self) + 1) % 7]
+
+    def until(self, last: Weekday) -> Iterator[Weekday]:
+        """Yield the days from this one to the last: fri, sat, sun, mon."""
+        day = self
+        yield day
+        while day is not last:
+            day = day.next
+            yield day
 
 
 _WEEK = tuple(Weekday)

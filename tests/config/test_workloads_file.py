@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.decoding import keys_of
-from gpuops.config.workloads_file import PairSection, WorkloadSection, load_workloads, parse_workloads, share_of
+from gpuops.config.workloads_file import load_workloads, parse_workloads, share_of
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload
 
@@ -23,7 +23,7 @@ def test_the_template_is_valid_and_shows_every_key() -> None:
     assert found.workloads[0] == SharingWorkload("training", 0.7, 4)
     assert found.pairs[0] == ObservedPair(("training", "inference"), (0.88, 0.72))
     words = TEMPLATE.read_text(encoding="utf-8")
-    assert [key for kind in (WorkloadSection, PairSection) for key in keys_of(kind) if f"{key}:" not in words] == []
+    assert [key for kind in (SharingWorkload, ObservedPair) for key in keys_of(kind) if f"{key}:" not in words] == []
 
 
 def test_a_share_may_be_a_percentage_if_all_are() -> None:

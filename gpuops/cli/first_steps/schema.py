@@ -32,7 +32,7 @@ INPUTS: Final = {
     "config": InputFile("The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration"),
     "jobs": InputFile("Jobs of `gpuops job`", "gpuops.extras.jobs.jobs_file:JobsFile"),
     "mig-layout": InputFile("Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile"),
-    "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
+    "policy": InputFile("A rotation policy", "gpuops.config.policy_file:PolicyFile"),
     "pool": InputFile("A pool of `gpuops pool`", "gpuops.extras.lending.pool_file:PoolFile"),
     "remote-gpu": InputFile(
         "A program that lends GPUs over the network", "gpuops.extras.lending.remote_gpu:RemoteProgram"

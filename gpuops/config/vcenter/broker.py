@@ -93,9 +93,7 @@ def broker_login(
 ) -> BrokerTarget:
     """Return the broker with its password. `ask` prompts a person; None = no terminal.
 
-    The password is in the file that GPUOPS_BROKER_PASSWORD_FILE names, in GPUOPS_BROKER_PASSWORD, in the entry's
-    `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, and without any
-    source.
+    Raises TargetError for a source that cannot be read, and without any source.
     """
     source = other_password("broker", where, where.name, environ)
     if where.password is not None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.config.vcenter.address import Address
 from gpuops.errors import NotTrusted, Refused
-from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.broker import BrokerDestination
-    from gpuops.config.vcenter.guest import GuestEntry
     from gpuops.config.vcenter.notices import NotifySettings
+    from gpuops.config.vcenter.targets import GuestEntry
 
 
 SIMULATED: Final = "sim:"

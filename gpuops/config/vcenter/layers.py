@@ -1,7 +1,7 @@
-"""What the options of a command and the variables GPUOPS_*, VMWARE_* (Ansible) and GOVC_* (govc) say of a connection.
+"""The settings of a connection in options of a command and in variables: GPUOPS_*, VMWARE_* (Ansible), GOVC_* (govc).
 
-The variables of other tools speak of the vCenter they name. A family whose own address is not the one in use lends
-nothing: `--vcenter https://other` must not send GOVC_PASSWORD there, nor skip its certificate for GOVC_INSECURE.
+The variables of another tool are for the vCenter that they name. They are ignored for any other vCenter:
+`--vcenter https://other` must not send GOVC_PASSWORD there, nor skip its certificate because of GOVC_INSECURE.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layer:
     reader: Sourced[BulkReader] | None = None
 
     def about(self, address: Address) -> Layer:
-        """This layer for a connection to that address: empty when it speaks of another vCenter."""
+        """Return this layer, or an empty one if it is for another vCenter than the one at this address."""
         return self if self.address is None or self.address == address else Layer()
 
     @property
@@ -64,7 +64,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the options of a command, or the arguments of an Ansible task, say of the connection."""
+    """The settings of a connection in the options of a command, or in the arguments of an Ansible task."""
 
     vcenter: str | None = None
     username: str | None = None
@@ -73,9 +73,9 @@ class Flags:
     """Read from stdin (--password-stdin); there is no option that holds a password."""
     ca_file: Path | None = None
     verify: bool | None = None
-    """Whether the certificate is verified; None = it does not say."""
+    """Whether the certificate is verified; None = not set."""
     verify_origin: str = "--insecure"
-    """The option or argument that says it."""
+    """The option or argument that sets `verify`."""
     proxy: str | None = None
     journal_url: str | None = field(default=None, repr=False)
     thumbprint: str | None = None
@@ -190,5 +190,5 @@ def _address(variable: str, environ: Mapping[str, str], port: int | None = None)
 
 
 def _files(text: str) -> tuple[Path, ...] | None:
-    """govc's GOVC_TLS_CA_CERTS is a list of files, separated as in PATH."""
+    """Return the files of a list that is separated as in PATH; None = there are none."""
     return tuple(Path(part) for part in text.split(os.pathsep) if part) or None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gpuops.config.vcenter.destination import Destination
 from gpuops.config.vcenter.layers import Sourced
@@ -23,7 +23,8 @@ from gpuops.files.file import read_bytes
 from gpuops.model.vcenter.target import GuestLogin, Secret, Target
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.guest import GuestEntry
+    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.targets import GuestEntry
 
 
 def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
@@ -65,15 +66,6 @@ PasswordSource: TypeAlias = "Sourced[Secret | Path | Credential]"
 """Where a password is, unread, and the option, variable or key that says so."""
 
 
-class PasswordKeys(Protocol):
-    """The keys of an entry of the configuration file that say where its password is."""
-
-    @property
-    def password_file(self) -> Path | None: ...
-    @property
-    def credential(self) -> str | None: ...
-
-
 def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
     """Return the password, from the first source that has one; `ask` prompts a person; None = no terminal.
 
@@ -108,9 +100,13 @@ def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> Pa
 
 
 def other_password(
-    server: str, keys: PasswordKeys | None, target: str | None, environ: Mapping[str, str]
+    server: str, keys: BrokerDestination | GuestEntry | None, target: str | None, environ: Mapping[str, str]
 ) -> PasswordSource | None:
-    """Return where the password of the `broker` or the `guest`s of a target is; None = nothing names it."""
+    """Return where the password of the server of a target is, `broker` or `guest`; None = nothing names it.
+
+    It is in the file of GPUOPS_BROKER_PASSWORD_FILE, in GPUOPS_BROKER_PASSWORD, in the file that the configuration
+    names, or in a systemd credential.
+    """
     variable, entry = f"GPUOPS_{server.upper()}_PASSWORD", f"targets.{target}.{server}"
     if file := environ.get(f"{variable}_FILE"):
         return Sourced(Path(file), f"{variable}_FILE")

@@ -49,7 +49,7 @@ _TABLES: Final = "broker|guest|measurements"
 def shown_targets(
     flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
 ) -> tuple[ShownTarget, ...]:
-    """What is in force for the vCenter that is named; without --vcenter also for each target of the file.
+    """Return the settings of the vCenter that is named, and without --vcenter also of each target of the file.
 
     Raises TargetError for a setting that cannot be meant.
     """
@@ -63,14 +63,14 @@ def shown_targets(
 
 @dataclass(frozen=True, slots=True)
 class TargetLines:
-    """On which lines of the configuration file its keys stand."""
+    """The lines of the configuration file on which its keys are."""
 
     file: Path
     lines: Mapping[tuple[str, str], int]
 
     @classmethod
     def of(cls, file: Path, text: str) -> TargetLines:
-        """Of `[targets.NAME]`, of what stands below it, and of `[fleet]`; keys written in another way have no line."""
+        """Find the keys and tables of `[targets.NAME]`, and `[fleet]`; keys written in another form have no line."""
         line_numbers: dict[tuple[str, str], int] = {}
         target = ""
         for number, line in enumerate(text.splitlines(), 1):
@@ -160,7 +160,7 @@ def _of_destination(where: Destination, origins: _Origins, environ: Mapping[str,
 
 
 def _broker(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """The settings of its connection broker, if it has one; its password is not read."""
+    """Yield the settings of its connection broker, if it has one. The password is not read."""
     broker = where.broker
     if broker is None:
         return
@@ -173,7 +173,7 @@ def _broker(where: Destination, origins: _Origins, environ: Mapping[str, str]) -
 
 
 def _guest(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """The login to guests, if there is one; its password is not read."""
+    """Yield the login to guests, if there is one. The password is not read."""
     user = guest_user(environ, where.name, where.guest)
     if user is not None:
         username, source = user
@@ -182,23 +182,23 @@ def _guest(where: Destination, origins: _Origins, environ: Mapping[str, str]) ->
 
 
 def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
-    """What is said of its measurements, if anything is."""
+    """Yield the settings of its measurements, if the file has any."""
     settings, source = where.measurements, origins.in_file("measurements")
     if source == DEFAULT:
         return
-    store = str(settings.store_dir) if settings.store_dir is not None else _journal(settings.store_url or None)
+    store = settings.store_dir if settings.store_dir is not None else _journal(settings.store_url or None)
     yield Setting("measurements.store", store if store != NOT_SET else "where the journal is", source)
     yield Setting(
         "measurements.counters", "all" if settings.counters is None else " ".join(sorted(settings.counters)), source
     )
-    yield Setting("measurements.fine_days", str(settings.retention.fine_days), source)
-    yield Setting("measurements.hourly_days", str(settings.retention.hourly_days), source)
+    yield Setting("measurements.fine_days", str(settings.fine_days), source)
+    yield Setting("measurements.hourly_days", str(settings.hourly_days), source)
     hosts = settings.hosts
     yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", source)
 
 
 def _site(origins: _Origins) -> Iterator[Setting]:
-    """What the file says of the target as a site, if anything (`gpuops help sites`)."""
+    """Yield the zone, the policy and the labels of the target, if the file has them (`gpuops help sites`)."""
     if (named := origins.named) is None:
         return
     labels = ", ".join(f"{name}={value}" for name, value in named.labels.items())

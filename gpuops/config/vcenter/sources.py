@@ -2,7 +2,7 @@
 
 Flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
 CA: --ca-file > GPUOPS_CA_FILE > GOVC_TLS_CA_CERTS > the target's ca_file > REQUESTS_CA_BUNDLE > the system's.
-The file of a target comes before REQUESTS_CA_BUNDLE, because the latter speaks of every server there is.
+The file of a target comes before REQUESTS_CA_BUNDLE, which is for every server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from gpuops.config.vcenter.address import Address, sha256_of
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
@@ -33,32 +33,32 @@ from gpuops.config.vcenter.layers import (
 )
 from gpuops.errors import TargetError, UsageError
 from gpuops.files.file import NOT_PARSED, is_missing, parse_json, read_text
-from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.config.vcenter.broker import BrokerDestination
-    from gpuops.config.vcenter.fleet import FleetEntry
+    from gpuops.config.vcenter.broker import BrokerDestination, BrokerEntry
     from gpuops.config.vcenter.notices import NotifySettings
-    from gpuops.config.vcenter.targets import Configuration, NamedTarget
+    from gpuops.config.vcenter.targets import Configuration, FleetEntry, NamedTarget
 
 
 @dataclass(frozen=True, slots=True)
 class NoConfiguration:
-    """What a configuration file says that is not there."""
+    """The configuration if there is no file."""
 
     default: str | None = None
     targets: Mapping[str, NamedTarget] = field(default_factory=dict)
     fleet: FleetEntry | None = None
 
 
+Place = TypeVar("Place", Destination, Simulated)
 NamedTargets: TypeAlias = "Configuration | NoConfiguration"
 
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """Which vCenter is meant, and which source said so."""
+    """The vCenter that is meant, and the source that names it."""
 
     address: Address
     named_by: int
@@ -70,14 +70,14 @@ class _Meant:
 
 
 def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> str | None:
-    """How the user names the vCenter in use, without reading more than that; None = nothing is configured."""
+    """Return the name or the address of the vCenter as the user wrote it; None = no vCenter is configured."""
     named = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
     target_text = next((text for text in named if text), None)
     return target_text.rpartition("@")[2] if target_text and not target_text.startswith(SERVED) else target_text
 
 
 def read_configuration(path: Path) -> NamedTargets:
-    """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
+    """Return the configuration, an empty one if there is no file. Raises TargetError: file, key and reason."""
     try:
         text = read_text(path, error=TargetError)
     except TargetError as error:
@@ -91,7 +91,7 @@ def read_configuration(path: Path) -> NamedTargets:
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
-    """The vCenter meant and the way to it. Raises TargetError when nothing is configured; never picks a simulator."""
+    """Return the vCenter and how to reach it. Raises TargetError if none is configured: no simulator is the default."""
     ours = (flag_layer(flags), gpuops_layer(environ))
     named_text = merged(ours).vcenter
     if named_text is not None and named_text.value.startswith(SIMULATED):
@@ -106,10 +106,8 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     target_choice = _meant(layers, configuration)
     if target_choice.named is not None and target_choice.named.host.startswith(SIMULATED):
-        return replace(
-            _simulated(Sourced(target_choice.named.host, target_choice.origin), flags, environ),
-            **_settings_of_target(target_choice),
-        )
+        simulated = _simulated(Sourced(target_choice.named.host, target_choice.origin), flags, environ)
+        return _with_entry(simulated, target_choice.name, target_choice.named)
     _refuse_password(flags.vcenter, target_choice)
     return _way(target_choice, layers, environ, _journal(flags, environ, configuration, target_choice.name))
 
@@ -117,7 +115,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
 def measurement_settings(
     flag: str | None, environ: Mapping[str, str], configuration: NamedTargets
 ) -> MeasurementSettings:
-    """What is said of the measurements of the target that the user names, or of the file's default one."""
+    """Return the settings of measurements of the target that the user names, or of the file's default one."""
     return _measured(configuration.targets.get(label(flag, environ, configuration.default) or ""))
 
 
@@ -152,12 +150,12 @@ def _value(setting: Sourced[Value] | None) -> Value | None:
 
 
 def sim_clock(environ: Mapping[str, str]) -> str:
-    """What moves the time of a simulated vCenter that is started without `--clock`."""
+    """Return the clock of a simulated vCenter that is started without `--clock`."""
     return environ.get("GPUOPS_SIM_CLOCK") or "virtual"
 
 
 def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str]) -> Simulated:
-    """A private vCenter, whose journal lives as long as it does: GPUOPS_JOURNAL_URL speaks of others."""
+    """Return a private simulated vCenter. Its journal lives as long as it does, so GPUOPS_JOURNAL_URL is not used."""
     if flags.journal_url is not None:
         raise TargetError(
             f"{named_text.value} lives as long as this command, and so does its journal: --journal-url has no meaning "
@@ -216,8 +214,7 @@ def _way(
     usable.append(Layer(ca_files=sourced((Path(bundle),) if bundle else None, "REQUESTS_CA_BUNDLE")))
     found = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
     password, thumbprint = _value(found.password), found.thumbprint
-    names_password = named is not None and (named.credential is not None or named.password_file is not None)
-    return Destination(
+    destination = Destination(
         label=name or str(address),
         address=address,
         username=_value(found.username),
@@ -228,16 +225,21 @@ def _way(
         thumbprint=sha256_of(thumbprint.value, thumbprint.origin) if thumbprint is not None else None,
         proxy=_proxy(_value(found.proxy)),
         name=name,
-        credential=named.credential if named is not None and is_own else None,
-        password_of_other=named.username if named is not None and names_password and not is_own else None,
-        keyring=named is not None and named.keyring,
         journal_url=_value(journal),
         reader=_value(found.reader) or BulkReader.AUTO,
-        insecure_by_target=named is not None and not named.verify,
-        broker=_broker(name, named, environ),
-        policies=_policies(named),
         origins=found.origins,
-        **_settings_of_target(target_choice),
+    )
+    if named is None or name is None:
+        return destination
+    names_password = named.credential is not None or named.password_file is not None
+    return replace(
+        _with_entry(destination, name, named),
+        credential=named.credential if is_own else None,
+        password_of_other=named.username if names_password and not is_own else None,
+        keyring=named.keyring,
+        insecure_by_target=not named.verify,
+        broker=_broker(name, named.broker, environ) if named.broker is not None else None,
+        policies=(*([named.policy] if named.policy is not None else []), *named.rotations),
     )
 
 
@@ -254,33 +256,25 @@ def _target_layer(entry: str, named: NamedTarget, *, is_own: bool) -> Layer:
     )
 
 
-def _settings_of_target(target_choice: _Meant) -> dict[str, Any]:
-    """Return what a target alone says, of a simulated vCenter too."""
-    named = target_choice.named
-    return {
-        "notify": _notify(target_choice.name, named),
-        "idle_command": named.idle_command if named is not None else None,
-        "guest": named.guest if named is not None else None,
-        "measurements": _measured(named),
-    }
-
-
-def _policies(named: NamedTarget | None) -> tuple[Path, ...]:
-    if named is None:
-        return ()
-    return (*([named.policy] if named.policy is not None else []), *named.rotations)
+def _with_entry(where: Place, name: str | None, named: NamedTarget) -> Place:
+    """Return the vCenter with the settings that only the entry of a target has."""
+    return replace(
+        where,
+        notify=_notify(name, named),
+        idle_command=named.idle_command,
+        guest=named.guest,
+        measurements=_measured(named),
+    )
 
 
 def _measured(named: NamedTarget | None) -> MeasurementSettings:
-    return named.measurements.settings() if named is not None and named.measurements is not None else UNSAID
+    return named.measurements if named is not None and named.measurements is not None else UNSAID
 
 
-def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, str]) -> BrokerDestination | None:
-    if name is None or named is None or named.broker is None:
-        return None
+def _broker(name: str, entry: BrokerEntry, environ: Mapping[str, str]) -> BrokerDestination:
     from gpuops.config.vcenter.broker import broker_destination
 
-    return broker_destination(name, named.broker, environ)
+    return broker_destination(name, entry, environ)
 
 
 def _is_own_login(username: str | None, named: NamedTarget) -> bool:
@@ -295,7 +289,7 @@ def notify_settings(flag: str | None, environ: Mapping[str, str], configuration:
 
 
 def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
-    """What is said where `notify_settings` finds nothing: of the target `name`; None = the user names no vCenter."""
+    """Return the error for a target without receivers of notices; `name` None = the user names no vCenter."""
     targets = sorted(configuration.targets)
     if name is not None and name not in targets:
         return UsageError(
@@ -321,7 +315,7 @@ def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | Non
 
 
 def _proxy(text: str | None) -> str | None:
-    """HOST:PORT as it stands. The message never repeats another text: it may hold a password."""
+    """Return the text if it is HOST:PORT. The error never repeats it, because it may hold a password."""
     if text is None:
         return None
     host, _, port = text.rpartition(":")

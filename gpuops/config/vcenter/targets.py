@@ -12,6 +12,7 @@ ca_file = "/etc/gpuops/ca.pem"
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 from zoneinfo import ZoneInfo
@@ -21,14 +22,12 @@ from msgspec import Meta
 
 from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_of
 from gpuops.config.vcenter.broker import BrokerEntry
-from gpuops.config.vcenter.fleet import FleetEntry
-from gpuops.config.vcenter.guest import GuestEntry
 from gpuops.config.vcenter.journal_url import without_password
-from gpuops.config.vcenter.measurements import MeasurementsEntry
 from gpuops.config.vcenter.notices import checked_entry
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
 from gpuops.model.file_keys import Reads
+from gpuops.model.measurements.measurement_settings import MeasurementSettings
 from gpuops.model.vcenter.login import BulkReader
 
 _Command = Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -68,6 +67,33 @@ def _whole_command(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _receivers(entries: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(checked_entry, entries)))
+
+
+def _from_the_root(folder: Path) -> str:
+    if not folder.is_absolute():
+        raise ValueError("cron starts elsewhere: say the whole path, /srv/...")
+    return str(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementsEntry(MeasurementSettings):
+    """One `[targets.NAME.measurements]`."""
+
+    store_dir: Annotated[str, Reads(_from_the_root, Path)] | None = None
+    """The directory of `measurements.sqlite`; by default the state directory."""
+    store_url: Annotated[str, Reads(without_password)] | None = field(default=None, repr=False)
+    """The PostgreSQL database that keeps them instead; by default that of the journal."""
+    ssh_known_hosts: Annotated[str, Reads(str, Path)] | None = None
+    ssh_key: Annotated[str, Reads(str, Path)] | None = None
+
+
+class GuestEntry(Section, omit_defaults=True):
+    """One `[targets.NAME.guest]`. As in the target itself there is no `password` key."""
+
+    username: Annotated[str, Meta(min_length=1)]
+    password_file: Path | None = None
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
+    """Name of a systemd credential; default `gpuops-guest-password-NAME`, then `gpuops-guest-password`."""
 
 
 class NamedTarget(Section, omit_defaults=True, dict=True):
@@ -120,6 +146,23 @@ class NamedTarget(Section, omit_defaults=True, dict=True):
     """What groups of sites are named by: `--site region=emea` (`gpuops help sites`)."""
 
 
+def _some_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not host.strip("*?.") for host in hosts):
+        raise ValueError("that is every host: name the domain of your vCenters, *.example.com")
+    return hosts
+
+
+class FleetEntry(Section):
+    """`[fleet]`: the PostgreSQL that runners share."""
+
+    url: Annotated[str, Reads(without_password, Annotated[str, Meta(min_length=1)])]
+    """The database of the queue, and of the journal of each target that names none of its own."""
+
+    vcenters: Annotated[tuple[str, ...], Reads(_some_domain, tuple[str, ...])] = ()
+    """Host names, or patterns of them, of vCenters (and of their brokers) that runners return by what that database
+    says, where this file names them no more: passwords of this machine go there."""
+
+
 class Configuration(Section):
     """The whole file."""
 
@@ -129,7 +172,7 @@ class Configuration(Section):
     targets: dict[str, NamedTarget] = msgspec.field(default_factory=dict)
 
 
-TABLES: Final[Mapping[str, type[Section]]] = {
+TABLES: Final[Mapping[str, type]] = {
     "broker": BrokerEntry, "guest": GuestEntry, "measurements": MeasurementsEntry,
 }  # fmt: skip
 """Keys of a target that are tables of their own: `[targets.NAME.broker]`."""

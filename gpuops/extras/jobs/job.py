@@ -58,7 +58,7 @@ def _run_time(text: str) -> timedelta:
 
 Word = Annotated[str, Reads(_word, Annotated[str, Meta(min_length=1, max_length=4096)])]
 OneLine = Annotated[str, Reads(_word, Text)]
-Busy = Annotated[float, Reads(lambda share: read_share(share)[0], ShareText)]
+Busy = Annotated[float, Reads(lambda share: float(read_share(share)), ShareText)]
 
 
 class ContainerRuntime(StrEnum):

@@ -24,7 +24,8 @@ from gpuops.extras.sizing.question import BusyHistory, BusyShares
 from gpuops.extras.sizing.seen_pairs import seen_pairs
 from gpuops.extras.sizing.sharing import alone
 from gpuops.model.devices.shared_gpu import ObservedPair
-from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE, Retention
+from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE
+from gpuops.model.measurements.measurement_settings import Retention
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.rejection import some_names

@@ -3,52 +3,84 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from gpuops.model.file_keys import Key, Reads, Text
+
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 ShareText = Annotated[Any, Meta(extra_json_schema={"type": ["number", "string"]})]
+MOST_VMS: Final = 5000
+_FASTEST: Final = 1.5
+"""A speed above 1 is noise of two measurements, up to here."""
 
 
-def read_share(share: object, most: float = 1.0) -> tuple[float, bool]:
-    """Return the share, and whether it is written in percent. Raises ValueError."""
-    percent = _PERCENT.fullmatch(share.strip()) if isinstance(share, str) else None
+class ShareOfGpu(float):
+    """A share as it was written: 0.7, or 70% (`in_percent`)."""
+
+    in_percent: bool
+
+
+def read_share(text: object, most: float = 1.0) -> ShareOfGpu:
+    """Return the share. Raises ValueError."""
+    percent = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
     try:
-        number = float(percent[1]) / 100 if percent else float(str(share))
+        share = ShareOfGpu(float(percent[1]) / 100 if percent else float(str(text)))
     except ValueError:
-        number = float("nan")
-    if isinstance(share, bool) or not isfinite(number):
+        share = ShareOfGpu("nan")
+    share.in_percent = percent is not None
+    if isinstance(text, bool) or not isfinite(share):
         raise ValueError("is no share: write it as 0.7, or as 70%")
-    if most < number <= 100 and percent is None:
-        raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {number:g}%")
-    if not 0 < number <= most:
+    if most < share <= 100 and percent is None:
+        raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {share:g}%")
+    if not 0 < share <= most:
         raise ValueError(f"should be more than 0 and {most:g} or less")
-    return number, percent is not None
+    return share
+
+
+Busy = Annotated[float, Reads(read_share, ShareText)]
+Speed = Annotated[float, Reads(partial(read_share, most=_FASTEST), ShareText)]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedPair:
-    """Two workloads that shared a GPU, and how fast each was beside the other; 1 = as fast as alone."""
+    """Two workloads that shared a GPU, and how fast each was; 1 = as fast as alone."""
 
-    names: tuple[str, str]
-    speeds: tuple[float, float]
+    names: Annotated[tuple[Text, ...], Key("between"), Meta(min_length=2, max_length=2)]
+    speeds: Annotated[tuple[Speed, ...], Meta(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True, slots=True)
 class SharingWorkload:
-    """So many VMs that each keep a GPU busy for this share of the time, alone."""
+    """One workload."""
 
-    name: str
-    busy: float
-    count: int
+    name: Text
+    busy: Busy
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SharingWorkloads:
-    """What a file says of them."""
+    """Workloads, and pairs of them that were observed."""
 
-    workloads: tuple[SharingWorkload, ...]
-    pairs: tuple[ObservedPair, ...]
+    workloads: Annotated[tuple[SharingWorkload, ...], Meta(min_length=1, max_length=200)]
+    pairs: Annotated[tuple[ObservedPair, ...], Meta(max_length=5000)] = ()
+
+    def __post_init__(self) -> None:
+        names = Counter(workload.name for workload in self.workloads)
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise ValueError(f"the workload {twice[0]!r} is there twice; `count` says how many VMs have it")
+        if (vms := sum(workload.count for workload in self.workloads)) > MOST_VMS:
+            raise ValueError(f"has {vms} VMs in all; {MOST_VMS} can be asked about at once")
+        for pair in self.pairs:
+            if strange := [name for name in pair.names if name not in names]:
+                raise ValueError(f"a pair is between {strange[0]!r}, which is no workload of this file")
+        shares = [workload.busy for workload in self.workloads]
+        shares += [speed for pair in self.pairs for speed in pair.speeds]
+        if len({share.in_percent for share in shares if isinstance(share, ShareOfGpu)}) > 1:
+            raise ValueError("has mixed units: some values are shares (0.7), others percentages (70%); write all alike")

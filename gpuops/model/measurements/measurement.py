@@ -7,7 +7,7 @@ kB, throughput in kB/s, latency in ms, CPU ready in ms within a sample of 20 s.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -176,46 +176,6 @@ class Stored:
     store: str
     """The file, or the database without its password."""
     vcenters: tuple[StoredVcenter, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long measurements are kept."""
-
-    fine_days: int = 14
-    """Steps of five minutes."""
-    hourly_days: int = 400
-
-
-@dataclass(frozen=True, slots=True)
-class HostLogin:
-    """How hosts are entered for their own nvidia-smi."""
-
-    username: str = "root"
-    known_hosts: str | None = None
-    """The file of the hosts' SSH keys; None = ~/.ssh/known_hosts."""
-    key: str | None = None
-    """The file of the key; None = the agent's and those of ~/.ssh."""
-    port: int = 22
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementSettings:
-    """What is measured, how long it is kept and where, and whether hosts are asked themselves."""
-
-    store_dir: str | None = None
-    """None = the state directory, or the journal's database where it has one."""
-    store_url: str = field(default="", repr=False)
-    """The PostgreSQL database that keeps it instead; empty = see `store_dir`."""
-    counters: frozenset[str] | None = None
-    """Which performance counters; None = all."""
-    retention: Retention = field(default_factory=Retention)
-    hosts: HostLogin | None = None
-    """None = hosts are not entered."""
-
-
-UNSAID: Final = MeasurementSettings()
-"""What holds where the configuration says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,4 +139,5 @@ def errors_on_unknown(pairs: Sequence[ObservedPair], seed: int) -> Iterator[floa
 
 def _directed(pair: ObservedPair) -> dict[tuple[str, str], float]:
     """Both directions; of a job beside its own like it is one."""
-    return {pair.names: pair.speeds[0], (pair.names[1], pair.names[0]): pair.speeds[1]}
+    first, second = pair.names
+    return {(first, second): pair.speeds[0], (second, first): pair.speeds[1]}

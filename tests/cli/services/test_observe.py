@@ -20,16 +20,8 @@ from gpuops.extras.observe import observing
 from gpuops.extras.observe.store import Measurements
 from gpuops.extras.observe.store_reads import Step
 from gpuops.extras.observe.store_reads import stored_measurements as stored
-from gpuops.model.measurements.measurement import (
-    CPU_MHZ,
-    GPU_MEMORY,
-    GPU_USE,
-    VM_COUNTERS,
-    CounterSeries,
-    Cycle,
-    MeasurementSettings,
-    Retention,
-)
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, VM_COUNTERS, CounterSeries, Cycle
+from gpuops.model.measurements.measurement_settings import MeasurementSettings, Retention
 from tests.cli.conftest import Lab
 
 
@@ -205,7 +197,7 @@ def test_steps_are_kept_as_the_target_says_and_an_option_wins(lab: Lab, monkeypa
 
     def open_with_entry(common: CommonOptions) -> Site:
         site = opened(common)
-        site.measured = MeasurementSettings(retention=Retention(35, 100))
+        site.measured = MeasurementSettings(fine_days=35, hourly_days=100)
         return site
 
     monkeypatch.setattr(opening, "open_site", open_with_entry)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.vcenter.guest import GuestEntry
 from gpuops.config.vcenter.login import guest_login
+from gpuops.config.vcenter.targets import GuestEntry
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import GuestLogin, Secret
 

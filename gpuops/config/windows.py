@@ -1,37 +1,163 @@
-"""The section of a policy that says on which evenings a night may begin, at which times, in which time zone."""
+"""The windows of a policy: on which evenings a night may begin, at which times, in which time zone.
+
+Days are weekdays and dates, ranges of them, and the public holidays of a country. These are those of the library
+`holidays`, which is imported if a policy names a country.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from gpuops.config.decoding import Section, was_accepted
-from gpuops.config.sections.days import Days, TimeOfDay, Weekdays, days_of, read_time
-from gpuops.model.file_keys import Mistaken, Reads, Text
+from gpuops.model.file_keys import Before, Mistaken, Reads, Text
 from gpuops.model.time_text import format_clock
 from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
+_CLOCK: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME_OF_DAY: Final = re.compile(rf"((?P<on>{_DATE}|[A-Za-z]+) +)?(?P<clock>{_CLOCK}|24:00)")
+_HOLIDAYS: Final = re.compile(r"holidays (?P<country>[A-Z]{2})(-(?P<part>[A-Z0-9]{1,4}))?")
+_FULL_NAMES: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NAME: Final = "|".join("".join(f"[{letter.upper()}{letter}]" for letter in name) for name in (*Weekday, *_FULL_NAMES))
+"""A pattern of a weekday in any case, for JSON Schema, which has no such flag."""
+_YEARS: Final = range(2020, 2061)
+"""The years whose holidays are computed. Fixed, so that reading a policy does not depend on the current date."""
+_LONGEST_RANGE: Final = timedelta(days=366)
+_SAY_DAYS: Final = "write 2026-12-24, 2026-12-24..2027-01-01, or `holidays DE-BY` for the public holidays of a country"
 _DAY = timedelta(days=1)
 _LONGEST = timedelta(days=31)
 _MONDAY = date(2027, 1, 4)
-"""Of three weeks in which nights are compared: longer than any that closes on a weekday."""
+"""The first day of the three weeks whose nights are compared; a night that closes on a weekday is shorter."""
 
 
-def _known_zone(name: str) -> str:
+def _weekday(text: str) -> Weekday:
+    """A weekday by its short or full name, in any case."""
+    name = text.strip().lower()
+    if name in _FULL_NAMES:
+        return list(Weekday)[_FULL_NAMES.index(name)]
     try:
-        ZoneInfo(name)
+        return Weekday(name)
+    except ValueError:
+        raise Mistaken(f"{text!r} is no weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
+
+
+def _weekdays(value: Any) -> Any:
+    """The weekdays of a name, of a range such as `mon-fri`, or of a list of both."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        return value  # what is wrong with it is said when it is decoded
+    ranges = [part.partition("-") for part in value]
+    days = (_weekday(first).until(_weekday(last if dash else first)) for first, dash, last in ranges)
+    return list(dict.fromkeys(day for weekdays in days for day in weekdays))
+
+
+# not `pattern=`: msgspec 0.22 frees a pattern twice that stands beside a list in a union
+_WeekdayText = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_NAME})(-({_NAME}))?$"})]
+Weekdays = Annotated[
+    tuple[Weekday, ...],
+    Meta(min_length=1),
+    Before(_weekdays, _WeekdayText | Annotated[tuple[_WeekdayText, ...], Meta(min_length=1)]),
+]
+
+
+def _date(text: str) -> date:
+    try:
+        if re.fullmatch(_DATE, text) is None:
+            raise ValueError
+        return date.fromisoformat(text)
+    except ValueError:
+        raise Mistaken(f"{text!r} is no date", "write it as 2026-12-24") from None
+
+
+@lru_cache(maxsize=256)
+def _dates_of(text: str) -> tuple[date, ...]:
+    """The dates of an entry of `also_on` or `not_on`: one, a range of them, or the holidays of a country."""
+    if text.startswith("holidays"):
+        return _holidays(text)
+    first, is_range, last = (part.strip() for part in text.partition(".."))
+    begin = _date(first)
+    end = _date(last) if is_range else begin
+    if end < begin or end - begin > _LONGEST_RANGE:
+        raise Mistaken(f"{text!r} is no range of at most a year", _SAY_DAYS)
+    return tuple(begin + timedelta(days=number) for number in range((end - begin).days + 1))
+
+
+def _holidays(text: str) -> tuple[date, ...]:
+    match = _HOLIDAYS.fullmatch(text)
+    if match is None:
+        raise Mistaken(f"{text!r} names no country", _SAY_DAYS)
+    from holidays import country_holidays
+
+    try:
+        holidays = country_holidays(match["country"], subdiv=match["part"], years=_YEARS)
+    except NotImplementedError as unknown:
+        raise Mistaken(f"{text!r}: {unknown}", "ISO 3166 has the codes: DE, DE-BY, US, US-CA") from None
+    return tuple(sorted(holidays))
+
+
+class _Days(NamedTuple):
+    """An entry of `also_on` or `not_on`, as it was written, and its dates."""
+
+    text: str
+    dates: tuple[date, ...]
+
+
+_DaysText = Annotated[
+    str, Meta(extra_json_schema={"pattern": rf"^({_DATE}(\.\.{_DATE})?|holidays [A-Z]{{2}}(-[A-Z0-9]{{1,4}})?)$"})
+]
+Days = Annotated[
+    tuple[Annotated[_Days, Reads(lambda text: _Days(text, _dates_of(text)), _DaysText)], ...],
+    Meta(max_length=1000),
+]
+
+
+class DayTime(NamedTuple):
+    """A clock time: `20:00`, `mon 07:00` or `2026-12-24 16:00`."""
+
+    text: str
+    """As it was written."""
+    on: Weekday | date | None
+    """The day; None = none is given."""
+    clock: time
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _day_time(text: str) -> DayTime:
+    """Return the time; 24:00 is returned as 00:00 of the day after. Raises Mistaken."""
+    match = _TIME_OF_DAY.fullmatch(text)
+    if match is None:
+        raise Mistaken(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')
+    on = match["on"]
+    day = None if on is None else _date(on) if on[0].isdigit() else _weekday(on)
+    if match["clock"] != "24:00":
+        return DayTime(text, day, time.fromisoformat(match["clock"]))
+    return DayTime(text, day.next if isinstance(day, Weekday) else day and day + timedelta(days=1), time())
+
+
+_TimeText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^(({_DATE}|{_NAME}) +)?({_CLOCK}|24:00)$"})]
+TimeOfDay = Annotated[DayTime, Reads(_day_time, _TimeText)]
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:
         raise Mistaken(f"{name!r} is not an IANA zone such as Europe/Berlin") from error
-    return name
 
 
-Zone = Annotated[str, Reads(_known_zone, Text)]
+Zone = Annotated[ZoneInfo, Reads(_zone, Text)]
 
 
 class WindowSection(Section, kw_only=True):
@@ -52,14 +178,14 @@ class WindowSection(Section, kw_only=True):
         self._check_length()
 
     def _check_days(self) -> None:
-        day, _ = read_time(self.opens)
+        day = self.opens.on
         keys_of_days = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
         if isinstance(day, Weekday) and "weekdays" in keys_of_days:
             raise Mistaken(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
         if isinstance(day, date) and keys_of_days:
             raise Mistaken(f"it opens on {day} alone, and has `{keys_of_days[0]}`", "leave that out, or the date")
         ends = (("closes", self.closes), ("back_by", self.back_by))
-        dated = next((key for key, text in ends if text and isinstance(read_time(text)[0], date)), None)
+        dated = next((key for key, end in ends if end is not None and isinstance(end.on, date)), None)
         if dated is not None and not isinstance(day, date):
             raise Mistaken(f"`{dated}` has a date, and `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
@@ -86,43 +212,43 @@ class WindowSection(Section, kw_only=True):
                 "open it earlier, or let `back_by` be later",
             )
         both = sorted(window.also_on & window.not_on)
-        by_date = {
-            day for text in self.also_on or () if ".." not in text and text[0].isdigit() for day in days_of(text)
-        }
+        by_date = {days.dates[0] for days in self.also_on or () if ".." not in days.text and days.text[0].isdigit()}
         if both and by_date.intersection(both):
             raise Mistaken(f"{min(by_date & set(both))} stands in `also_on` and in `not_on`", "leave it in one of them")
 
     def window(self) -> Window:
-        opens_on, opens = read_time(self.opens)
-        closes_on, closes = read_time(self.closes)
-        back_on, back_by = read_time(self.back_by) if self.back_by else (None, None)
+        opens_on = self.opens.on
         weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays or Weekday)
-        also_on = frozenset(day for text in self.also_on or () for day in days_of(text))
+        also_on = _all_dates(self.also_on)
         if opens_on is not None and not isinstance(opens_on, Weekday):
             weekdays, also_on = frozenset(), frozenset([opens_on])
         return Window(
-            opens=opens,
-            closes=closes,
-            zone=ZoneInfo(self.zone),
-            back_by=back_by,
+            opens=self.opens.clock,
+            closes=self.closes.clock,
+            zone=self.zone,
+            back_by=self.back_by.clock if self.back_by is not None else None,
             weekdays=weekdays,
             also_on=also_on,
-            not_on=frozenset(day for text in self.not_on or () for day in days_of(text)),
+            not_on=_all_dates(self.not_on),
             name=self.name,
-            closes_on=closes_on,
-            back_on=back_on,
+            closes_on=self.closes.on,
+            back_on=self.back_by.on if self.back_by is not None else None,
             pools=frozenset(self.pools),
         )
 
 
+def _all_dates(entries: tuple[_Days, ...] | UnsetType) -> frozenset[date]:
+    return frozenset(day for days in entries or () for day in days.dates)
+
+
 def _days_of_weekdays(window: Window) -> list[date]:
-    """A day of each weekday on which it may open: those of a week, if it also opens on dates."""
+    """Return a day of each weekday on which the window opens; the days of one week if it also opens on dates."""
     week = [_MONDAY + number * _DAY for number in range(7)]
     return week if window.also_on else [day for day in week if Weekday.of(day) in window.weekdays]
 
 
 def _ends_in_order(window: Window, day: date) -> bool:
-    """Whether a window of one date closes after it opens, and has its desktops back after that."""
+    """Whether a window of one date closes after it opens, and its desktops are back at that time or later."""
     opens = datetime.combine(day, window.opens)
     closes = datetime.combine(window.closes_on, window.closes) if isinstance(window.closes_on, date) else None
     back = (
@@ -134,7 +260,7 @@ def _ends_in_order(window: Window, day: date) -> bool:
 
 
 def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """The windows, of which each that opens on a day on which another one opens earlier has nights named by time."""
+    """Return the windows. The nights of a window have their time in the name if another one opens earlier that day."""
     return tuple(
         replace(window, is_named_by_time=True)
         if any(
@@ -155,7 +281,7 @@ def _same_day(first: Window, second: Window) -> str:
 
 
 def refuse_overlapping(windows: Sequence[Window]) -> None:
-    """Raises the mistake of windows of which one opens before the desktops of another night are back."""
+    """Raise Mistaken if a window opens before the desktops of an earlier night are back."""
     days = sorted(_days_to_compare(windows))
     candidates = ((night, window) for window in windows for day in days if (night := window.night_of(day)) is not None)
     nights = sorted(candidates, key=lambda pair: pair[0].opens)
@@ -183,8 +309,10 @@ def refuse_overlapping(windows: Sequence[Window]) -> None:
 
 
 def _days_to_compare(windows: Sequence[Window]) -> set[date]:
-    """The days on which nights may differ from those of other weeks: three weeks, a year where windows are in several
-    zones, whose clocks change on different days, and the days around each date."""
+    """Return the days whose nights are compared: three weeks, and the days around each date.
+
+    Windows in several zones are compared for a year, because their clocks change on different days.
+    """
     several_zones = len({str(window.zone) for window in windows}) > 1
     days = {_MONDAY + number * _DAY for number in range(371 if several_zones else 21)}
     around = 8 if any(window.ends_on_days for window in windows) else 1
