@@ -17,12 +17,10 @@ import numpy as np
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
 from gpuops.execute.site.host_shell import HostShell, ask_in_parallel
-from gpuops.extras.observe.host_readings import host_readings
 from gpuops.extras.observe.packing import Block
 from gpuops.extras.observe.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples, without_unknown_use
 from gpuops.extras.observe.running_out import running_vgpus
 from gpuops.extras.observe.store import Measurements
-from gpuops.extras.observe.unknown_use import without_unknown_use
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_USE,
@@ -33,7 +31,6 @@ from gpuops.model.measurements.measurement import (
     SMI_VM_COUNTERS,
     VM_COUNTERS,
     Cycle,
-    Retention,
     Span,
 )
 from gpuops.model.measurements.measurement_settings import Retention
