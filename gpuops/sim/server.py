@@ -149,7 +149,7 @@ class SimServer:
         return {"url": served.url, "username": served.username, "domain": served.domain} if served else None
 
     def serve_horizon(self, port: int = 0) -> HorizonListener:
-        """A simulated Horizon Connection Server beside it, with the same user, password and certificate.
+        """A simulated Horizon Connection Server for this vCenter, with the same user, password and certificate.
 
         Its users come from now on. Raises UsageError for a scenario without desktop pools, or a port that is taken.
         """
@@ -306,7 +306,7 @@ class _Listener(ThreadingHTTPServer):
 
 
 class HorizonListener:
-    """A simulated Horizon Connection Server that listens until the vCenter beside it is closed."""
+    """A simulated Horizon Connection Server that listens until its vCenter is closed."""
 
     def __init__(self, server: SimServer, port: int, context: ssl.SSLContext | None) -> None:
         from gpuops.sim.horizon.endpoint import DOMAIN, HorizonEndpoint

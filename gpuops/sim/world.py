@@ -65,7 +65,7 @@ class World(ObjectStore):
         self.direct_path = DirectPathState()
         """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
         self.desktop_pools: tuple[DesktopPoolState, ...] = ()
-        """What a simulated connection broker has, where one is served beside it."""
+        """What a simulated connection broker has, if one is served with this vCenter."""
         self.deviations: set[str] = set()
         """Rows of the table of assumptions by whose deviation this vCenter goes (`scenario/deviations.py`)."""
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None

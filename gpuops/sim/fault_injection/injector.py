@@ -109,7 +109,7 @@ class Injector:
         self.hides = False
 
     def before(self, call: Call, receiver: ManagedObject) -> Interruption | None:
-        """What becomes of a call before it has any effect; None = it goes on."""
+        """What becomes of a call before it has any effect; None = it is carried out."""
         return self._interrupt(call, receiver, Phase.BEFORE)
 
     def after(self, call: Call, receiver: ManagedObject) -> Interruption | None:

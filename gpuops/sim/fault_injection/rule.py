@@ -86,7 +86,7 @@ class Effect(StrEnum):
     STUCK = "stuck"
     """It runs for ever."""
     LOST = "lost"
-    """The task is gone when `share` of its time has passed; what it does goes on."""
+    """The task is gone when `share` of its time has passed; its effect still follows."""
     EARLY = "early"
     """It ends in success `delay_s` before it has its effect."""
     QUESTION = "question"

@@ -172,7 +172,7 @@ class HostEntity(ManagedEntity):
         self.undriven: tuple[HostGpu, ...] = ()
         """GPUs that its driver does not list, since it is not there."""
         self.managers: dict[str, ManagedObject] = {}
-        """Those of its managers that somebody has asked for, by moid."""
+        """The managers of the host that clients have asked for, by moid."""
         self.entering: Task | None = None
         """The task that waits to enter maintenance mode."""
 
@@ -206,6 +206,10 @@ class HostEntity(ManagedEntity):
     def seats(self) -> tuple[RunningVgpu, ...]:
         """Every vGPU that runs on it."""
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
+
+    def held_pci_ids(self, besides: VmEntity | None = None) -> set[str]:
+        """Return the devices that running VMs hold, without the VM `besides`."""
+        return {pci_id for vm in self.running_vms() if vm is not besides for _, pci_id in vm.state.held}
 
     def load_changed(self) -> None:
         """Touch every property that shows what runs on it."""
@@ -270,7 +274,7 @@ class VmEntity(ManagedEntity):
         self.connection: str | None = None
         """Its own connection state where it is not that of its host: inaccessible, orphaned."""
         self.ignores_shutdown = False
-        """Whether its guest takes a request to shut down, and goes on."""
+        """Whether its guest ignores requests to shut down."""
         super().__init__(world, moid, state.name, state.folder, state.attributes)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
-from pyVmomi import vim, vmodl
+from pyVmomi import vim
 
 from gpuops.sim.core.inventory_tree import children, escaped
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, Properties, method, prop
@@ -110,7 +110,7 @@ class ManagedEntity(ManagedObject):
         """Declared faults: InvalidArgument for a field that is not defined."""
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
-            raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
+            raise faults.wrong_argument("key", f"No custom field is named {key}.")
         write_attribute(call, self, field.key, key, value)
 
     @method

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.sim.render.defaults import filled
+from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_network import NetworkPort
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
@@ -198,12 +198,9 @@ def group_info(group: OfferedGroup) -> Any:
         deviceGroupName=group.name,
         deviceGroupDescription=f"{len(group.profiles)} vGPUs joined by NVLink",
         componentDeviceInfo=[
-            filled(
-                vim.vm.VendorDeviceGroupInfo.ComponentDeviceInfo,
-                type="nvidiaVgpu",
-                vendorName="NVIDIA",
+            default(
+                "VirtualMachineVendorDeviceGroupInfoComponentDeviceInfo",
                 deviceName=profile,
-                isConfigurable=False,
                 device=P(
                     key=-1 - number,
                     backing=P.VmiopBackingInfo(vgpu=profile),

@@ -145,7 +145,7 @@ class GpuDeclared(Declared, frozen=True):
     at: str
     """PCI address."""
     node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     mode: GpuMode = GpuMode.SAME_SIZE
     passthrough: bool = False
     next_passthrough: bool | None = None
@@ -180,7 +180,7 @@ class OtherDeviceDeclared(Declared, frozen=True, kw_only=True):
     at: str
     """PCI address."""
     node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     memory_gib: int = 0
     """What it maps as a BAR."""
     passthrough: bool = False
@@ -196,7 +196,7 @@ class NetworkPortDeclared(Declared, frozen=True, kw_only=True):
     at: str
     """PCI address."""
     node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     gbit: int = 25
     link: bool = True
     rdma: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyVmomi import VmomiSupport, vim, vmodl
+from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.inventory import faults
@@ -60,9 +60,7 @@ class CustomFieldsManager(ManagedObject):
         field = self._get(key)
         target = self.world.get(entity)
         if field.applies_to and target.wsdl_name != field.applies_to:
-            raise vmodl.fault.InvalidArgument(
-                msg=f"{field.name} is a field of {field.applies_to}", invalidProperty="entity"
-            )
+            raise faults.wrong_argument("entity", f"{field.name} is a field of {field.applies_to}")
         # declared by no method of the API, checked all the same (vSphere security guide, required privileges)
         self.world.authority.require(call, target, "Global.SetCustomField")
         write_attribute(call, target, key, field.name, value)
@@ -70,7 +68,7 @@ class CustomFieldsManager(ManagedObject):
     def _get(self, key: int) -> CustomField:
         field = self.world.custom_fields.fields.get(key)
         if field is None:
-            raise vmodl.fault.InvalidArgument(msg=f"There is no custom field {key}", invalidProperty="key")
+            raise faults.wrong_argument("key", f"There is no custom field {key}")
         return field
 
     def _check_name(self, name: str) -> None:

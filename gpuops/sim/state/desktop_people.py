@@ -41,7 +41,7 @@ class Office(StrEnum):
 
 
 class VisitEnding(StrEnum):
-    """What somebody does on leaving."""
+    """What a user does on leaving."""
 
     STAYS_CONNECTED = "stays-connected"
     DISCONNECTS = "disconnects"
@@ -50,7 +50,7 @@ class VisitEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Somebody is at the desktop, working or reading."""
+    """The time for which a user is at the desktop, working or reading."""
 
     begin: int
     until: int
@@ -64,7 +64,7 @@ class UserSession:
     begin: int
     until: int
     connected: tuple[tuple[int, int], ...]
-    """When its client is connected, with somebody at it or not."""
+    """When its client is connected, whether a user is at it or not."""
 
     def disconnected_at(self, moment: int) -> int | None:
         """When its client was disconnected; None = it is connected at this moment of the session."""
@@ -84,7 +84,7 @@ class People:
     """A job of a user who has left uses CPU and GPU."""
 
     def present(self, moment: int) -> bool:
-        """Whether somebody is at the desktop."""
+        """Whether a user is at the desktop."""
         return any(visit.begin <= moment < visit.until for visit in self.visits)
 
     def session_at(self, moment: int) -> UserSession | None:
@@ -200,7 +200,7 @@ def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int
 
 
 def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
-    """In their order; one that begins before the last has ended is left out, and none goes on past the end."""
+    """In their order; one that begins before the last has ended is left out, and none lasts past the end."""
     merged_visits: list[Visit] = []
     for each in sorted(visits, key=lambda visit: visit.begin):
         if each.begin >= 0 and each.until <= ENDS_S and (not merged_visits or each.begin >= merged_visits[-1].until):
