@@ -13,7 +13,7 @@ from gpuops.sim.core.object_store import ObjectStore
 from gpuops.sim.fault_injection.injector import Injector
 from gpuops.sim.fault_injection.rule import OutsideEvent
 from gpuops.sim.guests.real_guests import RealGuests
-from gpuops.sim.state.desktop_pool import DesktopPoolState
+from gpuops.sim.state.desktop_people import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.vcenter.authority import Authority
 from gpuops.sim.vcenter.counters import Provider

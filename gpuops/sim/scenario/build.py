@@ -25,7 +25,6 @@ from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.scenario.vms import add_vms
 from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
-from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.services.guest_managers import (
@@ -35,11 +34,11 @@ from gpuops.sim.services.guest_managers import (
     GuestProcessManager,
 )
 from gpuops.sim.services.history_collector import EventManager, TaskManager
-from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
+from gpuops.sim.services.option_manager import VCENTER_MOID, CustomFieldsManager, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
 from gpuops.sim.services.service_instance import SearchIndex, ServiceInstance, managers_of
 from gpuops.sim.services.view_manager import ViewManager
-from gpuops.sim.state.desktop_pool import DesktopPoolState
+from gpuops.sim.state.desktop_people import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.world import API_VERSION, World
 

@@ -20,8 +20,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.desktop_people import Office
-from gpuops.sim.state.desktop_pool import RecordForm
+from gpuops.sim.state.desktop_people import Office, RecordForm
 from gpuops.sim.state.drs import Behavior, HaAdmission
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
 from gpuops.sim.state.host_network import MOST_FUNCTIONS

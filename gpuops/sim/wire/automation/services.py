@@ -1,4 +1,4 @@
-"""The services of the vSphere Automation API, as its two wires call them: `json_rpc.py` and `rest.py`.
+"""The services of the vSphere Automation API, as its two wires call them (`rest.py`).
 
 Both authenticate against the same vCenter account as SOAP does, and get a `vmware-api-session-id`.
 
