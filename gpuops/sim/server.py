@@ -128,7 +128,6 @@ class SimServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return int(self._http.server_address[1])
 
     @property
@@ -272,7 +271,6 @@ class _Listener(ThreadingHTTPServer):
                 self.handle_request()
 
     def stop(self) -> None:
-        """Take no more connections."""
         if not self.stopping.is_set():
             self.stopping.set()
             self._stop.send(b".")
@@ -329,7 +327,6 @@ class HorizonListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, end the connections."""
         self._http.stop()
         self._thread.join()
         self._http.server_close()

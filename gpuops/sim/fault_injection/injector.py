@@ -103,7 +103,6 @@ class Injector:
         self._happen(armed)
 
     def clear(self) -> None:
-        """No more trouble."""
         self._armed.clear()
         self._by_method.clear()
         self.hides = False

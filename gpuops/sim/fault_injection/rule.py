@@ -168,7 +168,6 @@ class Rule:
             raise UsageError(f"not a fault rule: {describe_mismatch(error)}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """The rule as JSON values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def phase_of_calls(self) -> Phase | None:

@@ -76,12 +76,10 @@ class PoolEntity(ManagedEntity):
         return self.world.get(self.owner_moid)
 
     def add(self, vm: VmEntity) -> None:
-        """Add a VM."""
         self.members[vm.moid] = vm
         self.touch("vm", "summary", "runtime")
 
     def remove(self, vm: VmEntity) -> None:
-        """Remove a VM."""
         self.members.pop(vm.moid, None)
         self.touch("vm", "summary", "runtime")
 
@@ -191,7 +189,6 @@ class HostEntity(ManagedEntity):
         return [find(moid) for moid in self.state.vms]
 
     def datastores(self) -> list[DatastoreEntity]:
-        """The datastores it mounts."""
         return [self.world.get(moid) for moid in self.state.datastores]
 
     def running_vms(self) -> list[VmEntity]:
@@ -204,7 +201,6 @@ class HostEntity(ManagedEntity):
         return sum(vm.cpu_usage_mhz for vm in running), memory
 
     def seats(self) -> tuple[RunningVgpu, ...]:
-        """Every vGPU that runs on it."""
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
 
     def held_pci_ids(self, besides: VmEntity | None = None) -> set[str]:
@@ -307,7 +303,6 @@ class VmEntity(ManagedEntity):
         return self.world.find(self.moid) is self
 
     def host(self) -> HostEntity:
-        """The host it is registered on."""
         return self.world.get(self.state.host)
 
     def datastore(self) -> DatastoreEntity:
@@ -402,11 +397,9 @@ class FolderEntity(ManagedEntity):
         self.children: dict[str, ManagedEntity] = {}
 
     def add(self, child: ManagedEntity) -> None:
-        """Add a child."""
         self.children[child.moid] = child
         self.touch("childEntity")
 
     def remove(self, child: ManagedEntity) -> None:
-        """Remove a child."""
         self.children.pop(child.moid, None)
         self.touch("childEntity")

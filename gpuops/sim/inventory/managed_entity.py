@@ -63,7 +63,6 @@ class ManagedEntity(ManagedObject):
         return self.world.find(self.parent) if self.parent is not None else None
 
     def rename(self, name: str) -> None:
-        """Change its name."""
         self.name = name
         self.touch("name", "summary", "config")
 
@@ -85,7 +84,6 @@ class ManagedEntity(ManagedObject):
                 raise faults.duplicate_name(name, child.ref)
 
     def post(self, call: Call, kind: str, **fields: Any) -> None:
-        """Post an event about this object."""
         self.world.events.post(call, kind, self, **fields)
 
     def set_attribute(self, key: int, value: str) -> None:

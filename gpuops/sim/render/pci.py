@@ -61,12 +61,10 @@ def network_ports(host: HostState) -> list[NetworkPort]:
 
 
 def nic_addresses(host: HostState) -> list[str]:
-    """The PCI addresses of its network ports."""
     return [port.pci_id for port in network_ports(host)]
 
 
 def nic_names(host: HostState) -> list[str]:
-    """The names of its physical network adapters."""
     return [f"vmnic{number}" for number in range(len(network_ports(host)))]
 
 
@@ -134,7 +132,6 @@ def _nic(pci_id: str, device: tuple[int, str] = (NIC_DEVICE, NIC_NAME)) -> Any:
 
 
 def _function(pci_id: str) -> Any:
-    """A virtual function of a network port."""
     return _nic(pci_id, (FUNCTION_DEVICE, FUNCTION_NAME))
 
 

@@ -133,7 +133,6 @@ class PropertyCollector(ManagedObject):
         return created
 
     def drop_filter(self, dropped: PropertyFilter) -> None:
-        """Forget a filter of this collector."""
         self._filters.pop(dropped.moid, None)
         dropped.discard()
         self.session.remove(dropped)

@@ -126,7 +126,6 @@ def _device_call(
 
 
 def _by_verb(verb: str, identity: str) -> str:
-    """The operation of a request that names none."""
     operations = {"GET": "get" if identity else "list", "POST": "create", "PATCH": "update", "DELETE": "delete"}
     return operations.get(verb, verb.lower())
 
