@@ -32,10 +32,10 @@ that the client's version of the API does not have with MethodNotFound) with `wi
 <-> typed values, by pyVmomi's own type tables) > the object's method, which answers at once or with a task of
 `vcenter/tasks.py`.
 
-The way of a bulk read: `services/bulk_reply.py` (traversal specs -> objects; joins bytes) >
-`core/fragments.py` (what is written of each object, path, version and wire) > `core/paths.py` (checks a path, reads it)
-> `core/encoder.py` or `core/json_encoder.py` (values -> XML or JSON, compiled per type). `services/property_filter.py`
-keeps what each client was sent, so that an update costs what changed.
+The way of a bulk read: `services/bulk_reply.py` (traversal specs -> objects; joins bytes) > `core/fragments.py` (checks
+and reads a path; keeps what is written of each object, path, version and wire) > `core/encoder.py` or
+`core/json_encoder.py` (values -> XML or JSON, compiled per type). `services/property_filter.py` keeps what each client
+was sent, so that an update costs what changed.
 
 Why state is not kept as vmomi objects: 10,000 VMs of them weigh over a gigabyte, and a derived property
 (graphicsInfo.vm, sharedPassthruGpuTypes) would have to be updated with every change. Rendering on read, with what is

@@ -128,7 +128,6 @@ class SimServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return int(self._http.server_address[1])
 
     @property
@@ -149,7 +148,7 @@ class SimServer:
         return {"url": served.url, "username": served.username, "domain": served.domain} if served else None
 
     def serve_horizon(self, port: int = 0) -> HorizonListener:
-        """A simulated Horizon Connection Server beside it, with the same user, password and certificate.
+        """A simulated Horizon Connection Server for this vCenter, with the same user, password and certificate.
 
         Its users come from now on. Raises UsageError for a scenario without desktop pools, or a port that is taken.
         """
@@ -272,7 +271,6 @@ class _Listener(ThreadingHTTPServer):
                 self.handle_request()
 
     def stop(self) -> None:
-        """Take no more connections."""
         if not self.stopping.is_set():
             self.stopping.set()
             self._stop.send(b".")
@@ -306,7 +304,7 @@ class _Listener(ThreadingHTTPServer):
 
 
 class HorizonListener:
-    """A simulated Horizon Connection Server that listens until the vCenter beside it is closed."""
+    """A simulated Horizon Connection Server that listens until its vCenter is closed."""
 
     def __init__(self, server: SimServer, port: int, context: ssl.SSLContext | None) -> None:
         from gpuops.sim.horizon.endpoint import DOMAIN, HorizonEndpoint
@@ -329,7 +327,6 @@ class HorizonListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, end the connections."""
         self._http.stop()
         self._thread.join()
         self._http.server_close()

@@ -13,7 +13,7 @@ from gpuops.sim.core.object_store import ObjectStore
 from gpuops.sim.fault_injection.injector import Injector
 from gpuops.sim.fault_injection.rule import OutsideEvent
 from gpuops.sim.guests.real_guests import RealGuests
-from gpuops.sim.state.desktop_pool import DesktopPoolState
+from gpuops.sim.state.desktop_people import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.vcenter.authority import Authority
 from gpuops.sim.vcenter.counters import Provider
@@ -65,7 +65,7 @@ class World(ObjectStore):
         self.direct_path = DirectPathState()
         """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
         self.desktop_pools: tuple[DesktopPoolState, ...] = ()
-        """What a simulated connection broker has, where one is served beside it."""
+        """What a simulated connection broker has, if one is served with this vCenter."""
         self.deviations: set[str] = set()
         """Rows of the table of assumptions by whose deviation this vCenter goes (`scenario/deviations.py`)."""
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None

@@ -231,7 +231,6 @@ class Fragments:
         return moid in self._frozen
 
     def forget(self, moid: str) -> None:
-        """Forget an object that is gone."""
         self._of_object.pop(moid, None)
 
     def clear(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.registry import is_kind_of
@@ -18,6 +18,11 @@ def ancestors(managed_object: ManagedObject) -> Iterator[ManagedObject]:
         yield above
         visited.add(above.moid)
         above = above.above()
+
+
+def datacenter_of(managed_object: ManagedObject) -> Any:
+    """Return the datacenter that an object is in."""
+    return next(ancestor for ancestor in ancestors(managed_object) if ancestor.wsdl_name == "Datacenter")
 
 
 CHILD_PATHS = {

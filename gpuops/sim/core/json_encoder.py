@@ -188,14 +188,12 @@ def _reference(obj_type: str, moid: str) -> str:
 
 @cache
 def _simple_name(cls: Any) -> str:
-    """The name of a simple type in a box."""
     name = simple_type(cls).removeprefix("xsd:")
     return _OTHER_NAMES.get(name, name)
 
 
 @cache
 def _array_name(item_type: Any) -> str:
-    """The name of an array type in a box."""
     name, _ = array_names(item_type)
     return _OTHER_NAMES.get(name, name)
 

@@ -63,7 +63,7 @@ class ObjectOwner(Protocol):
         """The object of this moid, or None."""
 
     def touched(self, managed_object: ManagedObject, paths: tuple[str, ...]) -> None:
-        """The values at these paths of `obj` changed."""
+        """The values at these paths of the object changed."""
 
 
 class ManagedObject:

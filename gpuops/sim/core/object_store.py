@@ -63,7 +63,7 @@ class ObjectStore:
         self.skew = timedelta()
         """How far the time that clients are shown is from `clock`."""
         self.busy: Callable[[], bool] = lambda: False
-        """Whether something goes on that takes real time: then a wait jumps over none."""
+        """Whether something runs that takes real time; a wait then skips none of it."""
         self.closing = False
         self._calls = threading.local()
         self._numbers = itertools.count(1)
@@ -71,13 +71,13 @@ class ObjectStore:
     # --- objects ------------------------------------------------------------------------------------------------
 
     def register(self, managed_object: ManagedObject) -> None:
-        """Make `obj` reachable by its moid. Raises ValueError when the moid is taken."""
+        """Make the object reachable by its moid. Raises ValueError when the moid is taken."""
         with self.changed:
             self.registry.add(managed_object)
             self.changed.notify_all()
 
     def unregister(self, managed_object: ManagedObject) -> None:
-        """Forget `obj`: its moid answers ManagedObjectNotFound from now on, filters report that it left."""
+        """Forget the object: its moid answers ManagedObjectNotFound from now on, filters report that it left."""
         with self.changed:
             self.registry.remove(managed_object)
             self.fragments.forget(managed_object.moid)
@@ -96,7 +96,7 @@ class ObjectStore:
         return self.registry.by_type(wsdl_name)
 
     def touched(self, managed_object: ManagedObject, paths: tuple[str, ...]) -> None:
-        """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
+        """Drop what is cached of these paths of the object, which changed, and tell waiting property filters."""
         with self.lock:  # the lock of `changed` itself
             self.changes += 1
             self.fragments.drop(managed_object.moid, paths)

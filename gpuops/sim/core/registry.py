@@ -136,7 +136,7 @@ class Registry:
             watcher.object_removed(managed_object)
 
     def notice(self, managed_object: ManagedObject, paths: Collection[str]) -> None:
-        """Pass on that these paths of `obj` changed."""
+        """Pass on that these paths of the object changed."""
         if not STRUCTURE.isdisjoint(paths):
             self.structure_epoch += 1
         watchers = self._watchers.get(managed_object.moid)

@@ -66,11 +66,9 @@ class Sessions:
         return iter(tuple(self._by_cookie.values()))
 
     def accepts(self, user: str, password: str) -> bool:
-        """Whether this is a user's password."""
         return password != "" and self.passwords.get(user) == password
 
     def open(self, user: str, locale: str = "en") -> ClientSession:
-        """A new login."""
         session = ClientSession(self, self.unique_id(), self.unique_id(), user, locale or "en")
         self._by_cookie[session.cookie] = session
         return session

@@ -103,13 +103,12 @@ class Injector:
         self._happen(armed)
 
     def clear(self) -> None:
-        """No more trouble."""
         self._armed.clear()
         self._by_method.clear()
         self.hides = False
 
     def before(self, call: Call, receiver: ManagedObject) -> Interruption | None:
-        """What becomes of a call before it has any effect; None = it goes on."""
+        """What becomes of a call before it has any effect; None = it is carried out."""
         return self._interrupt(call, receiver, Phase.BEFORE)
 
     def after(self, call: Call, receiver: ManagedObject) -> Interruption | None:

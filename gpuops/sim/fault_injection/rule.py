@@ -86,7 +86,7 @@ class Effect(StrEnum):
     STUCK = "stuck"
     """It runs for ever."""
     LOST = "lost"
-    """The task is gone when `share` of its time has passed; what it does goes on."""
+    """The task is gone when `share` of its time has passed; its effect still follows."""
     EARLY = "early"
     """It ends in success `delay_s` before it has its effect."""
     QUESTION = "question"
@@ -168,7 +168,6 @@ class Rule:
             raise UsageError(f"not a fault rule: {describe_mismatch(error)}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """The rule as JSON values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def phase_of_calls(self) -> Phase | None:

@@ -19,7 +19,7 @@ from gpuops.sim.wire.handler import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
-    from gpuops.sim.state.desktop_pool import DesktopPoolState
+    from gpuops.sim.state.desktop_people import DesktopPoolState
     from gpuops.sim.world import World
 
 DOMAIN: Final = "VSPHERE"

@@ -24,12 +24,12 @@ from gpuops.sim.core.inventory_tree import unescaped
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events import vms as vm_events
-from gpuops.sim.state.desktop_pool import RecordForm
+from gpuops.sim.state.desktop_people import RecordForm
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
-    from gpuops.sim.state.desktop_pool import DesktopPoolState
+    from gpuops.sim.state.desktop_people import DesktopPoolState
     from gpuops.sim.world import World
 
 

@@ -76,12 +76,10 @@ class PoolEntity(ManagedEntity):
         return self.world.get(self.owner_moid)
 
     def add(self, vm: VmEntity) -> None:
-        """Add a VM."""
         self.members[vm.moid] = vm
         self.touch("vm", "summary", "runtime")
 
     def remove(self, vm: VmEntity) -> None:
-        """Remove a VM."""
         self.members.pop(vm.moid, None)
         self.touch("vm", "summary", "runtime")
 
@@ -172,7 +170,7 @@ class HostEntity(ManagedEntity):
         self.undriven: tuple[HostGpu, ...] = ()
         """GPUs that its driver does not list, since it is not there."""
         self.managers: dict[str, ManagedObject] = {}
-        """Those of its managers that somebody has asked for, by moid."""
+        """The managers of the host that clients have asked for, by moid."""
         self.entering: Task | None = None
         """The task that waits to enter maintenance mode."""
 
@@ -191,7 +189,6 @@ class HostEntity(ManagedEntity):
         return [find(moid) for moid in self.state.vms]
 
     def datastores(self) -> list[DatastoreEntity]:
-        """The datastores it mounts."""
         return [self.world.get(moid) for moid in self.state.datastores]
 
     def running_vms(self) -> list[VmEntity]:
@@ -204,8 +201,11 @@ class HostEntity(ManagedEntity):
         return sum(vm.cpu_usage_mhz for vm in running), memory
 
     def seats(self) -> tuple[RunningVgpu, ...]:
-        """Every vGPU that runs on it."""
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
+
+    def held_pci_ids(self, besides: VmEntity | None = None) -> set[str]:
+        """Return the devices that running VMs hold, without the VM `besides`."""
+        return {pci_id for vm in self.running_vms() if vm is not besides for _, pci_id in vm.state.held}
 
     def load_changed(self) -> None:
         """Touch every property that shows what runs on it."""
@@ -270,7 +270,7 @@ class VmEntity(ManagedEntity):
         self.connection: str | None = None
         """Its own connection state where it is not that of its host: inaccessible, orphaned."""
         self.ignores_shutdown = False
-        """Whether its guest takes a request to shut down, and goes on."""
+        """Whether its guest ignores requests to shut down."""
         super().__init__(world, moid, state.name, state.folder, state.attributes)
 
     @property
@@ -303,7 +303,6 @@ class VmEntity(ManagedEntity):
         return self.world.find(self.moid) is self
 
     def host(self) -> HostEntity:
-        """The host it is registered on."""
         return self.world.get(self.state.host)
 
     def datastore(self) -> DatastoreEntity:
@@ -398,11 +397,9 @@ class FolderEntity(ManagedEntity):
         self.children: dict[str, ManagedEntity] = {}
 
     def add(self, child: ManagedEntity) -> None:
-        """Add a child."""
         self.children[child.moid] = child
         self.touch("childEntity")
 
     def remove(self, child: ManagedEntity) -> None:
-        """Remove a child."""
         self.children.pop(child.moid, None)
         self.touch("childEntity")

@@ -161,7 +161,7 @@ def already_exists(name: str) -> Exception:
     )
 
 
-def resource_in_use(name: str, text: str, kind: type = vim.Network) -> Exception:
+def resource_in_use(name: str, text: str, kind: type | None = vim.Network) -> Exception:
     return _fault(vim.fault.ResourceInUse, text, type=kind, name=name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
-from pyVmomi import vim, vmodl
+from pyVmomi import vim
 
 from gpuops.sim.core.inventory_tree import children, escaped
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, Properties, method, prop
@@ -63,7 +63,6 @@ class ManagedEntity(ManagedObject):
         return self.world.find(self.parent) if self.parent is not None else None
 
     def rename(self, name: str) -> None:
-        """Change its name."""
         self.name = name
         self.touch("name", "summary", "config")
 
@@ -85,7 +84,6 @@ class ManagedEntity(ManagedObject):
                 raise faults.duplicate_name(name, child.ref)
 
     def post(self, call: Call, kind: str, **fields: Any) -> None:
-        """Post an event about this object."""
         self.world.events.post(call, kind, self, **fields)
 
     def set_attribute(self, key: int, value: str) -> None:
@@ -110,7 +108,7 @@ class ManagedEntity(ManagedObject):
         """Declared faults: InvalidArgument for a field that is not defined."""
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
-            raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
+            raise faults.wrong_argument("key", f"No custom field is named {key}.")
         write_attribute(call, self, field.key, key, value)
 
     @method

@@ -66,7 +66,6 @@ class DistributedSwitchEntity(ManagedEntity):
 
     @property
     def uplinks(self) -> list[str]:
-        """The names of its uplinks."""
         return list(self.kept.uplinkPortPolicy.uplinkPortName)
 
     def portgroups(self) -> list[PortgroupEntity]:

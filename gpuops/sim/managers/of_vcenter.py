@@ -12,32 +12,12 @@ from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.inventory import faults
 from gpuops.sim.render import distributed
-from gpuops.sim.render.defaults import default, plain_value
+from gpuops.sim.render.defaults import default, described, plain_value
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID, managers_of
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
-
-
-def plain_kind(wsdl_name: str, base: type[ManagedObject], properties: Properties, methods: Methods) -> type[Any]:
-    """The class of a manager: these properties and methods, and plain values for the properties that it must have.
-
-    Its other methods are answered with NotSupported, as every method that is not simulated.
-    """
-    required = {
-        info.name: partial(_plain, info.type)
-        for info in vmomi_type(wsdl_name)._GetPropertyList()
-        if not info.flags & VmomiSupport.F_OPTIONAL
-    }
-    members = {"property_table": {**required, **properties}, "method_table": methods}
-    return type(
-        wsdl_name, (base,), {"wsdl_name": wsdl_name, "__doc__": f"{wsdl_name}, which only answers reads.", **members}
-    )
-
-
-def _plain(kind: Any, manager: ManagedObject) -> Any:
-    return plain_value(kind)
 
 
 ALARM: Final = "alarm-1"
@@ -73,7 +53,7 @@ def _alarm_description(_: Any) -> Any:
     return vim.alarm.AlarmDescription(
         expr=_types(EXPRESSIONS),
         action=_types(ACTIONS),
-        datastoreConnectionState=_elements(("true", "false")),
+        datastoreConnectionState=[described("true"), described("false")],
         **{field: _values(enum) for field, enum in states.items()},
     )
 
@@ -94,11 +74,7 @@ def _type(name: str) -> Any:
 
 
 def _values(enum: str) -> list[Any]:
-    return _elements(_type(enum).values)
-
-
-def _elements(keys: Iterable[str]) -> list[Any]:
-    return [vim.ElementDescription(label=key, summary=key, key=key) for key in keys]
+    return [described(key) for key in _type(enum).values]
 
 
 def _types(names: Iterable[str]) -> list[Any]:
@@ -110,9 +86,7 @@ def _alarm_info(alarm: ManagedObject) -> Any:
 
     It is never triggered.
     """
-    lost = vim.alarm.StateAlarmExpression(
-        operator="isEqual", type=vim.HostSystem, statePath="runtime.connectionState", red="notResponding"
-    )
+    lost = default("StateAlarmExpression", type=vim.HostSystem)
     expression = vim.alarm.OrAlarmExpression(expression=[lost])
     entity = vim.Folder(ROOT_FOLDER_MOID)
     return default("AlarmInfo", key=alarm.moid, alarm=alarm.ref, entity=entity, expression=expression)
@@ -158,12 +132,11 @@ def _logs(manager: Any, host: Any) -> list[Any]:
     if host is not None:
         manager.world.get(host)
     return [
-        vim.DiagnosticManager.LogDescriptor(
+        default(
+            "DiagnosticManagerLogDescriptor",
             key=key,
             fileName=file,
             creator=key.partition(":")[0],
-            format="plain",
-            mimeType="text/plain",
             info=vim.Description(label=f"{key} log", summary=f"{key} log"),
         )
         for key, file in (VCENTER_LOGS if host is None else HOST_LOGS).items()
@@ -254,3 +227,23 @@ def _make(world: World, wsdl_name: str, moid: str) -> ManagedObject:
 @cache
 def _kind(wsdl_name: str) -> type[Any]:
     return plain_kind(wsdl_name, ManagedObject, PROPERTIES.get(wsdl_name, {}), METHODS.get(wsdl_name, {}))
+
+
+def plain_kind(wsdl_name: str, base: type[ManagedObject], properties: Properties, methods: Methods) -> type[Any]:
+    """The class of a manager: these properties and methods, and plain values for the properties that it must have.
+
+    Its other methods are answered with NotSupported, as every method that is not simulated.
+    """
+    required = {
+        info.name: partial(_plain, info.type)
+        for info in vmomi_type(wsdl_name)._GetPropertyList()
+        if not info.flags & VmomiSupport.F_OPTIONAL
+    }
+    members = {"property_table": {**required, **properties}, "method_table": methods}
+    return type(
+        wsdl_name, (base,), {"wsdl_name": wsdl_name, "__doc__": f"{wsdl_name}, which only answers reads.", **members}
+    )
+
+
+def _plain(kind: Any, manager: ManagedObject) -> Any:
+    return plain_value(kind)

@@ -10,7 +10,7 @@ from gpuops.sim.core.managed_object import Methods, Properties, method, prop
 from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
 from gpuops.sim.inventory.managed_entity import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
-from gpuops.sim.operations import cluster_change, initial_placement, inventory_change, removal
+from gpuops.sim.operations import cluster_change, inventory_change, removal
 from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
@@ -177,7 +177,7 @@ class ClusterComputeResource(ComputeResource):
     }
 
     method_table: ClassVar[Methods] = {
-        "RecommendHostsForVm": lambda self, call, vm, **_: initial_placement.recommended_hosts(self.world.get(vm)),
+        "RecommendHostsForVm": lambda self, call, vm, **_: move_trials.recommended_hosts(self.world.get(vm)),
         "PlaceVm": lambda self, call, placementSpec: move_trials.place(self, placementSpec),
         "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
             self, call, spec, modify=modify

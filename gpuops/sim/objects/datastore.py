@@ -12,7 +12,7 @@ from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.operations import distributed_switches, removal
 from gpuops.sim.render import distributed, host_config
-from gpuops.sim.render.defaults import default, filled
+from gpuops.sim.render.defaults import default
 
 MIB = 1 << 20
 
@@ -26,24 +26,20 @@ class VmfsDatastore(DatastoreEntity):
         "capability": lambda self: default("DatastoreCapability"),
         "vm": lambda self: list(self.vms.values()),
         "browser": lambda self: self.world.get(f"datastoreBrowser-{self.moid}"),
-        "iormConfiguration": lambda self: filled(
-            vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30
-        ),
+        "iormConfiguration": lambda self: default("StorageIORMInfo"),
     }
 
     @prop("summary")
     def _summary(self) -> Any:
-        return vim.Datastore.Summary(
+        return default(
+            "DatastoreSummary",
             datastore=self.ref,
             name=self.name,
             url=self.url,
             capacity=self.capacity_mib * MIB,
             freeSpace=self.free_mib * MIB,
-            uncommitted=0,
             accessible=self.accessible,
             multipleHostAccess=len(self.host_moids) > 1,
-            type="VMFS",
-            maintenanceMode="normal",
         )
 
     @prop("info")
@@ -72,9 +68,7 @@ class Network(ManagedEntity):
     wsdl_name = "Network"
 
     property_table: ClassVar[Properties] = {
-        "summary": lambda self: vim.Network.Summary(
-            network=self.ref, name=self.name, accessible=True, ipPoolName="", ipPoolId=-1
-        ),
+        "summary": lambda self: default("NetworkSummary", network=self.ref, name=self.name),
         "vm": lambda self: [vm for host in self._hosts() for vm in host.vms() if self._serves(vm)],
     }
 

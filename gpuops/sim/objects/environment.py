@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.operations import initial_placement
 from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import config_target
 
@@ -87,7 +86,7 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     world: World
 
     method_table: ClassVar[Methods] = {
-        "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: initial_placement.check_power_on(
+        "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: move_trials.check_power_on(
             self.world.get(vm), call, self.world.get(host) if host else None
         ),
         "CheckCompatibility_Task": lambda self, call, vm, host=None, pool=None, **_: move_trials.check_compatibility(

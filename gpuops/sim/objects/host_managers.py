@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
+from gpuops.sim.inventory import faults
 from gpuops.sim.operations import device_settings
 from gpuops.sim.render import config_target, host_graphics
-from gpuops.sim.render.defaults import filled
+from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.render.pci import group_info, offered_groups
 
 if TYPE_CHECKING:
@@ -106,16 +107,13 @@ class HostKernelModuleSystem(HostManager):
     def QueryModules(self, call: Call) -> Any:
         names = [NVIDIA, "vmkernel"] if self._has_driver() else ["vmkernel"]
         return [
-            filled(
-                vim.host.KernelModuleSystem.ModuleInfo,
+            default(
+                "KernelModuleInfo",
                 id=number,
                 name=name,
                 version=self.host.state.driver_version if name == NVIDIA else "8.0.3",
                 filename=f"/usr/lib/vmware/vmkmod/{name}",
                 optionString=self.host.state.loaded_module_options if name == NVIDIA else "",
-                loaded=True,
-                enabled=True,
-                useCount=1,
             )
             for number, name in enumerate(names, start=1)
         ]
@@ -138,7 +136,7 @@ class HostKernelModuleSystem(HostManager):
 
     def _refuse_unknown(self, name: str) -> None:
         if name != NVIDIA or not self._has_driver():
-            raise vim.fault.NotFound(msg=f"Kernel module {name} is not installed.")
+            raise faults.not_found(f"Kernel module {name} is not installed.")
 
 
 class HostImageConfigManager(HostManager):

@@ -98,9 +98,9 @@ def _requested_setting(host: HostEntity, gpu: HostGpu, device: Any, default: str
         raise faults.wrong_argument("config.deviceType.graphicsType")
     mode = gpu.mode if device is None or not device.vgpuMode else _mode(gpu, device.vgpuMode)
     if graphics_type != gpu.configured_type and host.seats():
-        raise _in_use(host.name, f"vGPUs run on host {host.name}.")
+        raise faults.resource_in_use(host.name, f"vGPUs run on host {host.name}.", None)
     if mode is not gpu.mode and any(seat.pci_id == gpu.pci_id for seat in host.seats()):
-        raise _in_use(gpu.pci_id, f"vGPUs run on GPU {gpu.pci_id}.")
+        raise faults.resource_in_use(gpu.pci_id, f"vGPUs run on GPU {gpu.pci_id}.", None)
     return graphics_type, mode
 
 
@@ -111,11 +111,6 @@ def _mode(gpu: HostGpu, text: str) -> GpuMode:
     if impossible:
         raise faults.wrong_argument("config.deviceType.vgpuMode", f"GPU {gpu.pci_id} cannot be set to {text}.")
     return GpuMode(text)
-
-
-def _in_use(name: str, text: str) -> Exception:
-    fault: Exception = vim.fault.ResourceInUse(msg=text, name=name)
-    return fault
 
 
 NO_IMPACT: Final = "NONE"
@@ -130,14 +125,14 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
     """
     gpu = host.state.device(pci_id)
     if gpu is None:
-        raise vim.fault.NotFound(msg=f"Host {host.name} has no device {pci_id} whose mode can be set.")
+        raise faults.not_found(f"Host {host.name} has no device {pci_id} whose mode can be set.")
     if mode is None or mode == configured_mode(gpu):
         return [NO_IMPACT]
     if mode not in configurable_modes(gpu):
         raise vmodl.fault.InvalidArgument(msg=f"Device {pci_id} cannot be configured to {mode}.")
-    held_pci_ids = {held_id for vm in host.running_vms() for _, held_id in vm.state.held}
+    held_pci_ids = host.held_pci_ids()
     if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
-        raise vim.fault.HostConfigFault(msg=f"Device {pci_id} of host {host.name} is in use.")
+        raise faults.host_config(f"Device {pci_id} of host {host.name} is in use.")
     before = facts(host)
     _set(gpu, mode)
     impact = _impact(host, gpu)
@@ -206,7 +201,7 @@ def update_labels(host: HostEntity, call: Call, config: Any) -> None:
     labels = {}
     for override in config.attributeOverride:
         if override.name != HARDWARE_LABEL:
-            raise _fault(f"The simulated vCenter keeps no override of {override.name}.")
+            raise faults.host_config(f"The simulated vCenter keeps no override of {override.name}.")
         labels[_device(host, override.instanceId.removeprefix("pcie-")).pci_id] = override.value or None
     before = facts(host)
     for device in host.state.devices:
@@ -219,34 +214,31 @@ def _port(host: HostEntity, config: Any) -> NetworkPort:
     """The network port that a HostSriovConfig can be given to."""
     port = next((candidate for candidate in host.state.ports if candidate.pci_id == config.id.lower()), None)
     if port is None or not port.max_functions:
-        raise _fault(f"Device {config.id} of host {host.name} has no SR-IOV.")
+        raise faults.host_config(f"Device {config.id} of host {host.name} has no SR-IOV.")
     if config.sriovEnabled and not 0 < config.numVirtualFunction <= port.max_functions:
-        raise _fault(f"Device {config.id} of host {host.name} has {port.max_functions} virtual functions at the most.")
+        raise faults.host_config(
+            f"Device {config.id} of host {host.name} has {port.max_functions} virtual functions at most."
+        )
     if config.applyNow and not host.state.rebinds_without_reboot:
-        raise _fault(f"Host {host.name} cannot divide device {config.id} without a reboot.")
-    held_pci_ids = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
+        raise faults.host_config(f"Host {host.name} cannot divide device {config.id} without a reboot.")
+    held_pci_ids = host.held_pci_ids()
     if held_pci_ids.intersection(port.function_ids()):
-        raise _fault(f"Virtual functions of device {config.id} of host {host.name} are in use.")
+        raise faults.host_config(f"Virtual functions of device {config.id} of host {host.name} are in use.")
     return port
 
 
 def _device(host: HostEntity, pci_id: str) -> HostGpu | OtherHostDevice:
     gpu = host.state.device(pci_id)
     if gpu is None:
-        raise _fault(f"Device {pci_id} of host {host.name} cannot be a passthrough device.")
+        raise faults.host_config(f"Device {pci_id} of host {host.name} cannot be a passthrough device.")
     return gpu
 
 
 def _refuse(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> None:
     if config.applyNow and not host.state.rebinds_without_reboot:
-        raise _fault(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
+        raise faults.host_config(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
     if config.passthruEnabled == gpu.passthrough_enabled:
         return
-    held_pci_ids = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
+    held_pci_ids = host.held_pci_ids()
     if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
-        raise _fault(f"Device {gpu.pci_id} of host {host.name} is in use.")
-
-
-def _fault(text: str) -> Exception:
-    fault: Exception = vim.fault.HostConfigFault(msg=text)
-    return fault
+        raise faults.host_config(f"Device {gpu.pci_id} of host {host.name} is in use.")

@@ -1,4 +1,4 @@
-"""Where a VM is powered on, which hosts would take it, and what keeps it off a host.
+"""Where a VM is powered on, and what keeps it off a host.
 
 It starts on the host that was asked for, on its own host, or on one that DRS chooses. In a cluster whose DRS places
 VMs by itself the VM's own host is tried first, then the host with the fewest running VMs (the order is from memory:
@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import VmomiSupport, vim, vmodl
+from pyVmomi import vim, vmodl
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.host_admission import Admission, admission
-from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, VmEntity
     from gpuops.sim.state.drs import HaAdmission
     from gpuops.sim.state.host_state import HostModel
@@ -87,7 +85,7 @@ def place(vm: VmEntity, requested_host: HostEntity | None) -> tuple[HostEntity, 
     candidates = [requested_host or current_host]
     cluster = current_host.compute_resource()
     if requested_host is None and cluster.places(vm.moid):
-        candidates += sorted((host for host in cluster.hosts() if host is not current_host), key=_load)
+        candidates += sorted((host for host in cluster.hosts() if host is not current_host), key=load_of)
     refusals: list[tuple[Any, Any]] = []
     for host in candidates:
         try:
@@ -101,7 +99,8 @@ def place(vm: VmEntity, requested_host: HostEntity | None) -> tuple[HostEntity, 
     raise refusals[0][1]
 
 
-def _load(host: HostEntity) -> tuple[int, str]:
+def load_of(host: HostEntity) -> tuple[int, str]:
+    """Return by what hosts are ordered: the number of VMs that run there, then the name."""
     return len(host.running_vms()), host.name
 
 
@@ -113,44 +112,3 @@ def refuse_against_rules(vm: VmEntity, host: HostEntity) -> None:
             vmName=vm.name,
             hostName=host.name,
         )
-
-
-TRIAL_S: Final = 1.0
-BEST_RATING: Final = 5
-
-
-def check_power_on(vm: VmEntity, call: Call, host: HostEntity | None) -> Any:
-    """CheckPowerOn_Task: a result for the host asked for, or for each host of the VM's cluster."""
-    hosts = [host] if host is not None else vm.host().compute_resource().hosts()
-
-    def finish() -> Any:
-        results = VmomiSupport.GetVmodlType("vim.vm.check.Result[]")
-        return results([_result(vm, candidate) for candidate in hosts])
-
-    return vm.world.tasks.start(call, "CheckPowerOn_Task", vm, TRIAL_S, finish=finish, exclusive=False)
-
-
-def recommended_hosts(vm: VmEntity) -> list[Any]:
-    """RecommendHostsForVm: the hosts that would take it, those with the fewest running VMs rated best."""
-    takers = [host for host in vm.host().compute_resource().hosts() if _refusal(vm, host) is None]
-    ranked = sorted(takers, key=lambda host: (len(host.running_vms()), host.name))
-    return [
-        vim.cluster.HostRecommendation(host=host.ref, rating=max(1, BEST_RATING - place))
-        for place, host in enumerate(ranked)
-    ]
-
-
-def _result(vm: VmEntity, host: HostEntity) -> Any:
-    refusal = _refusal(vm, host)
-    return vim.vm.check.Result(vm=vm.ref, host=host.ref, error=[refusal] if refusal else [])
-
-
-def _refusal(vm: VmEntity, host: HostEntity) -> Any:
-    try:
-        if vm.state.power is Power.ON:
-            raise faults.wrong_power_state(Power.ON, Power.OFF)
-        refuse_against_rules(vm, host)
-        admission(vm, host)
-    except vmodl.MethodFault as refusal:
-        return refusal
-    return None

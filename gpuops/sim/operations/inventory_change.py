@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.core.inventory_tree import ancestors, datacenter_of
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import enter, leave, new_moid
@@ -278,7 +278,7 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
             old = host.compute_resource()
             if old is cluster:
                 raise faults.duplicate_name(host.name, host.ref)
-            if _datacenter(old) is not _datacenter(cluster):
+            if datacenter_of(old) is not datacenter_of(cluster):
                 raise faults.wrong_argument("host", f"The host {host.name} is in another datacenter.")
             if old.wsdl_name == "ClusterComputeResource" and not host.state.in_maintenance:
                 raise faults.wrong_state(f"The host {host.name} is in a cluster and not in maintenance mode.")
@@ -291,10 +291,6 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
             world.ledger.record(call, host, before={"parent": before.moid}, after={"parent": cluster.moid})
 
     return world.tasks.start(call, "MoveInto_Task", cluster, CHANGE_S, begin=check_moved, finish=finish)
-
-
-def _datacenter(entity: ManagedEntity) -> Any:
-    return next(ancestor for ancestor in ancestors(entity) if ancestor.wsdl_name == "Datacenter")
 
 
 def rehome(host: HostEntity, cluster: ComputeEntity) -> None:

@@ -50,7 +50,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "devices": [_device(device) for device in vm.devices],
         "hardware": [str(part) for part in vm.hardware.parts()],
         "extra_config": dict(vm.extra_config),
-        "gpus": [_seat(seat.pci_id, seat.type.name, seat.start) for seat in vm.seats],
+        "gpus": [{"gpu": seat.pci_id, "profile": seat.type.name, "start": seat.start} for seat in vm.seats],
         "direct_path": dict(vm.held),
         "question": vm.question.id if vm.question else None,
         "snapshots": [snapshot.name for snapshot in vm.snapshots],
@@ -61,10 +61,6 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, An
     """Only what differs, on both sides."""
     keys = [key for key in after if before.get(key) != after[key]]
     return {key: before.get(key) for key in keys}, {key: after[key] for key in keys}
-
-
-def _seat(pci_id: str, profile: str, start: int | None) -> dict[str, Any]:
-    return {"gpu": pci_id, "profile": profile, "start": start}
 
 
 def _device(device: PciDevice) -> dict[str, Any]:

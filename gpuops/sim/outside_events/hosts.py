@@ -10,13 +10,13 @@ from uuid import NAMESPACE_URL, uuid5
 from pyVmomi import vmodl
 
 from gpuops.sim.core.call import Call
+from gpuops.sim.core.inventory_tree import datacenter_of
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory.entities import FolderEntity
 from gpuops.sim.operations import inventory_change, maintenance
 from gpuops.sim.operations.inventory_change import add_again
 from gpuops.sim.operations.vms import power
 from gpuops.sim.operations.vms.creation import create_folder
-from gpuops.sim.operations.vms.movement import root_folder
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import REBOOT_S, GpuFault
 from gpuops.sim.vcenter.authority import READ_ONLY
@@ -102,7 +102,7 @@ def boot_without_driver(host: HostEntity, rule: Rule) -> None:
 
 
 def change_scheduler(host: HostEntity, rule: Rule) -> None:
-    """Somebody sets another vGPU scheduler: it is pending until the next boot."""
+    """Another user sets another vGPU scheduler, which is pending until the next boot."""
     before, host.state.module_options = host.state.module_options, OTHER_SCHEDULER
     call = somebody(host.world, "UpdateModuleOptionString")
     host.world.ledger.record(
@@ -130,7 +130,7 @@ def turn_mixed_size_on(host: HostEntity, rule: Rule) -> None:
 
 
 def remove_and_add_again(host: HostEntity, rule: Rule) -> None:
-    """Somebody removes it from the inventory and adds it again, while its VMs go on: it and they get other ids.
+    """Another user removes the host from the inventory and adds it again; its VMs keep running. All get new ids.
 
     Its VMs lose their custom attributes, and are in the folder for discovered VMs (name from memory).
     """
@@ -141,7 +141,7 @@ def remove_and_add_again(host: HostEntity, rule: Rule) -> None:
 
 
 def _unfiled_folder(vm: VmEntity, call: Call) -> FolderEntity:
-    root = root_folder(vm)
+    root: FolderEntity = datacenter_of(vm).folders["vm"]
     folders = (child for child in root.children.values() if isinstance(child, FolderEntity))
     existing = next((folder for folder in folders if folder.name == UNFILED), None)
     return existing if existing is not None else create_folder(root, call, UNFILED)
@@ -166,7 +166,7 @@ def replace_driver(host: HostEntity, rule: Rule) -> None:
 
 
 def enter_maintenance(host: HostEntity, rule: Rule) -> None:
-    """Somebody asks it to enter maintenance mode: it waits for the VMs that run there."""
+    """Another user puts the host into maintenance mode; the host waits for the VMs that run there."""
     try:
         maintenance.enter(host, somebody(host.world, "EnterMaintenanceMode_Task"), 0)
     except vmodl.MethodFault:
@@ -236,7 +236,7 @@ def rebuild_vcenter(world: World, rule: Rule) -> None:
 
 
 def lose_vcenter(world: World, rule: Rule) -> None:
-    """vCenter is not reached for a while: the network is down. vCenter itself goes on."""
+    """The network to vCenter is down for a while. vCenter itself keeps running."""
     world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
 
 

@@ -27,11 +27,11 @@ SOMEBODY: Final = "DESKTOPS\\somebody"
 VM_SERVICE: Final = ("com.vmware.vcenter.wcp", "VirtualMachine")
 """Extension key and type of the VMs of the VM Service (vm-operator, api/v1alpha1)."""
 WORKING_MHZ: Final = 5200
-"""CPU of a desktop that somebody works with."""
+"""CPU that a desktop in use takes."""
 
 
 def delete(vm: VmEntity, rule: Rule) -> None:
-    """Somebody removes it with its files, running or not."""
+    """Another user deletes the VM with its files, whether it runs or not."""
     call = somebody(vm.world, "Destroy_Task")
     if vm.state.power is not Power.OFF:
         power.stop(vm, call, clean=False)
@@ -50,7 +50,7 @@ def recreate(vm: VmEntity, rule: Rule) -> None:
 
 
 def clone(vm: VmEntity, rule: Rule) -> None:
-    """Somebody clones it without its devices, and starts the clone of a VM that runs."""
+    """Another user clones the VM without its devices, and powers the clone on if the VM runs."""
     folder, call = vm.world.get(vm.state.folder), somebody(vm.world, "CloneVM_Task")
     try:
         name = folder.checked_name(COPY.format(vm.name))
@@ -74,7 +74,7 @@ def make_inaccessible(vm: VmEntity, rule: Rule) -> None:
 
 
 def rename(vm: VmEntity, rule: Rule) -> None:
-    """Somebody gives it another name."""
+    """Another user renames the VM."""
     before = vm.name
     vm.rename(ANOTHER_NAME.format(before))
     vm.configuration_changed(renamed=True)
@@ -83,7 +83,7 @@ def rename(vm: VmEntity, rule: Rule) -> None:
 
 
 def move_to_parent_folder(vm: VmEntity, rule: Rule) -> None:
-    """Somebody moves it to the folder that holds its own."""
+    """Another user moves the VM one folder up."""
     current_folder = vm.world.get(vm.state.folder)
     above = vm.world.get(current_folder.parent)
     if above.wsdl_name != "Folder":
@@ -102,33 +102,33 @@ def hand_over(vm: VmEntity, rule: Rule) -> None:
 
 
 def power_off(vm: VmEntity, rule: Rule) -> None:
-    """Somebody powers it off; of a suspended VM that discards the suspended state."""
+    """Another user powers the VM off; a suspended VM loses its suspended state."""
     if vm.state.power is not Power.OFF:
         power.stop(vm, somebody(vm.world, "PowerOffVM_Task"), clean=False)
 
 
 def revert_to_off(vm: VmEntity, rule: Rule) -> None:
-    """Somebody reverts it to a snapshot that was taken when it was off, or without its memory."""
+    """Another user reverts the VM to a snapshot that was taken while it was off, or without its memory."""
     snapshots.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.OFF)
 
 
 def revert_to_suspended(vm: VmEntity, rule: Rule) -> None:
-    """Somebody reverts it to a snapshot that was taken when it was suspended."""
+    """Another user reverts the VM to a snapshot that was taken while it was suspended."""
     snapshots.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.SUSPENDED)
 
 
 def revert_to_running(vm: VmEntity, rule: Rule) -> None:
-    """Somebody reverts it to a snapshot that was taken, with its memory, when it ran."""
+    """Another user reverts the VM to a snapshot that was taken, with its memory, while it ran."""
     snapshots.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.ON)
 
 
 def power_on(vm: VmEntity, rule: Rule) -> None:
-    """Somebody powers it on, or resumes it; refused as anybody's power-on would be."""
+    """Another user powers the VM on, or resumes it; the request can be refused as any other."""
     _ignore_refusal(lambda call: power.power_on(vm, call, None), somebody(vm.world, "PowerOnVM_Task"))
 
 
 def suspend(vm: VmEntity, rule: Rule) -> None:
-    """Somebody suspends it."""
+    """Another user suspends the VM."""
     _ignore_refusal(lambda call: power.suspend(vm, call), somebody(vm.world, "SuspendVM_Task"))
 
 
@@ -152,7 +152,7 @@ def restart_by_ha(vm: VmEntity, rule: Rule) -> None:
 
 
 def ignore_shutdowns(vm: VmEntity, rule: Rule) -> None:
-    """Its guest takes requests to shut down and goes on, for `for_s` or for good."""
+    """The guest ignores requests to shut down, for `for_s` seconds or forever."""
     vm.ignores_shutdown = True
 
     def listens() -> None:
@@ -169,7 +169,7 @@ def start_task(vm: VmEntity, rule: Rule) -> None:
 
 
 def use_desktop(vm: VmEntity, rule: Rule) -> None:
-    """Somebody works with it by remote desktop, for `for_s` or for good: its CPU tells, and no console does."""
+    """A user works with the VM by remote desktop, for `for_s` seconds or forever: only its CPU use shows that."""
     idle_mhz = vm.state.cpu_usage_mhz
     _uses(vm, WORKING_MHZ, (GuestUser(SOMEBODY, vm.world.clock.now(), vm.state.boot_time),))
     if rule.for_s:

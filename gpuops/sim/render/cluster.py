@@ -78,14 +78,13 @@ def _admission(admission: HaAdmission) -> Any:
             resourceReductionToToleratePercent=100, failoverHosts=hosts, failoverLevel=len(hosts)
         )
     if admission.memory_percent is not None:
-        return vim.cluster.FailoverResourcesAdmissionControlPolicy(
-            resourceReductionToToleratePercent=100,
+        return default(
+            "ClusterFailoverResourcesAdmissionControlPolicy",
             cpuFailoverResourcesPercent=admission.memory_percent
             if admission.cpu_percent is None
             else admission.cpu_percent,
             memoryFailoverResourcesPercent=admission.memory_percent,
             failoverLevel=admission.failover_level,
-            autoComputePercentages=False,
         )
     return vim.cluster.FailoverLevelAdmissionControlPolicy(
         resourceReductionToToleratePercent=100, failoverLevel=admission.failover_level

@@ -35,15 +35,14 @@ def config_target(hosts: list[HostEntity]) -> Any:
     networks = list({network.moid: network for host in hosts for network in host.read("network")}.values())
     portgroups = [network for network in networks if isinstance(network, PortgroupEntity)]
     groups = {group.name: group for host in hosts for group in offered_groups(host.state)}
-    return vim.vm.ConfigTarget(
+    return default(
+        "ConfigTarget",
         numCpus=max((state.model.threads for state in states), default=0),
         numCpuCores=max((state.model.cores for state in states), default=0),
         numNumaNodes=max((state.model.numa_nodes for state in states), default=0),
         maxCpusPerHost=max((state.model.threads for state in states), default=0),
-        smcPresent=False,
         maxMemMBOptimalPerf=max((state.model.memory_mib for state in states), default=0),
         supportedMaxMemMB=max((state.model.memory_mib for state in states), default=0),
-        autoVmotion=True,
         datastore=_datastores(hosts),
         network=[
             vim.vm.NetworkInfo(name=network.name, network=network.read("summary"))
@@ -60,7 +59,6 @@ def config_target(hosts: list[HostEntity]) -> Any:
         vgpuDeviceInfo=_unique(item for state in states for item in host_graphics.vgpu_devices(state)),
         vgpuProfileInfo=_unique(item for state in states for item in host_graphics.vgpu_profiles(state)),
         vendorDeviceGroupInfo=[group_info(group) for group in groups.values()],
-        maxSimultaneousThreads=2,
     )
 
 
@@ -100,13 +98,12 @@ def _unique(items: Iterable[Any]) -> list[Any]:
 def _datastores(hosts: list[HostEntity]) -> list[Any]:
     stores = {store.moid: store for host in hosts for store in host.read("datastore")}
     return [
-        vim.vm.DatastoreInfo(
+        default(
+            "VirtualMachineDatastoreInfo",
             name=store.name,
             datastore=store.read("summary"),
             capability=store.read("capability"),
             maxFileSize=64 << 40,
-            mode="readWrite",
-            vStorageSupport="vStorageSupported",
         )
         for store in stores.values()
     ]
@@ -157,14 +154,12 @@ def guest_name(vm: VmState) -> str:
 def descriptors(hosts: list[Any]) -> list[Any]:
     """QueryConfigOptionDescriptor: the hardware versions, the newest one as default."""
     return [
-        vim.vm.ConfigOptionDescriptor(
+        default(
+            "VirtualMachineConfigOptionDescriptor",
             key=version,
             description=f"ESXi 8.0 virtual machine ({version})",
             host=hosts,
-            createSupported=True,
             defaultConfigOption=version == NEWEST,
-            runSupported=True,
-            upgradeSupported=True,
         )
         for version in VERSIONS
     ]

@@ -15,10 +15,51 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyVmomi import VmomiSupport
+from pyVmomi import VmomiSupport, vim
 
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.core.registry import vmomi_type
+
+
+def default(wsdl_name: str, **values: Any) -> Any:
+    """A new object of this type with the fields of the table and with `values`, which win.
+
+    Objects in fields of the table are shared by all that is made from it: copy one before you change it.
+    """
+    return filled(vmomi_type(wsdl_name), **{**default_fields(wsdl_name), **values})
+
+
+def described(key: str, label: str | None = None) -> Any:
+    """Return the ElementDescription of a key, labelled by itself if no label is given."""
+    label = key if label is None else label
+    return vim.ElementDescription(key=key, label=label, summary=label)
+
+
+@cache
+def default_fields(wsdl_name: str) -> dict[str, Any]:
+    """The fields that the table has for this type, as objects of the API."""
+    return _fields(vmomi_type(wsdl_name), _table()[wsdl_name])
+
+
+@cache
+def _table() -> dict[str, Any]:
+    path = Path(__file__).with_name("defaults.yaml")
+    table: Any = parse_yaml(read_text(path), path.name)
+    return dict(table)
+
+
+def _fields(kind: Any, plain: dict[str, Any]) -> dict[str, Any]:
+    return {name: _value(kind._GetPropertyInfo(name).type, value) for name, value in plain.items() if name != "_type"}
+
+
+def _value(kind: Any, plain: Any) -> Any:
+    if isinstance(plain, list):
+        return kind([_value(kind.Item, item) for item in plain])
+    if isinstance(plain, dict):
+        value_type = vmomi_type(plain["_type"]) if "_type" in plain else kind
+        return filled(value_type, **_fields(value_type, plain))
+    return kind(plain) if issubclass(kind, VmomiSupport.Enum) else plain
+
 
 EPOCH: Final = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 """A required time of which nothing is known."""
@@ -105,37 +146,3 @@ def _check(instance: Any, values: dict[str, Any]) -> None:
 def _plain_enum(kind: Any) -> Any:
     name = VmomiSupport.GetWsdlName(kind)
     return kind(PLAIN_ENUM.get(name, kind.values[0]))
-
-
-def default(wsdl_name: str, **values: Any) -> Any:
-    """A new object of this type with the fields of the table and with `values`, which win.
-
-    Objects in fields of the table are shared by all that is made from it: copy one before you change it.
-    """
-    return filled(vmomi_type(wsdl_name), **{**default_fields(wsdl_name), **values})
-
-
-@cache
-def default_fields(wsdl_name: str) -> dict[str, Any]:
-    """The fields that the table has for this type, as objects of the API."""
-    return _fields(vmomi_type(wsdl_name), _table()[wsdl_name])
-
-
-@cache
-def _table() -> dict[str, Any]:
-    path = Path(__file__).with_name("defaults.yaml")
-    table: Any = parse_yaml(read_text(path), path.name)
-    return dict(table)
-
-
-def _fields(kind: Any, plain: dict[str, Any]) -> dict[str, Any]:
-    return {name: _value(kind._GetPropertyInfo(name).type, value) for name, value in plain.items() if name != "_type"}
-
-
-def _value(kind: Any, plain: Any) -> Any:
-    if isinstance(plain, list):
-        return kind([_value(kind.Item, item) for item in plain])
-    if isinstance(plain, dict):
-        value_type = vmomi_type(plain["_type"]) if "_type" in plain else kind
-        return filled(value_type, **_fields(value_type, plain))
-    return kind(plain) if issubclass(kind, VmomiSupport.Enum) else plain

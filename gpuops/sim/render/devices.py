@@ -110,16 +110,12 @@ def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
 def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: HostState | None, mac: str) -> Any:
     """A VirtualSriovEthernetCard: a network card to the VM, and a passthrough device to all that binds it to a host."""
     function = _nic_function(backing.physical_function, NIC_NAME, NIC_DEVICE, host)
-    return filled(
-        D.VirtualSriovEthernetCard,
+    return default(
+        "VirtualSriovEthernetCard",
         key=device.key,
         controllerKey=PCI_CONTROLLER,
         unitNumber=device.unit,
-        addressType="assigned",
-        macAddress=backing.card.mac
-        or f"02:50:{device.key - FIRST_PCI_KEY:02x}:{mac}",  # locally administered: its port accepts any address
-        wakeOnLanEnabled=False,
-        allowGuestOSMtuChange=False,
+        macAddress=backing.card.mac or f"02:50:{device.key - FIRST_PCI_KEY:02x}:{mac}",
         backing=_backing(vm, device, host),
         sriovBacking=D.VirtualSriovEthernetCard.SriovBackingInfo(
             physicalFunctionBacking=function, virtualFunctionBacking=_virtual_function(vm, device, host)
@@ -174,7 +170,7 @@ def _framebuffer_mib(type_name: str, host: HostState | None) -> int | None:
 
 
 class Identity(NamedTuple):
-    """What no two VMs have in common, beside their names and uuids."""
+    """What differs between all VMs, apart from their names and uuids."""
 
     home: str
     """The path of its files up to the suffix."""
@@ -294,12 +290,11 @@ def disk_file(disk: Disk, home: str) -> str:
 
 
 def _disk(vm: VmState, disk: Disk, number: int, vm_identity: Identity) -> Any:
-    backing = D.VirtualDisk.FlatVer2BackingInfo(
+    backing = default(
+        "VirtualDiskFlatVer2BackingInfo",
         fileName=disk_file(disk, vm_identity.home),
         datastore=vim.Datastore(vm.datastore, None),
         diskMode=disk.mode,
-        split=False,
-        writeThrough=False,
         thinProvisioned=disk.thin,
         uuid=f"6000C{0x28 + number:02x}{vm_identity.disk_uuid}",
     )

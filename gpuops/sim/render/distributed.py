@@ -40,7 +40,7 @@ def default_setting(uplinks: list[str]) -> Any:
 
 
 def merged(current: Any, changes: Any) -> Any:
-    """A copy of an object of the API in which the fields that `given` sets have its values."""
+    """Return a copy of an object of the API in which the fields that `changes` sets have the new values."""
     merged_value = copy.copy(current)
     for field in changes._GetPropertyList():
         value = getattr(changes, field.name)
@@ -160,7 +160,8 @@ def portgroup_config(portgroup: PortgroupEntity) -> Any:
 def portgroup_info(portgroup: PortgroupEntity) -> Any:
     """DistributedVirtualPortgroupInfo, as config targets list it."""
     switch = portgroup.switch()
-    return vim.dvs.DistributedVirtualPortgroupInfo(
+    return default(
+        "DistributedVirtualPortgroupInfo",
         switchName=switch.name,
         switchUuid=switch.uuid,
         portgroupName=portgroup.name,
@@ -168,8 +169,6 @@ def portgroup_info(portgroup: PortgroupEntity) -> Any:
         portgroupType=portgroup.kept.type,
         uplinkPortgroup=portgroup.is_uplink,
         portgroup=portgroup.ref,
-        networkReservationSupported=True,
-        backingType="standard",
     )
 
 

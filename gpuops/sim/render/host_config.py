@@ -87,11 +87,10 @@ def runtime(host: HostState) -> Any:
 
 
 def quick_stats(host: HostState, usage: tuple[int, int], now: datetime) -> Any:
-    return vim.host.Summary.QuickStats(
+    return default(
+        "HostListSummaryQuickStats",
         overallCpuUsage=usage[0],
         overallMemoryUsage=usage[1],
-        distributedCpuFairness=0,
-        distributedMemoryFairness=0,
         uptime=max(0, int((now - host.boot_time).total_seconds())),
     )
 
@@ -99,8 +98,8 @@ def quick_stats(host: HostState, usage: tuple[int, int], now: datetime) -> Any:
 def summary(
     ref: Any, host: HostState, *, usage: tuple[int, int], now: datetime, custom: list[Any], release: str
 ) -> Any:
-    return filled(
-        vim.host.Summary,
+    return default(
+        "HostListSummary",
         host=ref,
         hardware=_hardware_summary(host),
         runtime=runtime(host),
@@ -113,10 +112,8 @@ def summary(
             faultToleranceEnabled=False,
         ),
         quickStats=quick_stats(host, usage, now),
-        overallStatus="green",
         rebootRequired=host.reboot_required,
         customValue=custom,
-        maxEVCModeKey="intel-icelake",
     )
 
 
@@ -165,11 +162,10 @@ def hardware(host: HostState) -> Any:
         systemInfo=system(host),
         cpuInfo=cpu_info(host),
         cpuPkg=[
-            vim.host.CpuPackage(
+            default(
+                "HostCpuPackage",
                 index=socket,
-                vendor="intel",
                 hz=hz,
-                busHz=100_000_000,
                 description=model.cpu_model,
                 threadId=list(_threads(host, socket, model.sockets)),
             )
@@ -271,9 +267,7 @@ def volumes(stores: list[DatastoreEntity]) -> Any:
 
 def mount(store: DatastoreEntity) -> Any:
     """HostMountInfo, the same on every host."""
-    return vim.host.MountInfo(
-        path=f"/vmfs/volumes/{store.moid}", accessMode="readWrite", mounted=True, accessible=store.accessible
-    )
+    return default("HostMountInfo", path=f"/vmfs/volumes/{store.moid}", accessible=store.accessible)
 
 
 def vmfs(store: DatastoreEntity) -> Any:
@@ -322,12 +316,10 @@ def _paths(number: int, store: DatastoreEntity) -> Any:
         id=_canonical(store),
         lun=_disk_key(store),
         path=[
-            vim.host.MultipathInfo.Path(
+            default(
+                "HostMultipathInfoPath",
                 key=f"key-vim.host.MultipathInfo.Path-{name}",
                 name=name,
-                pathState="active",
-                state="active",
-                isWorkingPath=True,
                 adapter=ADAPTER_KEY,
                 lun=lun_key,
             )

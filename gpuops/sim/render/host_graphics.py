@@ -57,16 +57,14 @@ def graphics_config(host: HostState) -> Any:
                 deviceId=gpu.pci_id,
                 graphicsType=gpu.configured_type,
                 # MIG mode has no value here: it is switched on the host, not through the API.
-                vgpuMode=None if gpu.mode is GpuMode.MULTI_INSTANCE else _configured_size_mode(gpu).value,
+                vgpuMode=None
+                if gpu.mode is GpuMode.MULTI_INSTANCE
+                else (gpu.next_mode if gpu.next_mode in (GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE) else gpu.mode).value,
             )
             for gpu in host.gpus
             if gpu.listed
         ],
     )
-
-
-def _configured_size_mode(gpu: HostGpu) -> GpuMode:
-    return gpu.next_mode if gpu.next_mode in (GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE) else gpu.mode
 
 
 def offered(gpus: list[GpuLoad]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.sim.render.defaults import filled
+from gpuops.sim.render.defaults import default, filled
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_network import NetworkPort
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
@@ -61,12 +61,10 @@ def network_ports(host: HostState) -> list[NetworkPort]:
 
 
 def nic_addresses(host: HostState) -> list[str]:
-    """The PCI addresses of its network ports."""
     return [port.pci_id for port in network_ports(host)]
 
 
 def nic_names(host: HostState) -> list[str]:
-    """The names of its physical network adapters."""
     return [f"vmnic{number}" for number in range(len(network_ports(host)))]
 
 
@@ -134,7 +132,6 @@ def _nic(pci_id: str, device: tuple[int, str] = (NIC_DEVICE, NIC_NAME)) -> Any:
 
 
 def _function(pci_id: str) -> Any:
-    """A virtual function of a network port."""
     return _nic(pci_id, (FUNCTION_DEVICE, FUNCTION_NAME))
 
 
@@ -198,12 +195,9 @@ def group_info(group: OfferedGroup) -> Any:
         deviceGroupName=group.name,
         deviceGroupDescription=f"{len(group.profiles)} vGPUs joined by NVLink",
         componentDeviceInfo=[
-            filled(
-                vim.vm.VendorDeviceGroupInfo.ComponentDeviceInfo,
-                type="nvidiaVgpu",
-                vendorName="NVIDIA",
+            default(
+                "VirtualMachineVendorDeviceGroupInfoComponentDeviceInfo",
                 deviceName=profile,
-                isConfigurable=False,
                 device=P(
                     key=-1 - number,
                     backing=P.VmiopBackingInfo(vgpu=profile),

@@ -54,7 +54,7 @@ def device_list(vm: VmState, host: HostState) -> SharedValue:
 
 
 class Company(NamedTuple):
-    """What a VM's running shows beside its own state."""
+    """What `runtime` of a VM shows that is not in its own state."""
 
     now: datetime
     connection: str

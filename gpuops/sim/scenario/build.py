@@ -25,7 +25,6 @@ from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.scenario.vms import add_vms
 from gpuops.sim.services.authorization_manager import AuthorizationManager, SessionManager
-from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.services.guest_managers import (
@@ -35,55 +34,16 @@ from gpuops.sim.services.guest_managers import (
     GuestProcessManager,
 )
 from gpuops.sim.services.history_collector import EventManager, TaskManager
-from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
+from gpuops.sim.services.option_manager import VCENTER_MOID, CustomFieldsManager, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
 from gpuops.sim.services.service_instance import SearchIndex, ServiceInstance, managers_of
 from gpuops.sim.services.view_manager import ViewManager
-from gpuops.sim.state.desktop_pool import DesktopPoolState
+from gpuops.sim.state.desktop_people import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.world import API_VERSION, World
 
 if TYPE_CHECKING:
     from gpuops.sim.scenario.hosts import ScenarioSite
-
-
-def add_direct_path(site: ScenarioSite) -> None:
-    """Raises PolicyError for a cluster that the scenario has not, for a reservation of what has no profile, and for a
-    profile of no one thing."""
-    declared = site.declared
-    profiles = [
-        DirectPathProfileState(f"dpp-{number}", profile.name, "", _config(profile))
-        for number, profile in enumerate(declared.direct_path_profiles, 1)
-    ]
-    clusters = {cluster.name: cluster.moid for cluster in site.world.by_type("ClusterComputeResource")}
-    reservations = []
-    for reservation in declared.reservations:
-        name = reservation.vgpu or reservation.profile
-        if reservation.on not in clusters:
-            raise PolicyError(f"reservation of {name}: the scenario has no cluster {reservation.on!r}")
-        like = (
-            profile.config
-            for profile in profiles
-            if name == (profile.config.vgpu if reservation.vgpu else profile.name)
-        )
-        config = next(like, None)
-        if config is None:
-            raise PolicyError(f"reservation of {name}: no DirectPath profile is declared for it")
-        reservations.append(ReservationState(config, reservation.units, clusters[reservation.on], reservation.vms))
-    site.world.direct_path = DirectPathState({profile.id: profile for profile in profiles}, tuple(reservations))
-
-
-def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
-    if sum(map(bool, (declared.vgpu, declared.group, declared.devices))) != 1:
-        raise PolicyError(f"DirectPath profile {declared.name}: say one of vgpu, group and devices")
-    ids = []
-    for text in declared.devices:
-        vendor, _, device = text.partition(":")
-        try:
-            ids.append((int(vendor, 16), int(device, 16)))
-        except ValueError:
-            raise PolicyError(f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE") from None
-    return DirectPathConfig(declared.vgpu, declared.group, tuple(ids), declared.label)
 
 
 _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
@@ -188,3 +148,42 @@ def new_world(
     of_vcenter.offer(world)
     of_hosts.offer(world)
     return world
+
+
+def add_direct_path(site: ScenarioSite) -> None:
+    """Raises PolicyError for a cluster that the scenario has not, for a reservation of what has no profile, and for a
+    profile of no one thing."""
+    declared = site.declared
+    profiles = [
+        DirectPathProfileState(f"dpp-{number}", profile.name, "", _config(profile))
+        for number, profile in enumerate(declared.direct_path_profiles, 1)
+    ]
+    clusters = {cluster.name: cluster.moid for cluster in site.world.by_type("ClusterComputeResource")}
+    reservations = []
+    for reservation in declared.reservations:
+        name = reservation.vgpu or reservation.profile
+        if reservation.on not in clusters:
+            raise PolicyError(f"reservation of {name}: the scenario has no cluster {reservation.on!r}")
+        like = (
+            profile.config
+            for profile in profiles
+            if name == (profile.config.vgpu if reservation.vgpu else profile.name)
+        )
+        config = next(like, None)
+        if config is None:
+            raise PolicyError(f"reservation of {name}: no DirectPath profile is declared for it")
+        reservations.append(ReservationState(config, reservation.units, clusters[reservation.on], reservation.vms))
+    site.world.direct_path = DirectPathState({profile.id: profile for profile in profiles}, tuple(reservations))
+
+
+def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
+    if sum(map(bool, (declared.vgpu, declared.group, declared.devices))) != 1:
+        raise PolicyError(f"DirectPath profile {declared.name}: say one of vgpu, group and devices")
+    ids = []
+    for text in declared.devices:
+        vendor, _, device = text.partition(":")
+        try:
+            ids.append((int(vendor, 16), int(device, 16)))
+        except ValueError:
+            raise PolicyError(f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE") from None
+    return DirectPathConfig(declared.vgpu, declared.group, tuple(ids), declared.label)

@@ -20,8 +20,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.desktop_people import Office
-from gpuops.sim.state.desktop_pool import RecordForm
+from gpuops.sim.state.desktop_people import Office, RecordForm
 from gpuops.sim.state.drs import Behavior, HaAdmission
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
 from gpuops.sim.state.host_network import MOST_FUNCTIONS
@@ -145,7 +144,7 @@ class GpuDeclared(Declared, frozen=True):
     at: str
     """PCI address."""
     node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     mode: GpuMode = GpuMode.SAME_SIZE
     passthrough: bool = False
     next_passthrough: bool | None = None
@@ -180,7 +179,7 @@ class OtherDeviceDeclared(Declared, frozen=True, kw_only=True):
     at: str
     """PCI address."""
     node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     memory_gib: int = 0
     """What it maps as a BAR."""
     passthrough: bool = False
@@ -196,7 +195,7 @@ class NetworkPortDeclared(Declared, frozen=True, kw_only=True):
     at: str
     """PCI address."""
     node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     gbit: int = 25
     link: bool = True
     rdma: bool = False

@@ -250,7 +250,6 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def dump(state: Any) -> Any:
-    """Return the JSON values of a state."""
     kind: Any = type(state)
     return adapter(kind).dump_python(state, mode="json")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pyVmomi import vim, vmodl
+from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.inventory import faults
+from gpuops.sim.render.defaults import described
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID
 from gpuops.sim.vcenter.authority import ADMIN, Permission, PrivilegeRole, all_privileges
 
@@ -15,6 +16,81 @@ if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.core.sessions import ClientSession
     from gpuops.sim.world import World
+
+
+class SessionManager(ManagedObject):
+    """The sessions of this vCenter."""
+
+    wsdl_name = "SessionManager"
+    volatile = True
+    world: World
+
+    property_table: ClassVar[Properties] = {
+        "sessionList": lambda self: (
+            [user_session(session) for session in self.world.sessions] if self._caller() else UNSET
+        ),
+        "defaultLocale": lambda self: "en",
+        "messageLocaleList supportedLocaleList": lambda self: ["en"],
+    }
+
+    @prop("currentSession")
+    def _current_session(self) -> Any:
+        session = self._caller()
+        return UNSET if session is None else user_session(session)
+
+    def _caller(self) -> ClientSession | None:
+        return self.world.current_call.session if self.world.current_call else None
+
+    @method
+    def Login(self, call: Call, userName: str, password: str, locale: str | None) -> Any:
+        if call.session is not None:
+            raise vim.fault.InvalidLogin(msg="Cannot complete login: the session is already authenticated.")
+        if not self.world.sessions.accepts(userName, password):
+            raise vim.fault.InvalidLogin(msg="Cannot complete login due to an incorrect user name or password.")
+        call.opened = self.world.sessions.open(userName, locale or "en")
+        return user_session(call.opened)
+
+    @method
+    def Logout(self, call: Call) -> None:
+        if call.session is not None:
+            self.world.sessions.close(call.session)
+
+    @method
+    def SessionIsActive(self, call: Call, sessionID: str, userName: str) -> bool:
+        session = self.world.sessions.by_key(sessionID)
+        return session is not None and session.user == userName
+
+    @method
+    def TerminateSession(self, call: Call, sessionId: list[str]) -> None:
+        for key in sessionId:
+            session = self.world.sessions.by_key(key)
+            if session is None:
+                raise faults.not_found(f"There is no session {key}.")
+            if session is call.session:
+                raise faults.wrong_argument("sessionId", "A session cannot end itself.")
+            self.world.sessions.close(session)
+
+    @method
+    def SetLocale(self, call: Call, locale: str) -> None:
+        if call.session is not None:
+            call.session.locale = locale
+
+
+def user_session(session: ClientSession) -> Any:
+    """The UserSession of a login."""
+    return vim.UserSession(
+        key=session.key,
+        userName=session.user,
+        fullName=session.user,
+        loginTime=session.login_at,
+        lastActiveTime=session.active_at,
+        locale=session.locale,
+        messageLocale=session.locale,
+        extensionSession=False,
+        ipAddress=session.address,
+        userAgent=session.user_agent,
+        callCount=session.calls,
+    )
 
 
 class AuthorizationManager(ManagedObject):
@@ -57,8 +133,10 @@ class AuthorizationManager(ManagedObject):
     def _description(self) -> Any:
         groups = sorted({privilege.rpartition(".")[0] for privilege in all_privileges()})
         return vim.AuthorizationDescription(
-            privilege=[_element(privilege) for privilege in all_privileges()],
-            privilegeGroup=[_element(privilege) for privilege in groups],
+            privilege=[
+                described(privilege, privilege.rpartition(".")[2] or privilege) for privilege in all_privileges()
+            ],
+            privilegeGroup=[described(privilege, privilege.rpartition(".")[2] or privilege) for privilege in groups],
         )
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -84,7 +162,7 @@ class AuthorizationManager(ManagedObject):
     def _user(self, session_id: str) -> str:
         session = self.world.sessions.by_key(session_id)
         if session is None:
-            raise vim.fault.NotFound(msg=f"There is no session {session_id}.")
+            raise faults.not_found(f"There is no session {session_id}.")
         return session.user
 
     # --- roles and permissions ------------------------------------------------------------------------------------
@@ -100,7 +178,7 @@ class AuthorizationManager(ManagedObject):
     def UpdateAuthorizationRole(self, call: Call, roleId: int, newName: str, privIds: list[str] | None) -> None:
         role = self._get(roleId)
         if role.system:
-            raise vmodl.fault.InvalidArgument(msg=f"The role {role.name} is vCenter's own.", invalidProperty="roleId")
+            raise faults.wrong_argument("roleId", f"The role {role.name} is vCenter's own.")
         self._refuse_name(newName, role)
         self.world.authority.change_role(role, newName, privIds or ())
         self.touch("roleList")
@@ -161,7 +239,7 @@ class AuthorizationManager(ManagedObject):
     def _get(self, role_id: int) -> PrivilegeRole:
         role = self.world.authority.roles.get(role_id)
         if role is None:
-            raise vim.fault.NotFound(msg=f"There is no role {role_id}.")
+            raise faults.not_found(f"There is no role {role_id}.")
         return role
 
 
@@ -181,83 +259,4 @@ def _role(role: PrivilegeRole) -> Any:
         name=role.name,
         info=vim.Description(label=label, summary=label),
         privilege=_privileges(role),
-    )
-
-
-def _element(key: str) -> Any:
-    return vim.ElementDescription(key=key, label=key.rpartition(".")[2] or key, summary=key)
-
-
-class SessionManager(ManagedObject):
-    """The sessions of this vCenter."""
-
-    wsdl_name = "SessionManager"
-    volatile = True
-    world: World
-
-    property_table: ClassVar[Properties] = {
-        "sessionList": lambda self: (
-            [user_session(session) for session in self.world.sessions] if self._caller() else UNSET
-        ),
-        "defaultLocale": lambda self: "en",
-        "messageLocaleList supportedLocaleList": lambda self: ["en"],
-    }
-
-    @prop("currentSession")
-    def _current_session(self) -> Any:
-        session = self._caller()
-        return UNSET if session is None else user_session(session)
-
-    def _caller(self) -> ClientSession | None:
-        return self.world.current_call.session if self.world.current_call else None
-
-    @method
-    def Login(self, call: Call, userName: str, password: str, locale: str | None) -> Any:
-        if call.session is not None:
-            raise vim.fault.InvalidLogin(msg="Cannot complete login: the session is already authenticated.")
-        if not self.world.sessions.accepts(userName, password):
-            raise vim.fault.InvalidLogin(msg="Cannot complete login due to an incorrect user name or password.")
-        call.opened = self.world.sessions.open(userName, locale or "en")
-        return user_session(call.opened)
-
-    @method
-    def Logout(self, call: Call) -> None:
-        if call.session is not None:
-            self.world.sessions.close(call.session)
-
-    @method
-    def SessionIsActive(self, call: Call, sessionID: str, userName: str) -> bool:
-        session = self.world.sessions.by_key(sessionID)
-        return session is not None and session.user == userName
-
-    @method
-    def TerminateSession(self, call: Call, sessionId: list[str]) -> None:
-        for key in sessionId:
-            session = self.world.sessions.by_key(key)
-            if session is None:
-                raise vim.fault.NotFound(msg=f"There is no session {key}.")
-            if session is call.session:
-                raise vmodl.fault.InvalidArgument(msg="A session cannot end itself.", invalidProperty="sessionId")
-            self.world.sessions.close(session)
-
-    @method
-    def SetLocale(self, call: Call, locale: str) -> None:
-        if call.session is not None:
-            call.session.locale = locale
-
-
-def user_session(session: ClientSession) -> Any:
-    """The UserSession of a login."""
-    return vim.UserSession(
-        key=session.key,
-        userName=session.user,
-        fullName=session.user,
-        loginTime=session.login_at,
-        lastActiveTime=session.active_at,
-        locale=session.locale,
-        messageLocale=session.locale,
-        extensionSession=False,
-        ipAddress=session.address,
-        userAgent=session.user_agent,
-        callCount=session.calls,
     )

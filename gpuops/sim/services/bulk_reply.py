@@ -13,6 +13,7 @@ from gpuops.sim.core.encoder import Encoding, Parts
 from gpuops.sim.core.fragments import ABSENT, Kept, resolve, top_level
 from gpuops.sim.core.managed_object import UNSET, ManagedObject
 from gpuops.sim.core.registry import is_kind_of
+from gpuops.sim.inventory import faults
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
 
 if TYPE_CHECKING:
@@ -189,9 +190,7 @@ class Selection:
         for select in selects:
             spec = select if isinstance(select, TraversalSpec) else self._named.get(select.name)
             if spec is None:
-                raise vmodl.fault.InvalidArgument(
-                    msg=f"No traversal spec is named {select.name}", invalidProperty="specSet"
-                )
+                raise faults.wrong_argument("specSet", f"No traversal spec is named {select.name}")
             if is_kind_of(managed_object.wsdl_name, VmomiSupport.GetWsdlName(spec.type)):
                 yield spec
 

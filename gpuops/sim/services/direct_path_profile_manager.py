@@ -143,7 +143,7 @@ class DirectPathProfileManager(ManagedObject):
 def _first_profile(profiles: Iterable[DirectPathProfileState], requested: str) -> DirectPathProfileState:
     profile = next(iter(profiles), None)
     if profile is None:
-        raise vim.fault.NotFound(msg=f"There is no DirectPath profile {requested}.")
+        raise faults.not_found(f"There is no DirectPath profile {requested}.")
     return profile
 
 

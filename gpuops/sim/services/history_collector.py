@@ -10,6 +10,7 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.core.task import Task, TaskState
 from gpuops.sim.inventory import faults
+from gpuops.sim.render.defaults import described
 from gpuops.sim.vcenter.events import MESSAGES
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class EventManager(ManagedObject):
 
     @prop("description")
     def _description(self) -> Any:
-        category = vim.ElementDescription(key="info", label="Information", summary="Information")
+        category = described("info", "Information")
         return vim.event.EventDescription(category=[category], eventInfo=[_detail(kind) for kind in MESSAGES])
 
     @method
@@ -245,14 +246,9 @@ class TaskManager(ManagedObject):
 
     @prop("description")
     def _description(self) -> Any:
-        states = [
-            vim.ElementDescription(key=state.value, label=state.value.capitalize(), summary=state.value)
-            for state in TaskState
-        ]
+        states = [described(state.value, state.value.capitalize()) for state in TaskState]
         reason = vim.TypeDescription(key=vim.TaskReasonUser, label="user", summary="Started by a user")
-        method_info = [
-            vim.ElementDescription(key=key, label=label, summary=label) for key, label in DESCRIPTIONS.items()
-        ]
+        method_info = [described(key, label) for key, label in DESCRIPTIONS.items()]
         return vim.TaskDescription(methodInfo=method_info, state=states, reason=[reason])
 
     @method

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pyVmomi import vim, vmodl
+from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.core.registry import is_kind_of
+from gpuops.sim.inventory import faults
+from gpuops.sim.render.defaults import described
 from gpuops.sim.vcenter.counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Values
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class PerformanceManager(ManagedObject):
         rollups = sorted({counter.rollup for counter in COUNTERS})
         stats = sorted({counter.stats for counter in COUNTERS})
         return vim.PerformanceDescription(
-            counterType=[_element(key, key) for key in rollups], statsType=[_element(key, key) for key in stats]
+            counterType=[described(key) for key in rollups], statsType=[described(key) for key in stats]
         )
 
     @method
@@ -91,14 +93,14 @@ class PerformanceManager(ManagedObject):
     def QueryPerfCounter(self, call: Call, counterId: list[int]) -> list[Any]:
         unknown = next((key for key in counterId if key not in BY_KEY), None)
         if unknown is not None:
-            raise vmodl.fault.InvalidArgument(msg=f"There is no counter {unknown}", invalidProperty="counterId")
+            raise faults.wrong_argument("counterId", f"There is no counter {unknown}")
         return [_counter_info(BY_KEY[key]) for key in counterId]
 
     @method
     def QueryPerfCounterByLevel(self, call: Call, level: int) -> list[Any]:
         """Raises InvalidArgument unless it is one of the levels 1 to 4 (vSphere API, PerfCounterInfo.level)."""
         if not 1 <= level <= 4:
-            raise vmodl.fault.InvalidArgument(msg=f"There is no level {level}", invalidProperty="level")
+            raise faults.wrong_argument("level", f"There is no level {level}")
         return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
 
     # --- samples --------------------------------------------------------------------------------------------------
@@ -148,15 +150,13 @@ class PerformanceManager(ManagedObject):
     def _measured_samples(self, entity: Any) -> ManagedObject:
         managed_object: ManagedObject = self.world.get(entity)
         if not is_kind_of(managed_object.wsdl_name, "ManagedEntity"):
-            raise vmodl.fault.InvalidArgument(msg="Not an entity with statistics", invalidProperty="entity")
+            raise faults.wrong_argument("entity", "Not an entity with statistics")
         return managed_object
 
 
 def _known_interval(interval_s: int | None, argument: str) -> None:
     if interval_s is not None and interval_s not in _SPANS:
-        raise vmodl.fault.InvalidArgument(
-            msg=f"A specified parameter was not correct: {argument}", invalidProperty=argument
-        )
+        raise faults.wrong_argument(argument, f"A specified parameter was not correct: {argument}")
 
 
 def _requested_series(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
@@ -168,9 +168,7 @@ def _requested_series(metrics: list[Any], samples: list[Values]) -> list[tuple[s
     for metric in metrics:
         counter = BY_KEY.get(metric.counterId)
         if counter is None:
-            raise vmodl.fault.InvalidArgument(
-                msg=f"There is no counter {metric.counterId}", invalidProperty="querySpec.metricId"
-            )
+            raise faults.wrong_argument("querySpec.metricId", f"There is no counter {metric.counterId}")
         for name, instance in existing:
             if name == counter.full_name and metric.instance in ("*", instance):
                 series[name, instance] = None
@@ -209,16 +207,12 @@ def _metric(key: int, instance: str) -> Any:
     return vim.PerformanceManager.MetricId(counterId=key, instance=instance)
 
 
-def _element(key: str, label: str) -> Any:
-    return vim.ElementDescription(key=key, label=label, summary=label)
-
-
 def _counter_info(counter: Counter) -> Any:
     return vim.PerformanceManager.CounterInfo(
         key=counter.key,
-        nameInfo=_element(counter.name, counter.label),
-        groupInfo=_element(counter.group, counter.group),
-        unitInfo=_element(counter.unit, LABELS[counter.unit]),
+        nameInfo=described(counter.name, counter.label),
+        groupInfo=described(counter.group, counter.group),
+        unitInfo=described(counter.unit, LABELS[counter.unit]),
         rollupType=counter.rollup,
         statsType=counter.stats,
         level=counter.level,

@@ -9,6 +9,7 @@ from pyVmomi import vmodl
 
 from gpuops.sim.core.encoder import Encoded, Encoding, Parts
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
+from gpuops.sim.inventory import faults
 from gpuops.sim.services.bulk_reply import Selection, object_contents
 from gpuops.sim.services.property_filter import PropertyFilter
 
@@ -73,13 +74,13 @@ class PropertyCollector(ManagedObject):
         number, _, size = token.partition(":")
         remaining_page = self._retrievals.pop(number, None)
         if remaining_page is None:
-            raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
+            raise faults.wrong_argument("token", "The retrieval token is not valid.")
         return self._page([item for item in remaining_page if self.find(item[0].moid) is item[0]], int(size), call)
 
     @method
     def CancelRetrievePropertiesEx(self, call: Call, token: str) -> None:
         if self._retrievals.pop(token.partition(":")[0], None) is None:
-            raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
+            raise faults.wrong_argument("token", "The retrieval token is not valid.")
 
     def _select_objects(self, specs: Any, call: Call) -> Page:
         selected = self._find_objects(specs, call)
@@ -132,7 +133,6 @@ class PropertyCollector(ManagedObject):
         return created
 
     def drop_filter(self, dropped: PropertyFilter) -> None:
-        """Forget a filter of this collector."""
         self._filters.pop(dropped.moid, None)
         dropped.discard()
         self.session.remove(dropped)
@@ -215,7 +215,7 @@ class PropertyCollector(ManagedObject):
     @method
     def DestroyPropertyCollector(self, call: Call) -> None:
         if self.moid == DEFAULT_MOID:
-            raise vmodl.fault.NotSupported(msg="The session's own property collector cannot be destroyed.")
+            raise faults.not_supported("The session's own property collector cannot be destroyed.")
         self.discard()
         self.session.remove(self)
 

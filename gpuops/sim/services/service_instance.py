@@ -73,9 +73,7 @@ class ServiceInstance(ManagedObject):
     world: World
 
     property_table: ClassVar[Properties] = {
-        "capability": lambda self: vim.Capability(
-            provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False
-        ),
+        "capability": lambda self: default("Capability"),
         "serverClock": lambda self: self.world.clock.now() + self.world.skew,
     }
 

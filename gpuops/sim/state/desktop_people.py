@@ -1,8 +1,8 @@
-"""Simulates users at desktops in a made-up week, and their sessions: five kinds of offices, by seed. Pure.
+"""Simulates users at desktops in a made-up week, and their sessions, and says what is declared of desktop pools. Pure.
 
-All moments are seconds since the Monday at 00:00. The figures are our own, measured in no office: they are made so that
-each kind is hard in another way. A session outlives its user: after a visit the client stays connected with no user at
-it, or is disconnected, or the user logs off.
+There are five kinds of offices, by seed. All moments are seconds since the Monday at 00:00. The figures are our own,
+measured in no office: they are made so that each kind is hard in another way. A session outlives its user: after a
+visit the client stays connected with no user at it, or is disconnected, or the user logs off.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from random import Random
 from typing import Final
@@ -41,7 +42,7 @@ class Office(StrEnum):
 
 
 class VisitEnding(StrEnum):
-    """What somebody does on leaving."""
+    """What a user does on leaving."""
 
     STAYS_CONNECTED = "stays-connected"
     DISCONNECTS = "disconnects"
@@ -50,7 +51,7 @@ class VisitEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Somebody is at the desktop, working or reading."""
+    """The time for which a user is at the desktop, working or reading."""
 
     begin: int
     until: int
@@ -64,7 +65,7 @@ class UserSession:
     begin: int
     until: int
     connected: tuple[tuple[int, int], ...]
-    """When its client is connected, with somebody at it or not."""
+    """When its client is connected, whether a user is at it or not."""
 
     def disconnected_at(self, moment: int) -> int | None:
         """When its client was disconnected; None = it is connected at this moment of the session."""
@@ -84,7 +85,7 @@ class People:
     """A job of a user who has left uses CPU and GPU."""
 
     def present(self, moment: int) -> bool:
-        """Whether somebody is at the desktop."""
+        """Whether a user is at the desktop."""
         return any(visit.begin <= moment < visit.until for visit in self.visits)
 
     def session_at(self, moment: int) -> UserSession | None:
@@ -200,7 +201,7 @@ def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int
 
 
 def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
-    """In their order; one that begins before the last has ended is left out, and none goes on past the end."""
+    """In their order; one that begins before the last has ended is left out, and none lasts past the end."""
     merged_visits: list[Visit] = []
     for each in sorted(visits, key=lambda visit: visit.begin):
         if each.begin >= 0 and each.until <= ENDS_S and (not merged_visits or each.begin >= merged_visits[-1].until):
@@ -240,3 +241,47 @@ def _clock(rng: Random, hour: float, spread: float) -> int:
 def _draw_skewed(rng: Random, median_s: float, sigma: float) -> int:
     """Half are shorter than the median, few are much longer."""
     return max(1, int(median_s * rng.lognormvariate(0, sigma)))
+
+
+class RecordForm(StrEnum):
+    """How the record of a machine names its VM."""
+
+    AS_IN_VCENTER = "as-in-vcenter"
+    NO_PATH = "no-path"
+    OTHER_CASE = "other-case"
+    """The path in capital letters."""
+    UNESCAPED = "unescaped"
+    """The path with `/` for `%2f`."""
+    RENAMED = "renamed"
+    """Name and path of earlier: the VM was renamed since."""
+    MOVED = "moved"
+    """The path of earlier: the VM was moved to another folder since."""
+    TWICE = "twice"
+    """A second machine, left over from earlier, has the same name and path."""
+    NO_VCENTER = "no-vcenter"
+    """The record does not tell its vCenter."""
+    UNMANAGED = "unmanaged"
+    """Only the agent in the guest makes it known, by the name of the guest."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopPoolState:
+    """A desktop pool, in the words of the Horizon REST API."""
+
+    name: str
+    vms: tuple[str, ...]
+    """Names of its VMs, where * stands for anything."""
+    source: str
+    type: str
+    power_policy: str
+    logins_per_hour: float
+    spare_machines: int = 0
+    """How many unused machines are kept powered on."""
+    records: RecordForm = RecordForm.AS_IN_VCENTER
+    """How the records of its machines name their VMs."""
+    second_vcenter: bool = False
+    """Whether the pod has a second vCenter with the same folders, and a machine there for each of this pool."""
+
+    def has(self, name: str) -> bool:
+        """Whether the VM of that name is one of its machines."""
+        return any(fnmatchcase(name, pattern) for pattern in self.vms)

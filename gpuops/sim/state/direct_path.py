@@ -114,7 +114,6 @@ def configured_mode(device: HostGpu | OtherHostDevice) -> str:
 
 
 def current_mode(gpu: HostGpu) -> str:
-    """The mode that is in force."""
     return _mode(gpu, passed_through=gpu.passthrough_active, graphics_type=gpu.graphics_type)
 
 

@@ -87,7 +87,7 @@ class GpuLoad:
     """Its graphics type in force is Shared Direct, and it is not in passthrough."""
     seats: tuple[RunningVgpu, ...] = ()
     is_faulty: bool = False
-    """It is lost or requires a reset: nothing new starts on it, while the host goes on listing it."""
+    """It is lost or requires a reset: nothing new starts on it, but the host still lists it."""
 
     @property
     def vm_count(self) -> int:

@@ -91,7 +91,7 @@ class NetworkPort:
 
     pci_id: str
     numa_node: int | None = 0
-    """None = it is beside none."""
+    """None = it is near none of them."""
     speed_mbit: int = 25_000
     link: bool = True
     rdma: bool = False

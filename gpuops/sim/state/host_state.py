@@ -112,7 +112,7 @@ class HostGpu:
     pci_id: str
     board: GpuBoard
     numa_node: int | None
-    """None = it is beside none."""
+    """None = it is near none of them."""
     mode: GpuMode = GpuMode.SAME_SIZE
     graphics_type: str = SHARED_DIRECT
     configured_type: str = SHARED_DIRECT

@@ -135,7 +135,7 @@ class GuestAccount:
 
 @dataclass(frozen=True, slots=True)
 class GuestUser:
-    """Somebody with a session in a guest, until it is started anew."""
+    """A user with a session in a guest, until the guest is started again."""
 
     name: str
     since: datetime

@@ -106,7 +106,6 @@ class Authority:
         self.permissions: list[Permission] = []
 
     def add_role(self, name: str, privileges: Iterable[str]) -> PrivilegeRole:
-        """A new role."""
         role = PrivilegeRole(max(0, *self.roles) + 1, name, frozenset(privileges) | _READING)
         self.roles[role.id] = role
         return role

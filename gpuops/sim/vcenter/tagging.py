@@ -319,7 +319,6 @@ class TagStore:
 
 
 def _update(model: _Category | _Tag, spec: Mapping[str, Any]) -> None:
-    """Set the fields that the specification has."""
     for name, setting in spec.items():
         if setting is not None:
             setattr(model, name, setting)

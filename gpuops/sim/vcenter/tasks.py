@@ -66,7 +66,7 @@ class Tasks:
         self._injector = injector
         self._history: deque[Task] = deque(maxlen=KEPT)
         self._unended: dict[str, Task] = {}
-        """By moid, oldest first. Kept beside the long history, because every suspend reads it."""
+        """By moid, oldest first. Kept in addition to the long history, because every suspend reads it."""
         self._numbers = itertools.count(101)
         self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
         self._running: dict[str, Task] = {}
@@ -258,7 +258,7 @@ class Tasks:
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
 
     def forget(self, task: Task) -> None:
-        """Remove the task's object; what it has begun goes on."""
+        """Remove the task's object; its effect still follows."""
         self._withdraw(task)
         self._of_entity[task.entity.moid] = [
             recent_task for recent_task in self.recent(task.entity) if recent_task is not task
@@ -283,7 +283,7 @@ class Tasks:
             task.completion = clock.schedule(queued_s + share * task.duration_s, complete)
 
     def _if_still_there(self, task: Task, finish: Effect | None) -> Effect:
-        """What the task does at its end, if somebody has not removed its object meanwhile."""
+        """What the task does at its end, unless its object was removed meanwhile."""
         from pyVmomi import vmodl
 
         def effect() -> Any:

@@ -15,7 +15,7 @@ from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.guests import real_guests
 from gpuops.sim.wire import soap, storage_policies, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
-from gpuops.sim.wire.automation import json_rpc, rest
+from gpuops.sim.wire.automation import rest
 from gpuops.sim.wire.automation.services import VapiServices
 from gpuops.sim.wire.dispatch import Answer, Dispatcher, MethodCall, Sender
 from gpuops.sim.wire.handler import Incoming, Outgoing
@@ -131,7 +131,7 @@ class Endpoint:
 
     def _rpc(self, incoming: Incoming) -> Outgoing:
         with self.world.lock, self.world.serving(self._automation_call()):
-            status, document = json_rpc.answer(self._vapi, incoming.body)
+            status, document = rest.answer_rpc(self._vapi, incoming.body)
         return Outgoing(status, document, "application/json")
 
     def _answer_rest(self, incoming: Incoming) -> Outgoing:

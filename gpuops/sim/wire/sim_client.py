@@ -59,11 +59,9 @@ class SimClient:
         self._call("PUT", "/state", state)
 
     def inject(self, rule: Rule) -> None:
-        """Add a fault rule."""
         self._call("POST", "/inject", rule.to_json())
 
     def clear_injected(self) -> None:
-        """Drop all fault rules."""
         self._call("DELETE", "/inject")
 
     def _call(self, verb: str, path: str, document: Any = None) -> Any:

@@ -22,7 +22,7 @@ from gpuops.sim.outside_events import vms as vm_events
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.state.desktop_pool import DesktopPoolState
+    from gpuops.sim.state.desktop_people import DesktopPoolState
 
 OURS: Final = "gpuops"
 ADMIN: Final = "an admin"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.sim.horizon.pod import VcenterList
-from gpuops.sim.state.desktop_pool import RecordForm
+from gpuops.sim.state.desktop_people import RecordForm
 
 NIGHT_S: Final = 10 * 3600
 EVENING_S: Final = 900

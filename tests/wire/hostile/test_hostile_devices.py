@@ -18,7 +18,7 @@ from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.report.hosts.host_settings import mode_document, mode_text
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.automation import json_rpc
+from gpuops.sim.wire.automation import rest
 from gpuops.sim.wire.automation.services import VapiServices
 from gpuops.vsphere.connection import Connection
 from tests.document_schemas import misfits, read_whole
@@ -66,7 +66,7 @@ def test_a_reply_that_is_none_is_a_reason(site: Site, monkeypatch: pytest.Monkey
 
 def altered(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """From here on this text of replies about devices and tasks is another."""
-    honest = json_rpc.answer
+    honest = rest.answer_rpc
 
     def answer(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         status, reply = honest(services, body)
@@ -74,7 +74,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
         mine = service.endswith((".tasks", ".direct_path_devices"))
         return status, reply.replace(old.encode(), new.encode()) if mine else reply
 
-    monkeypatch.setattr(json_rpc, "answer", answer)
+    monkeypatch.setattr(rest, "answer_rpc", answer)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.automation import json_rpc
+from gpuops.sim.wire.automation import rest
 from gpuops.sim.wire.automation.services import VapiServices
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
@@ -75,7 +75,7 @@ def inventory(session: Session) -> Inventory:
 
 def strike(monkeypatch: pytest.MonkeyPatch, reply: bytes, *, service: str) -> None:
     """From here on calls of this service are answered so."""
-    honest = json_rpc.answer
+    honest = rest.answer_rpc
 
     def answer(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         request = json.loads(body)
@@ -83,7 +83,7 @@ def strike(monkeypatch: pytest.MonkeyPatch, reply: bytes, *, service: str) -> No
             return honest(services, body)
         return 200, reply.replace(b"%s", str(request["id"]).encode())
 
-    monkeypatch.setattr(json_rpc, "answer", answer)
+    monkeypatch.setattr(rest, "answer_rpc", answer)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_many_mappings_take_no_memory(session: Session, inventory: Inventory, mo
 def test_all_calls_together_have_a_time(
     session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, asked = json_rpc.answer, []
+    honest, asked = rest.answer_rpc, []
 
     def late(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         asked.append(body)
         time.sleep(0.3)
         return honest(services, body)
 
-    monkeypatch.setattr(json_rpc, "answer", late)
+    monkeypatch.setattr(rest, "answer_rpc", late)
     monkeypatch.setattr(automation, "DEADLINE_S", 0.4)
     with pytest.raises(VcenterUnreachable):
         with_tags(session, inventory)

@@ -115,7 +115,6 @@ def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEnt
 
 
 def _remaining_spec(config: Any) -> Any:
-    """The spec without what the VM was made of."""
     remaining = copy.copy(config)
     remaining.files = remaining.name = remaining.version = None
     return remaining

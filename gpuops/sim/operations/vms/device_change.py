@@ -49,39 +49,6 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
 
 
-def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
-    """The device that a VirtualSriovEthernetCard adds."""
-    key, unit = state.free_pci_slot(sriov=True)
-    network = network_of(vm, state.network_cards, index, device.backing, None)
-    mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
-    card = NetworkCard(key, SRIOV, mac=mac, starts_connected=starts_connected(device, default=True), **network)
-    return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
-
-
-def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
-    """The device `known` as a VirtualSriovEthernetCard edits it."""
-    backing = existing.backing
-    assert isinstance(backing, SriovBacking), "it was found as such"
-    port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
-    network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
-    starts = starts_connected(device, default=backing.card.starts_connected)
-    mac = device.macAddress or backing.card.mac
-    return replace(
-        existing, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
-    )
-
-
-def _port(vm: VmEntity, index: int, device: Any) -> str:
-    """The PCI address of the port that is asked for, or what says that vCenter is to choose it."""
-    requested_function = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
-    id_ = (requested_function.id if requested_function else "") or AUTOMATIC
-    hosts = vm.host().compute_resource().hosts()
-    if not id_.lower().startswith(AUTOMATIC) and not any(id_.lower() in nic_addresses(host.state) for host in hosts):
-        text = f"No host of the cluster has a network card at {id_}."
-        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
-    return id_.lower()
-
-
 P = vim.vm.device.VirtualPCIPassthrough
 MAX_VGPUS: Final = 16
 """vGPUs in one VM since vSphere 8.0 U2 (from memory)."""
@@ -252,3 +219,36 @@ def _count(state: VmState) -> None:
     limit = 16 if state.hardware_version < 20 else 32 if state.hardware_version == 20 else 64
     if len(state.devices) > limit or len(state.vgpus) > MAX_VGPUS:
         raise vim.fault.TooManyDevices(msg=f"More than {limit} passthrough devices, or {MAX_VGPUS} vGPUs, in one VM.")
+
+
+def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
+    """The device that a VirtualSriovEthernetCard adds."""
+    key, unit = state.free_pci_slot(sriov=True)
+    network = network_of(vm, state.network_cards, index, device.backing, None)
+    mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
+    card = NetworkCard(key, SRIOV, mac=mac, starts_connected=starts_connected(device, default=True), **network)
+    return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
+
+
+def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
+    """Return the existing device as a VirtualSriovEthernetCard edits it."""
+    backing = existing.backing
+    assert isinstance(backing, SriovBacking), "it was found as such"
+    port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
+    network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
+    starts = starts_connected(device, default=backing.card.starts_connected)
+    mac = device.macAddress or backing.card.mac
+    return replace(
+        existing, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
+    )
+
+
+def _port(vm: VmEntity, index: int, device: Any) -> str:
+    """The PCI address of the port that is asked for, or what says that vCenter is to choose it."""
+    requested_function = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
+    id_ = (requested_function.id if requested_function else "") or AUTOMATIC
+    hosts = vm.host().compute_resource().hosts()
+    if not id_.lower().startswith(AUTOMATIC) and not any(id_.lower() in nic_addresses(host.state) for host in hosts):
+        text = f"No host of the cluster has a network card at {id_}."
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+    return id_.lower()

@@ -249,8 +249,10 @@ def as_a_clone(vm: VmEntity, state: VmState) -> None:
 def network_of(
     vm: VmEntity, cards: Iterable[NetworkCard], index: int, backing: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
-    """The fields of a card, `known` as it is, on the network of a backing, which the host must have; `cards` are all
-    of the VM."""
+    """Return the fields of a network card on the network of a backing, which the host must have.
+
+    `cards` are all cards of the VM, `existing_card` is the card before the change.
+    """
     if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         return connection(vm, cards, index, backing.port, existing_card)
     if isinstance(backing, D.VirtualEthernetCard.NetworkBackingInfo):

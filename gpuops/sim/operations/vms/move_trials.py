@@ -1,4 +1,4 @@
-"""Trials of moves, which report for each host what the move itself would be refused for, and change nothing.
+"""Trials of power-ons and moves, which report for each host why it would refuse the VM, and change nothing.
 
 vSphere API, VirtualMachineProvisioningChecker and ClusterComputeResource.PlaceVm. No document describes, and from
 memory is: CheckMigrate_Task and CheckRelocate_Task check free GPU slots too; QueryVMotionCompatibilityEx_Task does not
@@ -8,22 +8,50 @@ look at what runs on the host; PlaceVm prefers the host with the fewest VMs. gpu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.host_admission import admission
-from gpuops.sim.operations.initial_placement import BEST_RATING, TRIAL_S
+from gpuops.sim.operations.initial_placement import load_of, refuse_against_rules
 from gpuops.sim.operations.vms.movement import may_migrate, refuse_move, target_of
+from gpuops.sim.render.defaults import default
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import ComputeEntity, DatastoreEntity, HostEntity, VmEntity
 
+TRIAL_S: Final = 1.0
+BEST_RATING: Final = 5
+
 Judge = Callable[["VmEntity", "HostEntity"], None]
 """Raises the fault with which the host refuses the VM."""
+
+
+def check_power_on(vm: VmEntity, call: Call, host: HostEntity | None) -> Any:
+    """CheckPowerOn_Task: a result for the host asked for, or for each host of the VM's cluster."""
+    hosts = [host] if host is not None else vm.host().compute_resource().hosts()
+    return _report(call, [(vm, candidate) for candidate in hosts], judge_power_on)
+
+
+def judge_power_on(vm: VmEntity, host: HostEntity) -> None:
+    """Raises the fault in which a power-on there would end, now."""
+    if vm.state.power is Power.ON:
+        raise faults.wrong_power_state(Power.ON, Power.OFF)
+    refuse_against_rules(vm, host)
+    admission(vm, host)
+
+
+def recommended_hosts(vm: VmEntity) -> list[Any]:
+    """RecommendHostsForVm: the hosts that would take it, those with the fewest running VMs rated best."""
+    hosts = vm.host().compute_resource().hosts()
+    takers = sorted((host for host in hosts if _refusal(vm, host, judge_power_on) is None), key=load_of)
+    return [
+        vim.cluster.HostRecommendation(host=host.ref, rating=max(1, BEST_RATING - place))
+        for place, host in enumerate(takers)
+    ]
 
 
 def check_migrate(vm: VmEntity, call: Call, host: Any, pool: Any, state: Any) -> Any:
@@ -77,9 +105,7 @@ def place(cluster: ComputeEntity, spec: Any) -> Any:
     vm: VmEntity = cluster.world.get(spec.vm)
     hosts = [cluster.world.get(host) for host in spec.hosts] or cluster.hosts()
     refusals = {host.moid: _refusal(vm, host, judge_move) for host in hosts}
-    takers = sorted(
-        (host for host in hosts if refusals[host.moid] is None), key=lambda host: (len(host.running_vms()), host.name)
-    )
+    takers = sorted((host for host in hosts if refusals[host.moid] is None), key=load_of)
     if not takers:
         vm_faults = vim.cluster.DrsFaults.FaultsByVm(vm=vm.ref, fault=list(refusals.values()))
         return vim.cluster.PlacementResult(drsFault=vim.cluster.DrsFaults(reason="placement", faultsByVm=[vm_faults]))
@@ -96,13 +122,11 @@ def _recommendation(cluster: ComputeEntity, vm: VmEntity, host: HostEntity, numb
         targetHost=host.ref,
         relocateSpec=vim.vm.RelocateSpec(host=host.ref),
     )
-    return vim.cluster.Recommendation(
+    return default(
+        "ClusterRecommendation",
         key=str(number),
-        type="V1",
         time=cluster.world.clock.now(),
         rating=max(1, BEST_RATING - number),
-        reason="xvmotionPlacement",
-        reasonText="Placement of a virtual machine",
         action=[action],
         target=host.ref,
     )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations import permissions
@@ -255,13 +254,6 @@ def copy_state(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str
     written = {key: "" for key, _ in state.extra_config if key.lower().startswith(tuple(left_out))}
     state.extra_config = merged_options(state.extra_config, written)
     return state
-
-
-def root_folder(vm: VmEntity) -> FolderEntity:
-    """The folder of all VMs of its datacenter."""
-    datacenter: Any = next(ancestor for ancestor in ancestors(vm) if ancestor.wsdl_name == "Datacenter")
-    vm_folder: FolderEntity = datacenter.folders["vm"]
-    return vm_folder
 
 
 def destroy(vm: VmEntity, call: Call) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vim, vmodl
+from pyVmomi import vmodl
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.distributed_switches import with_own_ports
@@ -181,7 +181,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
     """The task of RevertToSnapshot_Task and RevertToCurrentSnapshot_Task. Raises NotFound without a snapshot."""
     snapshot = next((candidate for candidate in vm.state.snapshots if candidate.moid == moid), None)
     if snapshot is None:
-        raise vim.fault.NotFound(msg="The virtual machine has no current snapshot.")
+        raise faults.not_found("The virtual machine has no current snapshot.")
 
     def finish() -> None:
         then = vm.world.get(snapshot.moid).taken

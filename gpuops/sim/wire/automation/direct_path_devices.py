@@ -7,7 +7,7 @@ reserved in a cluster are laid on its GPUs in their order, and a VM class has th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,14 +138,9 @@ class DirectPathDevices:
         gpu = host.state.gpu(device.id)
         names = {pci_device.id: pci_device.deviceName for pci_device in host.read("hardware.pciDevice")}
         fields = {"name": names[device.id], **(self._of_gpu(host, gpu) if gpu is not None else _of_other(device))}
-        optional_fields = (
-            _OPTIONAL
-            if gpu is None or not classes
-            else tuple(field_name for field_name in _OPTIONAL if field_name != _CLASSES)
-        )
-        fields |= {name: OptionalValue(None) for name in optional_fields if name not in fields}
         if gpu is not None and classes:
             fields[_CLASSES] = OptionalValue([self._class(host, profile) for profile in self._profiles(gpu)])
+        fields |= {name: OptionalValue(None) for name in _OPTIONAL if name not in fields}
         return Struct(f"{DEVICES}.info", fields)
 
     def _of_gpu(self, host: HostEntity, gpu: HostGpu) -> dict[str, Any]:
@@ -188,7 +183,8 @@ class DirectPathDevices:
     def _class(self, host: HostEntity, profile: DirectPathProfileState) -> Struct:
         """What of the profile is reserved in the cluster of the host, as the VM class of that name."""
         units, in_use = self._units(host, profile.config)
-        usage_fields = {"zone": None, "zone_name": None, "dpp_id": profile.id, **_counts(units, in_use)}
+        counts = {"vm_class_reserved_in_use": in_use, "vm_class_reserved_total": units}
+        usage_fields = {"zone": None, "zone_name": None, "dpp_id": profile.id, **counts}
         fields = {name: OptionalValue(value) for name, value in usage_fields.items()}
         return Struct(f"{DEVICES}.vm_class_info", {"vm_class": profile.name, **fields})
 
@@ -206,6 +202,7 @@ class DirectPathDevices:
     def _reserved_mib(self, host: HostEntity, gpu: HostGpu) -> tuple[int, int]:
         """(memory of the GPU that is reserved, that of it in use)."""
         all_mib, used_mib = 0, 0
+        cluster_gpus = [candidate for member in host.compute_resource().hosts() for candidate in member.state.gpus]
         for profile in self._profiles(gpu):
             type_ = gpu.board.by_name.get(profile.config.vgpu)
             most, each_mib = (
@@ -213,7 +210,7 @@ class DirectPathDevices:
             )
             units, used = self._units(host, profile.config)
             before = 0
-            for gpu_of_cluster in _gpus(host.compute_resource().hosts()):
+            for gpu_of_cluster in cluster_gpus:
                 if gpu_of_cluster is gpu:
                     break
                 before += most if profile in self._profiles(gpu_of_cluster) else 0
@@ -298,15 +295,6 @@ def _of_other(device: Any) -> dict[str, Any]:
     """The fields of a device that is no GPU: only its mode is shown."""
     mode = DIRECT_PATH if device.passthruActive else HOST
     return {"current_mode": WORDS[mode], "configurable_modes": [WORDS[HOST], WORDS[DIRECT_PATH]]}
-
-
-def _counts(units: int, in_use: int) -> dict[str, int]:
-    return {"vm_class_reserved_in_use": in_use, "vm_class_reserved_total": units}
-
-
-def _gpus(hosts: Iterable[HostEntity]) -> Iterator[HostGpu]:
-    for host in hosts:
-        yield from host.state.gpus
 
 
 def _error(fault: Any) -> VapiFault:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.inventory_tree import ancestors
@@ -178,8 +179,7 @@ def _matches(value: object, filter_value: object) -> bool:
 # --- what filters compare, and what is shown ----------------------------------------------------------------------
 
 
-def _name(managed_object: ManagedObject) -> str:
-    return managed_object.display_name
+_name: Final = attrgetter("display_name")
 
 
 def _parent(managed_object: ManagedObject) -> str | None:
@@ -199,19 +199,13 @@ def _nearest(kind: str) -> Value:
     return find
 
 
-def _vm_host(managed_object: ManagedObject) -> str | None:
-    host = next(iter(managed_object.linked("runtime.host")), None)
-    return host.moid if host is not None else None
+def _linked(path: str) -> Value:
+    """The object that a property leads to."""
+    return lambda managed_object: next((linked.moid for linked in managed_object.linked(path)), None)
 
 
 def _vm_cluster(managed_object: ManagedObject) -> object:
-    host = next(iter(managed_object.linked("runtime.host")), None)
-    return _cluster(host) if host is not None else None
-
-
-def _vm_pool(managed_object: ManagedObject) -> str | None:
-    pool = next(iter(managed_object.linked("resourcePool")), None)
-    return pool.moid if pool is not None else None
+    return next((_cluster(host) for host in managed_object.linked("runtime.host")), None)
 
 
 def _pool_host(managed_object: ManagedObject) -> str | None:
@@ -231,14 +225,6 @@ def _folder_type(managed_object: ManagedObject) -> str:
     return next(_FOLDER_TYPES[name] for name in type_names if name in _FOLDER_TYPES)
 
 
-def _network_type(managed_object: ManagedObject) -> str:
-    return _NETWORK_TYPES[managed_object.wsdl_name]
-
-
-def _datastore_type(managed_object: ManagedObject) -> str:
-    return str(managed_object.read("summary").type).upper()
-
-
 _datacenter: Final = _nearest("Datacenter")
 _cluster: Final = _nearest("ClusterComputeResource")
 _TEXTS: Final = ListOf(TEXT)
@@ -254,17 +240,9 @@ def _host_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
     return {"name": _name(managed_object), "connection_state": state, "power_state": OptionalValue(power)}
 
 
-def _cluster_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
-    return fields_of("cluster.summary", managed_object.read("configurationEx"), name=_name(managed_object))
-
-
 def _cluster_details(managed_object: ManagedObject) -> Struct:
     pool = managed_object.linked("resourcePool")[0].moid
     return Struct(f"{VCENTER}.cluster.info", {"name": _name(managed_object), "resource_pool": pool})
-
-
-def _datastore_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
-    return fields_of("datastore.summary", managed_object.read("summary"))
 
 
 def _datastore_details(managed_object: ManagedObject) -> Struct:
@@ -280,14 +258,6 @@ def _datacenter_details(managed_object: ManagedObject) -> Struct:
     kinds = ("datastore", "host", "network", "vm")
     folders = {f"{kind}_folder": managed_object.linked(f"{kind}Folder")[0].moid for kind in kinds}
     return Struct(f"{VCENTER}.datacenter.info", {"name": _name(managed_object), **folders})
-
-
-def _folder_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
-    return {"name": _name(managed_object), "type": _folder_type(managed_object)}
-
-
-def _network_summary(managed_object: ManagedObject) -> Mapping[str, Any]:
-    return {"name": _name(managed_object), "type": _network_type(managed_object)}
 
 
 def _pool_details(managed_object: ManagedObject) -> Struct:
@@ -321,9 +291,9 @@ _SERVICES: Final = (
         "vm", "VirtualMachine", "Virtual machine",
         {
             **_FOLDERS,
-            "hosts": _Filter(_TEXTS, _vm_host),
+            "hosts": _Filter(_TEXTS, _linked("runtime.host")),
             "clusters": _Filter(_TEXTS, _vm_cluster),
-            "resource_pools": _Filter(_TEXTS, _vm_pool),
+            "resource_pools": _Filter(_TEXTS, _linked("resourcePool")),
             "power_states": _Filter(ListOf(vm_values.POWER_STATE), vm_values.power_state),
         },
         vm_values.summary, vm_values.info,
@@ -339,11 +309,20 @@ _SERVICES: Final = (
         },
         _host_summary, None, ("create", "delete", "connect", "disconnect"), 2500,
     ),
-    InventoryService("cluster", "ClusterComputeResource", "Cluster", _FOLDERS, _cluster_summary, _cluster_details),
+    InventoryService(
+        "cluster", "ClusterComputeResource", "Cluster", _FOLDERS,
+        lambda cluster: fields_of("cluster.summary", cluster.read("configurationEx"), name=_name(cluster)),
+        _cluster_details,
+    ),
     InventoryService(
         "datastore", "Datastore", "Datastore",
-        {**_FOLDERS, "types": _Filter(ListOf(_of("datastore.type", _DATASTORE_TYPES)), _datastore_type)},
-        _datastore_summary, _datastore_details, (), 2500,
+        {
+            **_FOLDERS,
+            "types": _Filter(
+                ListOf(_of("datastore.type", _DATASTORE_TYPES)), lambda store: str(store.read("summary").type).upper()
+            ),
+        },
+        lambda store: fields_of("datastore.summary", store.read("summary")), _datastore_details, (), 2500,
     ),
     InventoryService(
         "datacenter", "Datacenter", "Datacenter", _FOLDERS, _name_of, _datacenter_details, ("create", "delete")
@@ -351,12 +330,17 @@ _SERVICES: Final = (
     InventoryService(
         "folder", "Folder", "Folder",
         {"parent_folders": _DIRECTLY_IN, "type": _Filter(_of("folder.type", _FOLDER_TYPES.values()), _folder_type)},
-        _folder_summary,
+        lambda folder: {"name": _name(folder), "type": _folder_type(folder)},
     ),
     InventoryService(
         "network", "Network", "Network",
-        {**_FOLDERS, "types": _Filter(ListOf(_of("network.type", _NETWORK_TYPES.values())), _network_type)},
-        _network_summary,
+        {
+            **_FOLDERS,
+            "types": _Filter(
+                ListOf(_of("network.type", _NETWORK_TYPES.values())), lambda network: _NETWORK_TYPES[network.wsdl_name]
+            ),
+        },
+        lambda network: {"name": _name(network), "type": _NETWORK_TYPES[network.wsdl_name]},
     ),
     InventoryService(
         "resource_pool", "ResourcePool", "Resource pool",

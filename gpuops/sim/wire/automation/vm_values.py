@@ -19,45 +19,6 @@ from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.vcenter.vapi_values import Enumeration, MapValue, OptionalValue, Struct
 
-VCENTER: Final = "com.vmware.vcenter"
-
-
-def structure_of(name: str, source: Any, /, **own_fields: Any) -> Struct:
-    """The structure of this name below com.vmware.vcenter, with the fields of `fields_of`."""
-    return Struct(f"{VCENTER}.{name}", fields_of(name, source, **own_fields))
-
-
-def fields_of(name: str, source: Any, /, **own_fields: Any) -> dict[str, Any]:
-    """Its fields: those that the table takes from `source`, and those that only the caller knows."""
-    return {field: _value(path, source, own_fields, field) for field, path in _table()[name].items()}
-
-
-def _value(path: str | None, source: Any, own_fields: Mapping[str, Any], field: str) -> Any:
-    if path is None:
-        return own_fields[field]
-    if path == "?":
-        return OptionalValue(own_fields.get(field))
-    if path.startswith("="):
-        return path[1:]
-    setting = attrgetter(path.rstrip("?!^"))(source)
-    match path[-1]:
-        case "?":
-            return OptionalValue(setting)
-        case "!":
-            return bool(setting)
-        case "^":
-            return str(setting).upper()
-        case _:
-            return setting
-
-
-@cache
-def _table() -> Mapping[str, Mapping[str, str | None]]:
-    path = Path(__file__).with_name("structures.yaml")
-    table: Any = parse_yaml(read_text(path), path.name)
-    return dict(table)
-
-
 D = vim.vm.device
 _VM: Final = "com.vmware.vcenter.vm"
 _HARDWARE: Final = f"{_VM}.hardware"
@@ -265,3 +226,42 @@ def _scsi_adapter(controller: Any) -> Struct:
         scsi=structure_of("vm.hardware.scsi_address_info", controller),
         sharing=_SHARING[str(controller.sharedBus)],
     )
+
+
+VCENTER: Final = "com.vmware.vcenter"
+
+
+def structure_of(name: str, source: Any, /, **own_fields: Any) -> Struct:
+    """The structure of this name below com.vmware.vcenter, with the fields of `fields_of`."""
+    return Struct(f"{VCENTER}.{name}", fields_of(name, source, **own_fields))
+
+
+def fields_of(name: str, source: Any, /, **own_fields: Any) -> dict[str, Any]:
+    """Its fields: those that the table takes from `source`, and those that only the caller knows."""
+    return {field: _value(path, source, own_fields, field) for field, path in _table()[name].items()}
+
+
+def _value(path: str | None, source: Any, own_fields: Mapping[str, Any], field: str) -> Any:
+    if path is None:
+        return own_fields[field]
+    if path == "?":
+        return OptionalValue(own_fields.get(field))
+    if path.startswith("="):
+        return path[1:]
+    setting = attrgetter(path.rstrip("?!^"))(source)
+    match path[-1]:
+        case "?":
+            return OptionalValue(setting)
+        case "!":
+            return bool(setting)
+        case "^":
+            return str(setting).upper()
+        case _:
+            return setting
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, str | None]]:
+    path = Path(__file__).with_name("structures.yaml")
+    table: Any = parse_yaml(read_text(path), path.name)
+    return dict(table)

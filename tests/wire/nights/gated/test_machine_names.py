@@ -12,7 +12,7 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.sim.horizon.pod import VcenterList
-from gpuops.sim.state.desktop_pool import RecordForm
+from gpuops.sim.state.desktop_people import RecordForm
 from tests.wire.nights.gated.gates import AT_MOST, POLICY, Gated
 
 PARKED: Policy = parse_policy(
