@@ -157,7 +157,15 @@ class Session:
 
     @cached_property
     def content(self) -> Any:
-        return self.read(self.instance.RetrieveContent)
+        """The singletons as pyVmomi's ServiceContent, without the AboutInfo (`about`)."""
+        from pyVmomi import vim
+
+        known_names = {field.name for field in vim.ServiceInstanceContent._GetPropertyList()}
+        references = {name: reference for name, reference in self.service.items() if name in known_names}
+        with self.decoding("RetrieveServiceContent"):
+            return vim.ServiceInstanceContent(
+                **{name: self.managed_object(*reference) for name, reference in references.items()}
+            )
 
     @cached_property
     def guest_processes(self) -> Any:
