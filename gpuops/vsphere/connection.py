@@ -54,14 +54,6 @@ class Connection(Session):
         self.attribute_keys: dict[str, int] = {}
         """Keys of the custom attributes by name, as far as they have been read."""
 
-    def close(self) -> None:
-        """Log out."""
-        self.tasks.close()
-        self.states.close()
-        if self._changes is not None:
-            self._changes.close()
-        super().close()
-
     @property
     def uuid(self) -> str:
         """The vCenter's instance uuid."""

@@ -84,7 +84,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Log out. A vCenter that cannot be reached any more ends the session by itself when it idles."""
+        """Log out, which also ends the session's property collectors and views.
+
+        A vCenter that cannot be reached any more ends the session by itself when it idles.
+        """
         self._leave_vi_json()
         self._logout()
         for wire, _ in self._spare:
