@@ -58,11 +58,6 @@ class _CustomFields:
     names: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _ServerClock:
-    now: datetime | None
-
-
 _AROUND_VMS: Final = {
     "Task": paths.TASK,
     "Folder": paths.FOLDERS,
@@ -73,9 +68,8 @@ _AROUND_VMS: Final = {
 """Properties of the objects around VMs that `observe` reads."""
 
 _FIELDS: Final = "CustomFieldsManager"
-_INSTANCE: Final = ("ServiceInstance", "ServiceInstance")
 
-_Record = _Parent | ThinHost | Host | ThinVm | Datastore | _RecentTask | _CustomFields | _ServerClock
+_Record = _Parent | ThinHost | Host | ThinVm | Datastore | _RecentTask | _CustomFields
 
 
 def inventory(session: Session) -> Inventory:
@@ -125,7 +119,7 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     """Return the snapshot after reading these VMs, their datastores and the GPUs of their hosts again.
 
     VMs that do not exist any more are removed. This takes one bulk read, and a second one if a VM has moved to another
-    host. vCenter's clock is read with them: this is how a machine that was suspended, together with its own clock,
+    host. vCenter's clock is read each time: this is how a machine that was suspended, together with its own clock,
     notices that (`execute.lease`). Config targets of hosts and tags of VMs are taken over from the snapshot.
     """
     version, before = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
@@ -137,13 +131,11 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
                 "HostSystem": (*paths.supported_paths(paths.HOST, version), *paths.HOST_DEVICES),
                 **_AROUND_VMS,
                 _FIELDS: paths.CUSTOM_FIELDS,
-                "ServiceInstance": ("serverClock",),
             },
             [
                 *_custom_fields_manager(session),
                 *(("VirtualMachine", ref) for ref in sorted(vms)),
                 *(("HostSystem", ref) for ref in sorted(known_hosts)),
-                _INSTANCE,
             ],
             _decode_with_detail,
         )
@@ -158,9 +150,7 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
                 *_read_hosts_with_devices(reader, version, moved_to),
             )
         }
-        now = next((record.now for record in thin if isinstance(record, _ServerClock)), None)
-        if now is None or now <= inventory.taken_at:  # not readable, or a value that stands still, as vcsim's does
-            now = _read_vcenter_time(reader)
+        now = _read_vcenter_time(reader)
     unread_vms = {ref: vm for ref, vm in inventory.vms.items() if ref not in vms}
     stores = {**inventory.datastores, **{store.ref: store for store in thin if isinstance(store, Datastore)}}
     return replace(
@@ -295,8 +285,6 @@ def _decode(read_object: ReadObject) -> _Record:
             return _RecentTask(read_object.ref, running_task(read_object))
         case "CustomFieldsManager":
             return _CustomFields(_field_names(read_object))
-        case "ServiceInstance":
-            return _ServerClock(moment(text(read_object.properties.get("serverClock"))))
         case "Datastore":
             return Datastore(
                 read_object.ref,
@@ -440,7 +428,7 @@ def _hot_migrate(reader: Reader, session: Session) -> bool | None:
 
 def _read_vcenter_time(reader: Reader) -> datetime:
     """Return vCenter's time, with which the times of its tasks are compared. Raises ProtocolError."""
-    time_text = text(reader.call("CurrentTime", _INSTANCE), "returnval") or ""
+    time_text = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
     now = moment(time_text)
     if now is None:
         raise ProtocolError(f"vCenter's time is not one: {time_text[:40]!r}")

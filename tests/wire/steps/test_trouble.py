@@ -222,7 +222,7 @@ def test_a_night_goes_through_what_breaks_off_once(wire: Wire, rule: Rule, metho
     assert wire.left_open() == []
 
 
-@pytest.mark.parametrize("method", mostly_long(["WaitForUpdatesEx", "RetrievePropertiesEx"], ["RetrievePropertiesEx"]))
+@pytest.mark.parametrize("method", mostly_long(["CurrentTime", "RetrievePropertiesEx"], ["RetrievePropertiesEx"]))
 def test_a_night_that_loses_vcenter_is_finished_by_resume(wire: Wire, method: str) -> None:
     """It answers the first looks, then breaks off every reply."""
     wire.strike(Rule(Effect.RESET, times=None), method, target="*", skip=6)
