@@ -14,7 +14,7 @@ from gpuops.extensions import load
 if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.execute.change.host_rounds import Told
-    from gpuops.execute.change.rolling_change import Agreed
+    from gpuops.execute.change.rolling_change import ChangeConsent
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.plan.core.plan import Report
@@ -144,7 +144,7 @@ def change(
     site: Site,
     *,
     apply: bool,
-    consent: Agreed | None = None,
+    consent: ChangeConsent = agreed,
     hear: Told | None = None,
 ) -> ChangeReport:
     """Plan a change of this site's hosts by rolling reboots, and carry it out with `apply`.
@@ -152,39 +152,39 @@ def change(
     `verb` is the command as printed (`scheduler set`), `hear` is called with each line of progress. Raises UsageError,
     NotConnected, StateDamaged, Refused while another change or a rotation is open, Locked.
     """
-    from gpuops.execute.change.rolling_change import agreed, roll, unheard
+    from gpuops.execute.change.rolling_change import roll, unheard
 
-    def run(consent: Agreed) -> ChangeReport:
+    def run(consent: ChangeConsent) -> ChangeReport:
         return roll(request, verb, rolling, site, apply=apply, consent=consent, told=hear or unheard)
 
-    return _run_with_notices(verb, site, consent or agreed, run, apply)
+    return _run_with_notices(verb, site, consent, run, apply)
 
 
 def change_resume(
-    site: Site, *, apply: bool = True, consent: Agreed | None = None, hear: Told | None = None
+    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, hear: Told | None = None
 ) -> ChangeReport | Report:
     """Continue the unfinished change, of hosts or of moves; an empty plan if there is none.
 
     A host that was started is finished at any hour; no further host is started while the window is closed.
     """
-    from gpuops.execute.change.rolling_change import agreed, resume, unheard
+    from gpuops.execute.change.rolling_change import resume, unheard
 
-    def run(consent: Agreed) -> ChangeReport | Report:
+    def run(consent: ChangeConsent) -> ChangeReport | Report:
         return resume(site, apply=apply, consent=consent, told=hear or unheard)
 
-    return _run_with_notices("change resume", site, consent or agreed, run, apply)
+    return _run_with_notices("change resume", site, consent, run, apply)
 
 
 def change_abort(
-    site: Site, *, apply: bool = True, consent: Agreed | None = None, hear: Told | None = None
+    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, hear: Told | None = None
 ) -> ChangeReport | Report:
     """End the change: hosts that were started get their VMs back and serve again; the others are not changed."""
-    from gpuops.execute.change.rolling_change import abort, agreed, unheard
+    from gpuops.execute.change.rolling_change import abort, unheard
 
-    def run(consent: Agreed) -> ChangeReport | Report:
+    def run(consent: ChangeConsent) -> ChangeReport | Report:
         return abort(site, apply=apply, consent=consent, told=hear or unheard)
 
-    return _run_with_notices("change abort", site, consent or agreed, run, apply)
+    return _run_with_notices("change abort", site, consent, run, apply)
 
 
 def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.extensions import load
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 
@@ -110,22 +111,23 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     from gpuops.execute.steps.vm_executor import VmExecutor
     from gpuops.model.nights.rotation import Limits
 
-    while True:
-        consent(report)  # not under the lock: while the admin decides, a return of desktops may begin
-        agreed_to = report.plan
+    def execute_under_lock(agreement: Agreement[Report]) -> Report:
+        nonlocal looked_at
+        report = agreement.plan
         with site.locked_journal(report.before.vcenter, alone=False) as journal:
             changed, now = journal.last_change(), site.clock()
             if now - looked_at > STALE or (changed is not None and changed > looked_at):
                 looked_at, report = now, _look(request, site)
-                if not report.plan.feasible:
+                if not report.plan.feasible or not report.plan.steps:
                     return replace(report, applied=True)
-                if report.plan != agreed_to:
-                    continue
+                agreement.require(report)
             began = journal.begin(request.run_kind)
             executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
             outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
             journal.end(began)
         return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)
+
+    return apply_agreed(report, consent, execute_under_lock, deeds=lambda report: report.plan)
 
 
 def _look(request: Request, site: Site) -> Report:

@@ -49,10 +49,3 @@ class ActiveSession(Session):
         self.states = StateWatch(self)
         self.change_watch = ChangeWatch(self)
         self.guests = GuestOperations(self)
-
-    def close(self) -> None:
-        """Log out."""
-        self.tasks.close()
-        self.states.close()
-        self.change_watch.close()
-        super().close()

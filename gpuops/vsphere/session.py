@@ -136,7 +136,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Log out. A vCenter that cannot be reached any more ends the session by itself when it idles."""
+        """Log out, which also ends the session's property collectors and views.
+
+        A vCenter that cannot be reached any more ends the session by itself when it idles.
+        """
         self._leave_vi_json()
         self._logout()
         for wire, _ in self._spare:
@@ -209,7 +212,15 @@ class Session:
 
     @cached_property
     def content(self) -> Any:
-        return self.read(self.instance.RetrieveContent)
+        """The singletons as pyVmomi's ServiceContent, without the AboutInfo (`about`)."""
+        from pyVmomi import vim
+
+        known_names = {field.name for field in vim.ServiceInstanceContent._GetPropertyList()}
+        references = {name: reference for name, reference in self.service.items() if name in known_names}
+        with self.decoding("RetrieveServiceContent"):
+            return vim.ServiceInstanceContent(
+                **{name: self.managed_object(*reference) for name, reference in references.items()}
+            )
 
     def managed_object(self, kind: str, ref: str) -> Any:
         """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""

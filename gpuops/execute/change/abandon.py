@@ -17,21 +17,19 @@ from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, load_change_o
 from gpuops.execute.runs.exclusion import open_change
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.run_kind import RESUME_CHANGE
-from gpuops.execute.site import Site
+from gpuops.execute.site import Site, agreed
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
 
-Agreed = Callable[[Abandonment], None]
-"""Called just before anything is written; what it raises ends the run with nothing changed."""
-
 STATUS: Final = "gpuops change status shows what is open"
 
 
 def abandon(
-    site: Site, thing: Thing, name: str, *, apply: bool = True, consent: Agreed = lambda abandonment: None
+    site: Site, thing: Thing, name: str, *, apply: bool = True, consent: Callable[[Abandonment], None] = agreed
 ) -> Abandonment:
     """Give up the host of that name, or the VM that was taken from a host. The change ends if nothing else is left.
 
@@ -45,17 +43,21 @@ def abandon(
         raise Locked(f"{holder} is changing this vCenter: nothing is given up", hint="gpuops change status shows it")
     if abandonment.already or not apply:
         return replace(abandonment, applied=apply)
-    consent(abandonment)
-    with site.locked_journal(inventory.vcenter, alone=True) as journal:
-        abandonment = _describe_abandonment(journal, thing, name, inventory)
-        run = open_change(journal)
-        if abandonment.already or run is None:
-            return replace(abandonment, applied=True)
-        journal.give_up(abandonment.things, run)
-        note_returned(journal, inventory)
-        if not _OpenChange.of(run, journal, inventory).open_host_names():
-            journal.end(run)
-        return replace(abandonment, applied=True)
+
+    def execute_under_lock(agreement: Agreement[Abandonment]) -> Abandonment:
+        with site.locked_journal(inventory.vcenter, alone=True) as journal:
+            current = _describe_abandonment(journal, thing, name, inventory)
+            run = open_change(journal)
+            if current.already or run is None:
+                return replace(current, applied=True)
+            agreement.require(current)
+            journal.give_up(current.things, run)
+            note_returned(journal, inventory)
+            if not _OpenChange.of(run, journal, inventory).open_host_names():
+                journal.end(run)
+            return replace(current, applied=True)
+
+    return apply_agreed(abandonment, consent, execute_under_lock, deeds=lambda abandonment: abandonment.deeds)
 
 
 def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inventory: Inventory) -> Abandonment:

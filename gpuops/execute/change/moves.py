@@ -14,12 +14,12 @@ from gpuops.errors import NotConnected
 from gpuops.execute.change.history import history_of
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import JournalMove, MovesOrder, dump_order
-from gpuops.execute.lease.lease import HeldLease, lease_during_run
+from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.lease.lease_set import lease_for_all_vms
-from gpuops.execute.runs.exclusion import no_change_open, no_rotation_open
-from gpuops.execute.runs.nights import last_policy
+from gpuops.execute.runs.exclusion import locked_for_change
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
@@ -45,25 +45,18 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
     report, moves = _look(request, site)
     if not apply or not report.plan.feasible or not moves:
         return replace(report, applied=apply)
-    while True:
-        consent(report)  # not under the lock: `rotate day` may start while the admin decides
-        agreed_to = report.plan
-        with site.locked_journal(report.before.vcenter, alone=True) as journal:
-            no_change_open(journal)
-            no_rotation_open(journal)
-            policy = last_policy(journal)
-            policies = (policy,) if policy else ()
-            with lease_during_run(
-                site, policy.lock_vm if policy else None, journal, policies, returning=False
-            ) as lease:
-                known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
-                report, moves = _look(request, site)
-                if not report.plan.feasible or not moves:
-                    return replace(report, applied=True)
-                if report.plan != agreed_to:
-                    continue
-                run = journal.begin(CHANGE, order=dump_order(MovesOrder(moves)), known_runs=known_runs)
-                return finish_moves(run, moves, site, journal, lease.held, report)
+
+    def execute_under_lock(agreement: Agreement[Report]) -> Report:
+        with locked_for_change(site, report.before.vcenter) as (journal, lease):
+            known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
+            current, moves = _look(request, site)
+            if not current.plan.feasible or not moves:
+                return replace(current, applied=True)
+            agreement.require(current)
+            run = journal.begin(CHANGE, order=dump_order(MovesOrder(moves)), known_runs=known_runs)
+            return finish_moves(run, moves, site, journal, lease.held, current)
+
+    return apply_agreed(report, consent, execute_under_lock, deeds=lambda report: report.plan)
 
 
 def finish_moves(

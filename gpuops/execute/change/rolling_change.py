@@ -16,11 +16,12 @@ from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, lease_during_run
-from gpuops.execute.runs.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
+from gpuops.execute.runs.exclusion import in_rotation, locked_for_change, open_change
 from gpuops.execute.runs.given_up import note_returned, still_given_up
 from gpuops.execute.runs.nights import last_policy
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
-from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.site import Site, agreed, catalog_of
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.execute.state.lock import rotating
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
@@ -44,7 +45,7 @@ from gpuops.plan.hosts.change.rolling_plan import (
 )
 from gpuops.plan.hosts.host_plan import HostRequest
 
-Agreed = Callable[[ChangeReport], None]
+ChangeConsent = Callable[[ChangeReport], None]
 """Called before the first change. If it raises, the run ends and nothing is changed."""
 
 RESUME: Final = f"{RESUME_CHANGE} goes on with it"
@@ -54,10 +55,6 @@ LEFT: Final = "was given up: left as it is"
 GOES_ON: Final = "goes on with"
 GIVES_UP: Final = "gives up"
 NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
-
-
-def agreed(report: ChangeReport) -> None:
-    """Consent without a question, for callers that need none."""
 
 
 def unheard(line: str) -> None:
@@ -71,7 +68,7 @@ def roll(
     site: Site,
     *,
     apply: bool,
-    consent: Agreed = agreed,
+    consent: ChangeConsent = agreed,
     told: Told = unheard,
 ) -> ChangeReport:
     """Return what the request would change on this site's hosts by rolling reboots, and with `apply` the outcomes.
@@ -84,31 +81,27 @@ def roll(
         report = _look(request, verb, rolling, site, journal)
     if not apply or not report.plan.feasible or not report.plan.rounds:
         return replace(report, applied=apply)
-    while True:
-        consent(report)  # not under the lock: `rotate day` may start while the admin decides
-        agreed_to = report.plan.does
-        with site.locked_journal(report.before.vcenter, alone=True) as journal:
-            no_change_open(journal)
-            no_rotation_open(journal)
-            note_returned(journal, report.before)
-            policy = last_policy(journal)
-            lock = policy.lock_vm if policy else None
-            with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
-                # read again: the inventory may have changed while the question was open
-                known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
-                report = _look(request, verb, rolling, site, journal)
-                if not report.plan.feasible or not report.plan.rounds:
-                    return replace(report, applied=True)
-                if report.plan.does != agreed_to:
-                    continue
-                order = _order(report, lock)
-                run = journal.begin(CHANGE, order=dump_order(order), known_runs=known_runs)
-                change_report = _finish_rounds(_host_rounds(run, order, site, journal, lease.held, told))
-                # the inventory before the change: a host may be gone from vCenter since
-                return replace(change_report, before=report.before, plan=replace(report.plan, because=()))
+
+    def execute_under_lock(agreement: Agreement[ChangeReport]) -> ChangeReport:
+        with locked_for_change(site, report.before.vcenter) as (journal, lease):
+            note_returned(journal, agreement.plan.before)
+            known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
+            current = _look(request, verb, rolling, site, journal)
+            if not current.plan.feasible or not current.plan.rounds:
+                return replace(current, applied=True)
+            agreement.require(current)
+            order = _order(current, lease.lock_vm or None)
+            run = journal.begin(CHANGE, order=dump_order(order), known_runs=known_runs)
+            change_report = _finish_rounds(_host_rounds(run, order, site, journal, lease.held, told))
+            # the inventory before the change: a host may be gone from vCenter since
+            return replace(change_report, before=current.before, plan=replace(current.plan, because=()))
+
+    return apply_agreed(report, consent, execute_under_lock, deeds=lambda report: report.plan.does)
 
 
-def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
+def resume(
+    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, told: Told = unheard
+) -> ChangeReport | Report:
     """Resume the unfinished change of hosts or moves. Return an empty plan if no change is open.
 
     A host that was begun is finished at any hour; no other host is begun while the window is closed.
@@ -116,7 +109,9 @@ def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: To
     return _resume_or_abort(site, apply=apply, consent=consent, show_line=told, giving_up=False)
 
 
-def abort(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
+def abort(
+    site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, told: Told = unheard
+) -> ChangeReport | Report:
     """End the change. Hosts that were begun go back into service, with their VMs back; the others are not touched."""
     return _resume_or_abort(site, apply=apply, consent=consent, show_line=told, giving_up=True)
 
@@ -194,7 +189,7 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
 
 
 def _resume_or_abort(
-    site: Site, *, apply: bool, consent: Agreed, show_line: Told, giving_up: bool
+    site: Site, *, apply: bool, consent: ChangeConsent, show_line: Told, giving_up: bool
 ) -> ChangeReport | Report:
     """Resume the unfinished change, or with `giving_up` end it, and return the report."""
     with site.journal_to_read(site.vcenter.uuid) as readable_journal:
@@ -205,24 +200,30 @@ def _resume_or_abort(
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is changing this vCenter: nothing is cut off", hint="gpuops change status shows it")
-    report = _what_is_open(run, before, GIVES_UP if giving_up else GOES_ON)
+    taking_up = GIVES_UP if giving_up else GOES_ON
     if not apply:
-        return report
-    consent(report)
-    with site.locked_journal(site.vcenter.uuid, alone=True) as journal:
-        run = open_change(journal)
-        if run is None:
-            return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
-        order, policy = load_change_order(run.order), last_policy(journal)
-        lock = order.lock_vm if isinstance(order, ChangeOrder) else policy.lock_vm if policy is not None else None
-        with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
-            if isinstance(order, MovesOrder):
-                finished = Report(None, before, Plan())
-                if giving_up:
-                    return moves.end_moves(run, site, journal, lease.held, finished)
-                return moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
-            host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
-            return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
+        return _what_is_open(run, before, taking_up)
+
+    def execute_under_lock(agreement: Agreement[Run]) -> ChangeReport | Report:
+        with site.locked_journal(site.vcenter.uuid, alone=True) as journal:
+            run = open_change(journal)
+            if run is None:
+                return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
+            agreement.require(run)
+            order, policy = load_change_order(run.order), last_policy(journal)
+            lock = order.lock_vm if isinstance(order, ChangeOrder) else policy.lock_vm if policy is not None else None
+            with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
+                if isinstance(order, MovesOrder):
+                    finished = Report(None, before, Plan())
+                    if giving_up:
+                        return moves.end_moves(run, site, journal, lease.held, finished)
+                    return moves.finish_moves(run, order.moves, site, journal, lease.held, finished)
+                host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
+                return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
+
+    return apply_agreed(
+        run, lambda run: consent(_what_is_open(run, before, taking_up)), execute_under_lock, deeds=lambda run: run.id
+    )
 
 
 def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:

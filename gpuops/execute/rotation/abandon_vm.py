@@ -15,7 +15,8 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.execute.site import Site
+from gpuops.execute.site import Site, agreed
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
@@ -34,7 +35,7 @@ def abandon_vm(
     policy: Policy | None = None,
     *,
     apply: bool = True,
-    consent: Callable[[Abandonment], None] = lambda abandonment: None,
+    consent: Callable[[Abandonment], None] = agreed,
 ) -> Abandonment:
     """Give up the VM of this name that a night holds, by the journal or, if it is not in the journal, by its marker.
 
@@ -46,14 +47,20 @@ def abandon_vm(
         abandonment, _ = _find_abandonment(read_only_journal, name, inventory, policy, site.clock())
     if abandonment.already or not apply:
         return replace(abandonment, applied=apply)
-    consent(abandonment)
-    with site.locked_journal(inventory.vcenter, alone=True) as journal:
-        abandonment, marked = _find_abandonment(journal, name, inventory, policy, site.clock())
-        if marked is not None:
-            NightVms(journal).save_marked(marked)
-        journal.give_up(abandonment.things)
-        note_returned(journal, inventory)
-        return replace(abandonment, applied=True)
+
+    def execute_under_lock(agreement: Agreement[Abandonment]) -> Abandonment:
+        with site.locked_journal(inventory.vcenter, alone=True) as journal:
+            current, marked = _find_abandonment(journal, name, inventory, policy, site.clock())
+            if current.already:
+                return replace(current, applied=True)
+            agreement.require(current)
+            if marked is not None:
+                NightVms(journal).save_marked(marked)
+            journal.give_up(current.things)
+            note_returned(journal, inventory)
+            return replace(current, applied=True)
+
+    return apply_agreed(abandonment, consent, execute_under_lock, deeds=lambda abandonment: abandonment.deeds)
 
 
 def _find_abandonment(

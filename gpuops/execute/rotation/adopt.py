@@ -13,7 +13,8 @@ from gpuops.errors import Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
-from gpuops.execute.site import Site
+from gpuops.execute.site import Site, agreed
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewhere, plan_adoption
 
@@ -23,7 +24,7 @@ def adopt(
     from_vcenter: str,
     *,
     apply: bool = True,
-    consent: Callable[[Adoption], None] = lambda planned: None,
+    consent: Callable[[Adoption], None] = agreed,
 ) -> Adoption:
     """Adopt the VMs of open nights of the vCenter with this instance uuid that are in this vCenter.
 
@@ -35,31 +36,38 @@ def adopt(
     if from_vcenter == inventory.vcenter:
         raise Refused(f"{from_vcenter} is this vCenter: its nights need no adoption", hint="gpuops rotate day")
     with site.journal_to_read(from_vcenter) as other_journal:
-        planned = plan_adoption(_open_nights(from_vcenter, other_journal), inventory)
-    if not planned.adopted:
-        raise Refused(
-            f"no VM of an open night of vCenter {from_vcenter} is in this vCenter", hint="gpuops rotate status"
-        )
+        planned = _plan(_open_nights(from_vcenter, other_journal), inventory)
     if not apply:
         return planned
-    consent(planned)
-    with (
-        site.locked_journal(from_vcenter, alone=True) as other_journal,
-        site.locked_journal(inventory.vcenter, alone=True) as this_journal,
-    ):
-        nights = _open_nights(from_vcenter, other_journal)
-        if plan_adoption(nights, inventory).adopted != planned.adopted:
-            raise Refused(
-                f"the nights of vCenter {from_vcenter} have changed meanwhile", hint="run the same command again"
-            )
-        _adopt(nights, inventory, this_journal)
-        originals_here = [original for original, _ in nights.seen_here(inventory)]
-        for original in originals_here:
-            NightVms(other_journal).record_return(original)
-        if len(originals_here) == len(nights.originals):
-            for run in other_journal.open_runs(ROTATION_RUNS):
-                other_journal.end(run, cut_off=True)
-        return replace(plan_adoption(nights, inventory), applied=True)
+
+    def execute_under_lock(agreement: Agreement[Adoption]) -> Adoption:
+        with (
+            site.locked_journal(from_vcenter, alone=True) as other_journal,
+            site.locked_journal(inventory.vcenter, alone=True) as this_journal,
+        ):
+            nights = _open_nights(from_vcenter, other_journal)
+            current = _plan(nights, inventory)
+            agreement.require(current)
+            _adopt(nights, inventory, this_journal)
+            originals_here = [original for original, _ in nights.seen_here(inventory)]
+            for original in originals_here:
+                NightVms(other_journal).record_return(original)
+            if len(originals_here) == len(nights.originals):
+                for run in other_journal.open_runs(ROTATION_RUNS):
+                    other_journal.end(run, cut_off=True)
+            return replace(current, applied=True)
+
+    return apply_agreed(planned, consent, execute_under_lock, deeds=lambda adoption: adoption)
+
+
+def _plan(nights: NightsElsewhere, inventory: Inventory) -> Adoption:
+    """Return the adoption. Raises Refused if none of the VMs is in this vCenter."""
+    planned = plan_adoption(nights, inventory)
+    if not planned.adopted:
+        raise Refused(
+            f"no VM of an open night of vCenter {nights.vcenter} is in this vCenter", hint="gpuops rotate status"
+        )
+    return planned
 
 
 def _open_nights(vcenter: str, journal: Journal | None) -> NightsElsewhere:

@@ -10,7 +10,6 @@ from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, 
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
-from gpuops.execute.rotation.early_consent import ask_before_lock
 from gpuops.execute.rotation.night_extension import add_to_queue, before_return
 from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
 from gpuops.execute.rotation.rotation_lock import locked_journal, require_no_rotation, without_journal
@@ -29,6 +28,7 @@ from gpuops.execute.runs.nights import (
 )
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
+from gpuops.execute.site.agreement import apply_agreed, no_step_more
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
@@ -171,8 +171,21 @@ def rotate(
             clears=clears,
         )
 
+    def ask(report: Report) -> None:
+        if report.plan.feasible and report.plan.steps:
+            consent(report)
+
     cut_off = _starts_cut_off(site) if apply and kind.takes else {}
-    report = ask_before_lock(run, consent) if apply and asks else run(apply, consent)
+    if apply and asks:
+        report = apply_agreed(
+            run(False, agreed),
+            ask,
+            lambda agreement: run(True, agreement.require),
+            deeds=lambda report: report.plan.steps,
+            covers=no_step_more,
+        )
+    else:
+        report = run(apply, consent)
     halves = half_started(report.outcomes, report.before, cut_off) if kind.takes else ()
     return _stop_half_started(report, halves, policy, site) if halves else report
 

@@ -402,10 +402,13 @@ class RotationRun:
         originals = NightVms(journal).all()
         if self.kind.takes:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
-            if is_another_vcenter(note_witnesses(originals, report.before, self.site.vcenter), report.before):
+            gone = [
+                original for original in originals if original.night != tonight and is_gone(original, report.before)
+            ]
+            if not (report.plan.feasible and gone):
                 return report.before
-            for original in originals:
-                if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
+            if not is_another_vcenter(note_witnesses(originals, report.before, self.site.vcenter), report.before):
+                for original in gone:
                     NightVms(journal).record_return(original)
             return report.before
         refs = {original.vm for original in originals} | {step.vm for step in report.plan.steps}

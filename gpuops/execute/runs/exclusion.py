@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.lease.lease import RunLease, lease_during_run
+from gpuops.execute.runs.nights import NightVms, last_policy
 from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, RESUME_CHANGE, ROTATION_RUNS
+from gpuops.execute.site import Site
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.taken_vms import vms_of
+
+
+@contextmanager
+def locked_for_change(site: Site, vcenter: str) -> Iterator[tuple[Journal, RunLease]]:
+    """Yield the locked journal and the lease for a change that begins.
+
+    Raises Locked, and Refused while a change or a rotation is unfinished.
+    """
+    with site.locked_journal(vcenter, alone=True) as journal:
+        no_change_open(journal)
+        no_rotation_open(journal)
+        policy = last_policy(journal)
+        policies, lock_vm = ((policy,), policy.lock_vm) if policy else ((), None)
+        with lease_during_run(site, lock_vm, journal, policies, returning=False) as lease:
+            yield journal, lease
 
 
 def open_change(journal: Journal | None) -> Run | None:

@@ -37,7 +37,7 @@ WITHOUT_GUESTS: Final = "it goes on without a login to guests, whose hooks do no
 """The warning of a return that has no login to guests."""
 
 
-def agreed(report: Report) -> None:
+def agreed(plan: object) -> None:
     """Agree to the plan: the caller asked before, or does not need to ask."""
 
 

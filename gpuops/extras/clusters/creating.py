@@ -20,6 +20,7 @@ from typing import Final
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
@@ -75,20 +76,21 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
     plan, _ = _look(wish, id_now, site, port, inventory)
     if not plan.feasible or not apply or not (plan.changes or cut_off):
         return ClusterMade(plan, applied=apply and plan.feasible)
+
+    def begin_creation(agreement: Agreement[ClusterPlan]) -> _ClusterCreation | ClusterMade:
+        with changing(site) as journal:
+            current_plan, inventory = _look(wish, id_now, site, port)
+            if not current_plan.feasible:
+                return ClusterMade(current_plan, applied=False)
+            agreement.require(current_plan)
+            require_unused(wish.name, inventory, site)
+            existing_vms = marked_vms(inventory, wish.name)
+            run = begin(journal, wish.name, current_plan.id, [member.vm.ref for member in existing_vms])
+            return _ClusterCreation(wish, current_plan, inventory, site, port, run)
+
     with alone_with(site, wish.name, "cluster-create"):
-        while True:
-            consent(plan)
-            with changing(site) as journal:
-                current_plan, inventory = _look(wish, id_now, site, port)
-                if current_plan.feasible and current_plan.deeds == plan.deeds:
-                    require_unused(wish.name, inventory, site)
-                    existing_vms = marked_vms(inventory, wish.name)
-                    run = begin(journal, wish.name, plan.id, [member.vm.ref for member in existing_vms])
-                    break
-            plan = current_plan
-            if not plan.feasible:
-                return ClusterMade(plan, applied=False)
-        return _ClusterCreation(wish, current_plan, inventory, site, port, run).create_vms(keep=keep)
+        begun = apply_agreed(plan, consent, begin_creation, deeds=lambda plan: plan.deeds)
+        return begun if isinstance(begun, ClusterMade) else begun.create_vms(keep=keep)
 
 
 def _look(

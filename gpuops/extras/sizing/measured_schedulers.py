@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, report_exit_code
+from gpuops.execute.site import agreed
 from gpuops.model.devices.scheduler import Frequency, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import SchedulerBefore
 from gpuops.plan.core.rejection import Rejection
@@ -73,7 +74,7 @@ def measure_schedulers(
     from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement
     from gpuops.extras.sizing.measuring import measure
 
-    first = measure(wish, site, apply=False, consent=_accept_all)
+    first = measure(wish, site, apply=False, consent=agreed)
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     before = stored.before if stored is not None else None
     if first.plan.rejections and (before is None or first.plan.host is None):
@@ -108,13 +109,13 @@ def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, sit
     """Measure under each scheduler in turn, and finally set back the one before."""
     from gpuops.extras.sizing.measuring import measure
 
-    measured = measure(wish, site, apply=True, consent=_accept_all, before=run.before)
+    measured = measure(wish, site, apply=True, consent=agreed, before=run.before)
     for scheduler in first.plan.later:
         if measured.plan.rejections or measured.failed or run.wrong:
             break
         run.set(VgpuScheduler(scheduler), apply=True)
         if not run.wrong:
-            measured = measure(wish, site, apply=True, consent=_accept_all, before=run.before)
+            measured = measure(wish, site, apply=True, consent=agreed, before=run.before)
     if not run.stopped and run.why_not_as_before():
         run.set_back(apply=True)
     return measured
@@ -235,10 +236,6 @@ def _with_undone(measured: SharingMeasured, changes: tuple[ChangeReport, ...], u
 def _host_name(plan: MeasurePlan) -> str:
     assert plan.host is not None, "a plan without a host is refused"
     return plan.host.name
-
-
-def _accept_all(plan: MeasurePlan) -> None:
-    """Accept the plan: the admin agreed to all measurements at the start."""
 
 
 def _wrong(report: ChangeReport) -> bool:

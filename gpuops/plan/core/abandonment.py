@@ -136,3 +136,8 @@ class Abandonment:
     @property
     def name(self) -> str:
         return self.things[0].name
+
+    @property
+    def deeds(self) -> tuple[object, ...]:
+        """Return what is given up, without the time."""
+        return tuple((thing.thing, thing.ref, thing.uuid, thing.of) for thing in self.things)

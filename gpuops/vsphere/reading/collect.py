@@ -399,6 +399,8 @@ def _hot_migrate(reader: Reader, session: Session) -> bool | None:
 
 def _read_vcenter_time(reader: Reader) -> datetime:
     """Return vCenter's time, with which the times of its tasks are compared. Raises ProtocolError."""
+    # `serverClock` would come with the objects, but it is not necessarily current (vSphere API reference,
+    # ServiceInstance): only this method tells the time.
     time_text = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
     now = moment(time_text)
     if now is None:

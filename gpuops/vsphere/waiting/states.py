@@ -118,11 +118,6 @@ class ChangeWatch:
         self._updates = Updates(session, at_most=MOST_AT_ONCE)
         self._follows = False
 
-    def close(self) -> None:
-        """Stop watching."""
-        self._updates.close()
-        self._follows = False
-
     def wait(self, timeout_s: float) -> bool:
         """Wait until something changes, at most for `timeout_s`, and return whether it did since the last call.
 

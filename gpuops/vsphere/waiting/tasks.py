@@ -48,11 +48,6 @@ class TaskWatch:
         self._withdrawn: set[str] = set()
         """Tasks that gpuops asked vCenter to cancel while they were queued."""
 
-    def close(self) -> None:
-        """Stop watching."""
-        self._updates.close()
-        self._running.clear()
-
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
         """Yield the end of each task within the time.
 

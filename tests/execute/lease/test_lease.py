@@ -37,6 +37,23 @@ def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> Non
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
+def test_nobody_holds_it_while_a_question_is_asked_again(world: World, tmp_path: Path) -> None:
+    run(world, RunKind.NIGHT, tmp_path)
+    for vm in [vm for vm in world.vms.values() if vm.name.startswith("ml-")]:
+        world._set_power(vm.ref, PowerState.OFF)
+    world._set_power("vm-1", PowerState.ON)
+    holders: list[str] = []
+
+    def consent(report: Report) -> None:
+        lease = held(world)
+        assert lease is not None
+        holders.append(lease.nonce)
+        world._set_power("vm-1", PowerState.SUSPENDED)  # the plan under the lock has one more step
+
+    report = rotate(RunKind.DAY, POLICY, site(world, tmp_path), apply=True, consent=consent, asks=True)
+    assert (report.exit_code, holders) == (0, ["", ""])
+
+
 @pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
 def test_whoever_holds_it_on_another_machine_is_named_and_nothing_is_done(
     world: World, tmp_path: Path, kind: RunKind

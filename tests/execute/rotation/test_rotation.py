@@ -32,6 +32,12 @@ def test_a_night_and_a_morning(night: Night) -> None:
     morning_is_good(night)
 
 
+def test_a_night_reads_no_history_of_tasks_while_every_vm_is_there(night: Night, mocker: MockerFixture) -> None:
+    read_history = mocker.spy(SmallVcenter, "has_power_task_near")
+    night.run(RunKind.NIGHT)
+    assert read_history.call_count == 0
+
+
 def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(night: Night) -> None:
     policy = parse_policy(POLICY_TEXT.replace("{vm: ml-01}", "{vm: 'moid:vm-91'}"), "by id")
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)

@@ -76,7 +76,6 @@ def waiting_on(serve: Callable[[str], SimServer]) -> Iterator[Callable[[str], Wa
 
     yield start
     for each in opened:
-        each.watch.close()
         each.session.close()
 
 
@@ -199,7 +198,7 @@ def test_a_broken_wait_is_taken_up_again(waiting: Waiting, effect: Effect, more:
     assert {end.task: end.error for end in waiting.wait(tasks)} == dict.fromkeys(tasks)
     assert waiting.pauses == []
     assert waiting.collectors() == 1, "the one whose wait broke off is given back"
-    waiting.watch.close()
+    waiting.session.close()
     assert waiting.collectors() == 0
 
 
