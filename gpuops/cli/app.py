@@ -39,6 +39,7 @@ SECTIONS: Final = {
         "profiles": "Show vGPU profiles of a GPU model, and which mix.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
+        "measure": "Measure it, with VMs that are made and removed.",
         "job": "Say where jobs in containers fit, and how long they take.",
         "what-if": "Compare the fleet with itself after planned changes.",
         "diagnose": "Say which component slows VMs down.",
@@ -95,7 +96,7 @@ EVERYDAY: Final = (
 BY_SUBJECT: Final = {
     "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
     "hosts": ("host", "change", "readiness"),
-    "sizing": ("profiles", "size", "what-if"),
+    "sizing": ("profiles", "size", "measure", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
     "set up": ("setup", "demo", "config", "login", "roles", "template", "explain", "help"),
@@ -118,7 +119,7 @@ class Commands(UserDict[str, Any]):
 _FOLDERS: Final = {
     "monitoring": ("diagnose", "doctor", "guest", "inventory", "readiness", "report", "roles", "top"),
     "services": ("metrics", "notify", "observe", "runner", "serve"),
-    "advice": ("capacity", "place", "profiles", "size", "what-if"),
+    "advice": ("capacity", "measure", "place", "profiles", "size", "what-if"),
     "vms": ("attach", "defrag", "detach"),
     "workloads": ("cluster", "job", "pool"),
     "nights": ("broker", "history", "idle", "queue", "rotate"),
@@ -130,6 +131,7 @@ _FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name
 _MODULES: Final = {
     "detach": "attach",
     "host": "host_settings",
+    "measure": "size_measure",
     "roles": "doctor",
     "what-if": "what_if",
 }

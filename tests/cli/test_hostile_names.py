@@ -34,7 +34,7 @@ OFFLINE: Final = (
     "capacity",
     "place --profile a100-3-20c --vcpu 4 --memory 16GiB --explain",
     "place --profile a100-3-20c --vcpu 400 --memory 16GiB",
-    "defrag --powered-off",
+    "defrag --powered-off --dry-run",
     "attach --vm moid:{ml-07} --profile a100-3-20c --dry-run --explain",
     "attach --vm moid:{legacy} --profile a100-3-20c --dry-run",
     "attach --vm moid:{ml-08} --device 0000:99:00.0 --dry-run -o json",

@@ -154,7 +154,7 @@ def _idle_host() -> dict[str, Any]:
 
 
 EMPTY_HOST: Final = ("--host", "esx-03", "--reboot", "rolling", "--yes")
-DEFRAG: Final = ("defrag", "--execute", "--yes")
+DEFRAG: Final = ("defrag", "--yes")
 ATTACH: Final = ("attach", "--vm", "ml-01", "--profile", "a40-8q", "--power", "on")
 
 
@@ -166,7 +166,7 @@ def _two_desktops() -> dict[str, Any]:
 
 JOBS_POLICY: Final = policy(ml={"jobs": {"vms": ["ml-*"], "mounts": ["/data"]}})
 SUBMIT: Final = Act((
-    "job", "submit", "--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--run-time", "3h", "--owner", "vision",
+    "job", "submit", "--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--duration", "3h", "--owner", "vision",
     "--policy", "{policy}", "--", "python", "train.py",
 ))  # fmt: skip
 JOB_LIST: Final = ("job", "list", "--output", "json")

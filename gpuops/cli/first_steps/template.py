@@ -9,6 +9,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
+from gpuops.cli.spread import spread
 from gpuops.errors import UsageError
 from gpuops.files.file import is_missing, read_bytes, read_text
 from gpuops.files.private_file import write_private
@@ -25,6 +26,7 @@ def names(incomplete: str) -> list[str]:
 
 
 @template.command("list")
+@spread
 def template_list() -> None:
     """List the templates.
 
@@ -39,6 +41,7 @@ def template_list() -> None:
 
 
 @template.command("show")
+@spread
 def template_show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which one.", autocompletion=names)],
 ) -> None:
@@ -55,6 +58,7 @@ def template_show(
 
 
 @template.command("write")
+@spread
 def template_write(
     chosen: Annotated[
         list[str] | None,

@@ -31,8 +31,8 @@ def job_submit(
     ] = None,
     policy: Annotated[Path | None, PolicyFile] = None,
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="With its registry: quay.io/lab/train:2.")] = None,
-    profile: Annotated[str | None, typer.Option(metavar="PROFILE", help="vGPU profile, such as a40-12q.")] = None,
-    run_time: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME", help="vGPU profile, such as a40-12q.")] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: that of the image.")] = None,
     owner: Annotated[
         str | None, typer.Option(metavar="OWNER", help="Whose quota it counts for; default: whose submitter you are.")
@@ -58,7 +58,7 @@ def job_submit(
 
     \b
     Examples:
-      gpuops job submit --image quay.io/lab/train:2 --profile a40-8q --run-time 3h -- python train.py
+      gpuops job submit --image quay.io/lab/train:2 --profile a40-8q --duration 3h -- python train.py
       gpuops job submit --file templates/jobs.yaml --policy templates/policy.yaml
     """
     from gpuops.api.job_queue import job_submit as submit
@@ -67,7 +67,7 @@ def job_submit(
     from gpuops.report.workloads.submitted_jobs import JobSubmitDocument, submission_text
 
     options = {
-        "image": image, "profile": profile, "run_time": run_time, "name": name, "owner": owner, "vcpu": vcpu,
+        "image": image, "profile": profile, "run_time": duration, "name": name, "owner": owner, "vcpu": vcpu,
         "memory": memory, "mounts": mount, "runtime": runtime, "network": network or None, "priority": priority,
         "checkpoint": checkpoint, "resumes": resumes, "command": command,
     }  # fmt: skip
@@ -89,11 +89,11 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     typed = [key for key, setting in options.items() if setting]
     if file is not None:
         if typed:
-            raise UsageError(f"--file and {typed[0]} exclude each other", hint="the file says all of its jobs")
+            raise UsageError("--file and options of a job exclude each other", hint="the file has all of its jobs")
         return load_jobs(file)
     missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
     if missing is not None:
-        missing_option = "-- COMMAND" if missing == "command" else f"--{missing.replace('_', '-')}"
+        missing_option = {"command": "-- COMMAND", "run_time": "--duration"}.get(missing, f"--{missing}")
         raise UsageError(f"a job needs {missing_option}", hint="gpuops job submit --help has an example, or use --file")
     image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
     runtime = options["runtime"]

@@ -36,7 +36,7 @@ from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 
 VERB: Final = "defrag"
 _FORMAT: Final = 1
-PLAN_AGAIN: Final = "gpuops defrag plans anew on what is there now"
+PLAN_AGAIN: Final = "gpuops defrag --dry-run plans anew on what is there now"
 NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 

@@ -88,7 +88,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
     changing = [(host, gpu) for host, gpu in able if gpu.vgpu_mode is not MODES[change.mode]]
     if not changing:
         raise UsageError(
-            f"nothing would change: {count_gpus(len(able))} in {change.mode} mode already", hint="leave --mode out"
+            f"nothing would change: {count_gpus(len(able))} in {change.mode} mode already", hint="leave --vgpu-mode out"
         )
     world = inventory
     displaced: list[str] = []

@@ -28,7 +28,7 @@ def submitted(configured: Configure, tmp_path: Path) -> str:
     text = Path(LAB_POLICY).read_text(encoding="utf-8")
     policy = tmp_path / "jobs-policy.yaml"
     policy.write_text(text.replace("\nml:\n", '\nml:\n  jobs: {relocate: true, vms: ["ml-*"]}\n', 1), encoding="utf-8")
-    job = ("--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--run-time", "3h", "--policy", str(policy))
+    job = ("--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--duration", "3h", "--policy", str(policy))
     for site, name in (("fra", "both"), ("muc", "alone"), ("muc", "both")):
         done = run("job", "submit", *job, "--name", name, "--vcenter", site, "--", "run")
         assert done.exit_code == 0, done.output
