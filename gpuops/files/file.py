@@ -61,9 +61,9 @@ def read_bytes(
                 size += len(piece)
     except (OSError, ValueError) as unread:  # a name with a null character is a ValueError
         reason = getattr(unread, "strerror", None) or unread
-        missing = isinstance(unread, FileNotFoundError)
         if not hint:
-            hint = _template_of(path) or "check the path" if missing else f"look at it: ls -l {path}"
+            exists = os.path.lexists(path)
+            hint = f"look at it: ls -l {path}" if exists else _template_of(path) or "check the path"
         raise error(f"{name or path} cannot be read: {reason}", hint=hint) from unread
     if size > largest:
         raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "is it the right file?")
