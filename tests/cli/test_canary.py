@@ -51,7 +51,7 @@ SWEPT: Final = (
     "cluster run train -- true",
     "cluster bench train",
     "bundle --dry-run",
-    "bundle --yes --file bundle.zip",
+    "bundle --yes --save bundle.zip",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",
     "attach --vm ml-07 --profile l40s-48q --output json",

@@ -58,7 +58,7 @@ LIVE: Final = (
     "rotate night --policy {policy} --yes",
     "rotate status --policy {policy}",
     "idle --policy {policy}",
-    "idle --policy {policy} --explain moid:{vdi-01}",
+    "idle --policy {policy} --vm moid:{vdi-01}",
     "rotate day --policy {policy} --yes",
     "history",
     "history -o csv",

@@ -25,7 +25,7 @@ CHANGE_STATUS: Final = ("change", "status", "--output", "json")
 CHANGE_RESUME: Final = ("change", "resume", "--yes")
 CHANGE_ABORT: Final = ("change", "abort", "--yes")
 CHANGE_LOOKS: Final = (CHANGE_STATUS, HISTORY, AUDIT)
-ROLLING: Final = ("--host", "esx-01", "--reboot", "rolling", "--vms", "shut-down", "--yes")
+ROLLING: Final = ("--host", "esx-01", "--reboot", "rolling", "--running-vms", "shut-down", "--yes")
 SCHEDULER: Final = ("host", "scheduler", "set", "--scheduler", "equal-share", *ROLLING)
 
 Words = Sequence[str]
