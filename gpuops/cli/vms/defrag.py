@@ -29,7 +29,7 @@ def defrag(
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
-    """Move VMs, as few as possible, so that the most whole GPUs, or slots of a profile, become free.
+    """Move as few VMs as possible to free the most whole GPUs, or slots of a profile.
 
     Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
 
