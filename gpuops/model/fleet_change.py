@@ -26,6 +26,11 @@ class GpuServing(StrEnum):
     MIXED_SIZE = "mixedSize"
     MIG = "mig"
 
+    @property
+    def adjective(self) -> str:
+        """Return the word for sentences: `mixed-size`."""
+        return self.value.replace("Size", "-size")
+
 
 @dataclass(frozen=True, slots=True)
 class AddHosts:
