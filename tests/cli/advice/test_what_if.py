@@ -113,7 +113,7 @@ def test_the_changed_fleet_is_saved_for_other_commands(lab: Lab, gpuops: Gpuops,
         (("--lose-gpu", "esx-01/0000:00:00.0"), "esx-01.lab has no GPU 0000:00:00.0"),
         (
             ("--vgpu-mode", "mig", "--host", "esx-01*", "--model", "a100"),
-            "2 GPUs in mig mode already",
+            "nothing would change: 2 GPUs in mig mode",
         ),
         (("--host", "esx-01*"), "--host is of --vgpu-mode"),
         (("--lose-host", "esx-01", "--at", "22:00"), "--at is of --policy"),

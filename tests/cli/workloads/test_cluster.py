@@ -246,7 +246,7 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
     [
         (("cluster", "show", "none"), "there is no cluster 'none'"),
         (("cluster", "delete", "--yes"), "which cluster is not said"),
-        (("cluster", "delete", "--yes", "--name", "a", "--file", str(TEMPLATE)), "exclude each other"),
+        (("cluster", "delete", "--yes", "a", "--file", str(TEMPLATE)), "exclude each other"),
         (("cluster", "create", "--file", "/nowhere.yaml", "--yes"), "/nowhere.yaml"),
         (("template: trainer", "template: none-such"), "no VM 'none-such'"),
         (("a100d-80c  ", "a100d-81c  "), "no host offers a vGPU profile 'a100d-81c'; near: "),
