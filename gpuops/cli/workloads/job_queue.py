@@ -84,7 +84,7 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
     import shlex
 
-    from gpuops.config.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image
+    from gpuops.config.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of_key
 
     typed = [key for key, setting in options.items() if setting]
     if file is not None:
@@ -93,8 +93,9 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
         return load_jobs(file)
     missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
     if missing is not None:
-        missing_option = {"command": "-- COMMAND", "run_time": "--duration"}.get(missing, f"--{missing}")
-        raise UsageError(f"a job needs {missing_option}", hint="gpuops job submit --help has an example, or use --file")
+        raise UsageError(
+            f"a job needs {option_of_key(missing)}", hint="gpuops job submit --help has an example, or use --file"
+        )
     image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
     runtime = options["runtime"]
     settings: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}
