@@ -131,7 +131,7 @@ def test_clusters_are_one_table_whose_first_column_is_the_site(configured: Confi
         configured(trn={"host": endpoint.url, **login})
         assert run("cluster", "create", "--file", str(file), "--yes", "--vcenter", "trn").exit_code == 0
         lines = run("cluster", "show", "--site", "all").stdout.splitlines()
-        named = document(run("cluster", "show", "--site", "all", "--name", "train", "-o", "json"))
+        named = document(run("cluster", "show", "--site", "all", "train", "-o", "json"))
     [head, row] = (line for line in lines if not line.split()[0].endswith(":"))
     assert (head.split()[:3], row.split()[:3]) == (["site", "rank", "VM"], ["trn", "0", "train-00"])
     assert [line for line in lines if "no cluster" in line] == ["fra: no cluster is there", "muc: no cluster is there"]
