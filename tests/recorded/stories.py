@@ -185,7 +185,7 @@ quota: {memory: 40GiB}
 POOL: Final = (
     Act(("attach", "--vm", "server-01", "--device", "0000:af:00.0", "--power", "on")),
     Act(("pool", "create", "--file", "{folder}/pool.yaml")),
-    Act(("pool", "lend", "--client", "client-01", "--memory", "8GiB", "--for", "23h")),
+    Act(("pool", "lend", "--client", "client-01", "--gpu-memory", "8GiB", "--for", "23h")),
 )
 POOL_SHOW: Final = ("pool", "show", "--output", "json")
 
