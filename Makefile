@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
+.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures site peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,10 @@ man: setup  ## man pages of every command and every page of the manual, in dist/
 pictures: setup  ## the README's pictures of the page that `gpuops report` makes (needs chromium)
 	$(BIN)/python -m tests.report.page.pictures
 
+site: setup  ## the manual as a static site with search, in dist/site, for any web server (40 MB of packages)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-site.lock
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m tests.make_site dist/site
+
 lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \
 	  pyproject.toml -o requirements.lock
@@ -139,6 +143,8 @@ lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	$(BIN)/python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
 	  print(*extras['fleet'], sep='\n')" | $(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header \
 	  -p 3.11 -c requirements-dev.lock - -o requirements-fleet.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \
+	  --group site -c requirements-dev.lock -o requirements-site.lock
 
 clean:  ## drop what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/peers/bin

@@ -37,7 +37,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "notify": Extra(commands={"notify": "cli"}, documents=("view",)),
     "sizing": Extra(
-        commands={"size": "cli", "what-if": "what_if.cli"},
+        commands={"measure": "measure_cli", "size": "cli", "what-if": "what_if.cli"},
         documents=("measured_view", "view", "what_if.view"),
         tasks={"gpu_sizing_info": "tasks"},
     ),

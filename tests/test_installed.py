@@ -137,8 +137,8 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     host = urlsplit(vcenter["url"]).netloc
     (tmp_path / "password").write_text(vcenter["password"], encoding="utf-8")
     (tmp_path / "password").chmod(0o600)
-    target = f"--host {host} --username {vcenter['username']} --password-file {tmp_path}/password"
-    typed(f"gpuops config init --vcenter prod {target} --ca-file {vcenter['ca_file']}")
+    target = f"--address {host} --username {vcenter['username']} --password-file {tmp_path}/password"
+    typed(f"gpuops config init --target prod {target} --ca-file {vcenter['ca_file']}")
     typed(f"gpuops config set prod.notify {shlex.quote(mail_server.url)}")
     assert "8.0" in typed("gpuops login test").stdout
     assert typed("gpuops notify test").stdout.startswith("accepted")
@@ -166,6 +166,34 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     typed(f"gpuops history show {shlex.quote(night['night'])}")
     assert json.loads(typed("gpuops rotate status --output json").stdout)["away"] == 0
     assert vcenter["password"] not in (tmp_path / ".config" / "gpuops" / "config.toml").read_text(encoding="utf-8")
+
+
+def test_a_newcomer_types_what_the_readme_prints(typed: Typed, vcenter: dict[str, Any], tmp_path: Path) -> None:
+    """Its ten minutes, line by line, until the timers of a night.
+
+    `gpuops setup` asks at a terminal (tests/cli/first_steps/test_setup.py): here the commands that it names without
+    one. The policy is that of the lab.
+    """
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    minutes = readme.partition("## The first real vCenter, in ten minutes")[2].partition("\n## ")[0]
+    lines = [
+        line.strip() for block in re.findall(r"```sh\n(.*?)```", minutes, re.DOTALL) for line in block.splitlines()
+    ]
+    lines = [line for line in lines if line]
+    assert (lines[0], len(lines)) == ("gpuops setup", 10)
+    assert "missing: --address" in typed("gpuops setup </dev/null", code=2).stderr
+    (tmp_path / "password").write_text(vcenter["password"], encoding="utf-8")
+    (tmp_path / "password").chmod(0o600)
+    host = urlsplit(vcenter["url"]).netloc
+    login = f"--username {vcenter['username']} --password-file {tmp_path}/password --ca-file {vcenter['ca_file']}"
+    typed(f"gpuops config init --target prod --address {host} {login}")
+    typed("gpuops template write lab-policy.yaml")
+    _write_policy_with_a_window(tmp_path)
+    shown = [typed(line.replace("/etc/gpuops/policy.yaml", "policy.yaml")).stdout for line in lines[1:]]
+    attached, planned = (next(at for at, line in enumerate(lines[1:]) if part in line) for part in ("attach", "plan"))
+    assert "nothing changed" in shown[attached] and "1 step done" in shown[attached + 1]
+    assert "would start" in shown[planned]
+    assert "OnCalendar=" in shown[-1]
 
 
 def _write_policy_with_a_window(home: Path) -> None:

@@ -24,7 +24,7 @@ MODULES: Final = (
 COMMANDS: Final = (
     "inventory",
     "place --optimize --file requests.csv",
-    "defrag",
+    "defrag --dry-run",
     "rotate night --policy policy.yaml --dry-run",
     "doctor",
 )

@@ -110,7 +110,9 @@ def test_every_dependency_says_what_it_is_for() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-fleet.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-dev.lock", "requirements-fleet.lock", "requirements-site.lock"]
+)
 def test_lock_files_hold_pins_and_hashes_and_no_host(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert "--hash=sha256:" in text
@@ -122,10 +124,10 @@ def test_nothing_is_installed_without_its_hash() -> None:
     """What CI and people install from is the lock: every package of it, and ours from the tree without its own."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     installs = re.findall(r"pip install (.*)", makefile)
-    assert len(installs) == 2
+    assert len(installs) == 3
     for line in installs:
-        assert (
-            "--require-hashes -r requirements-dev.lock" in line or "--no-deps --no-build-isolation --editable ." in line
+        assert re.search(r"--require-hashes -r requirements-(dev|site)\.lock", line) or (
+            "--no-deps --no-build-isolation --editable ." in line
         )
     assert not re.search(r"pip3? install|uv pip install|pipx", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     for name, least in (("requirements.lock", 20), ("requirements-dev.lock", 20), ("requirements-fleet.lock", 5)):

@@ -40,6 +40,7 @@ SECTIONS: Final = {
         "profiles": "Show vGPU profiles of a GPU model, and which mix.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
+        "measure": "Measure it, with VMs that are made and removed.",
         "job": "Say where jobs in containers fit, and how long they take.",
         "what-if": "Compare the fleet with itself after planned changes.",
         "diagnose": "Say which component slows VMs down.",
@@ -96,7 +97,7 @@ EVERYDAY: Final = (
 BY_SUBJECT: Final = {
     "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
     "hosts": ("host", "change", "readiness"),
-    "sizing": ("profiles", "size", "what-if"),
+    "sizing": ("profiles", "size", "measure", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
     "set up": ("setup", "demo", "config", "login", "roles", "template", "explain", "help"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuops import __version__
+from gpuops.cli.first_steps.option_table import option_table
 
 _SHAPES: Final = (
     (re.compile(r"`([^`]+)`"), r"\\fB\1\\fR"),
@@ -28,7 +29,7 @@ def pages(root: Any, manual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for words, context in _contexts(root, ("gpuops",), None):
         name = "-".join(words)
         yield f"man1/{name}.1", _command(words, context)
-    for topic, text in manual.items():
+    for topic, text in {**manual, "options": option_table(root)}.items():
         yield f"man7/gpuops-{topic}.7", _topic(topic, text)
 
 
@@ -71,6 +72,8 @@ def _command(words: tuple[str, ...], context: Any) -> str:
             if is_example
             else [".PP", _line(" ".join(paragraph.split()))]
         )
+    if command.epilog:
+        lines += _verbatim(command.epilog.lstrip("\b\n").splitlines())
     lines.append(".SH OPTIONS")
     for names, description in filter(
         None, (parameter.get_help_record(context) for parameter in command.get_params(context))

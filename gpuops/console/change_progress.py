@@ -25,5 +25,4 @@ class ChangeProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._began:
-            goes_on = "gpuops change resume goes on with it, gpuops change abort gives it up"
-            output.note_if_cut_off(kind, "cut off, hosts may be out of service", goes_on)
+            output.note_if_cut_off(kind, "cut off, hosts may be out of service", "gpuops change resume")

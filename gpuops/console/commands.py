@@ -19,6 +19,11 @@ from gpuops.console.options import CONNECTION
 from gpuops.console.spread import for_one_vcenter
 from gpuops.errors import UsageError
 
+UNFINISHED: Final = """\b
+resume   finish what was interrupted, with its original options
+abort    stop a change of hosts and bring its VMs back; for a night: rotate day
+abandon  give up one VM or host that never comes back, so that the rest can end"""
+"""The end of the help of these commands, of nights and of changes alike."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 _OWN: Final = "Options"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gpuops.console import completion, output
-from gpuops.console.output import Manners, OutputFormat
+from gpuops.console.output import Manners, OutputFormat, choose
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
 from gpuops.model.vcenter.login import BulkReader
@@ -24,7 +24,6 @@ CONNECTION: Final = "Connection"
 SITES: Final = "Several vCenters"
 OUTPUT: Final = "Output"
 HOST_SHELL: Final = "Host shell"
-MEASURING: Final = "With --measure"
 """Headings of options in the help of commands."""
 KNOWN: Final = Path("~/.ssh/known_hosts")
 
@@ -38,10 +37,21 @@ def formats(incomplete: str) -> list[str]:
     return [name for name in WITHOUT_CSV if name.startswith(incomplete)]
 
 
+def choose_format(chosen: OutputFormat | None) -> None:
+    """Choose the format of a command that reads no vCenter."""
+    if chosen is not None:
+        choose(chosen)
+
+
 Format = Annotated[
     OutputFormat | None,
     typer.Option(
-        "--output", "-o", metavar=f"<{'|'.join(WITHOUT_CSV)}>", help="text, json or yaml.", autocompletion=formats
+        "--output",
+        "-o",
+        metavar=f"<{'|'.join(WITHOUT_CSV)}>",
+        help="text, json or yaml.",
+        autocompletion=formats,
+        callback=choose_format,
     ),
 ]
 """--output of a command that reads no vCenter; None = the format given before the command."""
@@ -186,7 +196,7 @@ class CommonOptions:
             help="Of commands that read: these targets of the configuration file, at once (gpuops help sites).",
         ),
     ] = None
-    jobs: Annotated[
+    parallel: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=SITES,
@@ -230,7 +240,7 @@ class CommonOptions:
     no_color: Annotated[
         bool,
         typer.Option(
-            "--no-color", rich_help_panel=OUTPUT, help="No colours; escape sequences only for the screen of top."
+            "--no-color", rich_help_panel=OUTPUT, help="No colours and no other escape sequences; top shows one table."
         ),
     ] = False
 
@@ -293,7 +303,7 @@ class RebootOptions:
             metavar="WINDOW", help="Begin a host only while it is open: 'Sat 22:00-04:00 Europe/Berlin'; no other day."
         ),
     ] = None
-    vms: Annotated[
+    running_vms: Annotated[
         Displacement | None, typer.Option(help="What is done to VMs that run there; move, by vMotion, is the default.")
     ] = None
     vsan_mode: Annotated[
@@ -316,6 +326,8 @@ class RebootOptions:
             from gpuops.config.date_text import parse_window
 
             chosen["window"] = parse_window(self.window)
+        if self.running_vms is not None:
+            chosen["vms"] = chosen.pop("running_vms")
         return Rolling(**chosen)
 
 
@@ -331,26 +343,21 @@ Saved = Annotated[
 class MeasureOptions:
     """How VMs that share a GPU are measured."""
 
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure", rich_help_panel=MEASURING, help="Make VMs of a template, run a command in them, remove them."
-        ),
-    ] = False
-    template: Annotated[
-        str | None, typer.Option(rich_help_panel=MEASURING, metavar="NAME", help="A Linux template without GPUs.")
-    ] = None
-    counts: Annotated[
-        str | None, typer.Option(rich_help_panel=MEASURING, metavar="N,N,...", help="So many VMs at once: 1,2,4,8.")
-    ] = None
-    run: Annotated[
+    template: Annotated[str | None, typer.Option(metavar="NAME", help="A Linux template without GPUs.")] = None
+    profile: Annotated[
         str | None,
-        typer.Option("--run", rich_help_panel=MEASURING, metavar="COMMAND", help="A command for a shell in guests."),
+        typer.Option(metavar="NAME", autocompletion=completion.profiles, help="The vGPU profile of its VMs: a40-8q."),
+    ] = None
+    counts: Annotated[str | None, typer.Option(metavar="N,N,...", help="So many VMs at once: 1,2,4,8.")] = None
+    guest_command: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="What is measured: a command for a shell in the guests.")
+    ] = None
+    overlap: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="The share of their work that VMs do at one time; default: all.")
     ] = None
     schedulers: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=MEASURING,
             metavar="NAME,NAME",
             help="best-effort,equal-share: those not in force are left for a later call. Default: the one in force.",
         ),
@@ -359,42 +366,30 @@ class MeasureOptions:
         bool,
         typer.Option(
             "--set-schedulers",
-            rich_help_panel=MEASURING,
             help="Set them in between, then the first one again, with a rolling reboot of the host for each.",
         ),
     ] = False
     window: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MEASURING, metavar="WINDOW", help="With --set-schedulers: when the host may be rebooted."
-        ),
+        typer.Option(metavar="WINDOW", help="With --set-schedulers: when the host may be rebooted."),
     ] = None
-    vms: Annotated[
-        Displacement | None,
-        typer.Option(rich_help_panel=MEASURING, help="With --set-schedulers: what is done to VMs that run there."),
+    running_vms: Annotated[
+        Displacement | None, typer.Option(help="With --set-schedulers: what is done to VMs that run there.")
     ] = None
-    on: Annotated[
+    host: Annotated[
         str | None,
         typer.Option(
-            "--on",
-            rich_help_panel=MEASURING,
             metavar="HOST",
             autocompletion=completion.hosts,
             help="The host whose GPU is shared; default: that of the template.",
         ),
     ] = None
-    whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole", rich_help_panel=MEASURING, help="One VM with a whole GPU too: as vGPU, and DirectPath."
-        ),
-    ] = False
-    limit: Annotated[
-        int, typer.Option(rich_help_panel=MEASURING, min=1, metavar="SECONDS", help="What the command may take.")
-    ] = 3600
+    whole: Annotated[bool, typer.Option("--whole", help="One VM with a whole GPU too: as vGPU, and DirectPath.")] = (
+        False
+    )
+    timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long the command may take.")] = 3600
     remove: Annotated[
-        bool,
-        typer.Option("--remove", rich_help_panel=MEASURING, help="Remove what a measurement left that was cut off."),
+        bool, typer.Option("--remove", help="Remove the VMs of an interrupted measurement; other options are ignored.")
     ] = False
     dry_run: DryRun = False
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made, run and removed.")] = False

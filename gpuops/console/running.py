@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from gpuops.console import output
 from gpuops.console.options import CommonOptions, RunOptions
@@ -61,7 +61,9 @@ class Progress:
     Leaving its block ends what is drawn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, resumes: str = "the same command again") -> None:
+        """`resumes`: what continues the run after an interruption."""
+        self._resumes = resumes
         self.report: Report | None = None
         """The current run; None = none was started."""
         self.ended = 0
@@ -113,8 +115,7 @@ class Progress:
             self._drawn.stop()
             self._drawn = None
         if self.report is not None:
-            goes_on = "the same command again; for a rotation, gpuops rotate resume; for defrag, gpuops change resume"
-            output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", goes_on)
+            output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", self._resumes)
 
 
 def somebody_is_asked(run_options: RunOptions) -> bool:
@@ -122,6 +123,8 @@ def somebody_is_asked(run_options: RunOptions) -> bool:
     return sys.stdin.isatty() and not (run_options.yes or run_options.dry_run)
 
 
+_RESUMES: Final = {"rotate": "gpuops rotate resume", "defrag": "gpuops change resume"}
+"""The command that continues a guarded run which was cut off, by its first word."""
 ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
 """The function of the API to run: site, whether to apply, whom to ask."""
 
@@ -158,7 +161,7 @@ def carry_out(
     returns = vcenter_wait is not None or (None if may_return else False)
     with (
         open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run, returns=returns) as site,
-        Progress() as progress,
+        Progress(_RESUMES.get(run.partition(" ")[0], "the same command again")) as progress,
     ):
         site.progress, site.in_flight = progress, progress.in_flight
         if waits is None:  # else the notes would print the wait a second time

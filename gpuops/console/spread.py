@@ -17,7 +17,15 @@ from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, g
 import typer
 
 from gpuops.console import completion, output
-from gpuops.console.options import OUTPUT, CommonOptions, HostShellOptions, MeasureOptions, RebootOptions, RunOptions
+from gpuops.console.options import (
+    OUTPUT,
+    CommonOptions,
+    Format,
+    HostShellOptions,
+    MeasureOptions,
+    RebootOptions,
+    RunOptions,
+)
 from gpuops.console.output import OutputFormat
 from gpuops.errors import UsageError
 from gpuops.plan.core.command_line import Names, Option
@@ -45,7 +53,7 @@ def also_csv(command: Command) -> Command:
 
 _READS_SITES: Final = "reads_sites"
 _SERVES_SITES: Final = "serves_sites"
-_OF_SITES: Final = ("site", "jobs", "site_timeout")
+_OF_SITES: Final = ("site", "parallel", "site_timeout")
 
 
 def reads_sites(command: Command) -> Command:
@@ -83,11 +91,14 @@ class Fixed:
         self.values = values
 
 
+_FORMAT: Final = inspect.Parameter("format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Format)
+
+
 def spread(command: Command) -> Command:
     """Return the command with the fields of each group and request among its parameters as options.
 
     Typer reads options from a signature: this writes that signature, and builds the groups from its values.
-    `CommonOptions` is merged with the options before the command.
+    `CommonOptions` is merged with the options before the command; a command without them gets --output alone.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
@@ -106,7 +117,7 @@ def spread(command: Command) -> Command:
             groups[parameter.name] = partial(_gather, group, options, fixed)
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
-    parameters += shared  # what a command is about comes first in its help
+    parameters += shared or [_FORMAT]  # what a command is about comes first in its help
     has_context = any(parameter.annotation is typer.Context for parameter in parameters)
     if not has_context:
         parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
@@ -114,6 +125,7 @@ def spread(command: Command) -> Command:
     @wraps(command)
     def gathered(**arguments: Any) -> Any:
         context = arguments["context"] if has_context else arguments.pop("_context")
+        arguments.pop(_FORMAT.name, None)
         for name, gather in groups.items():
             gathered_value = gather(arguments)
             if isinstance(gathered_value, CommonOptions):
@@ -157,8 +169,8 @@ def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool
     if context.parent is None:
         return False
     if common.site is None:
-        if common.jobs or common.site_timeout:
-            raise UsageError("--jobs and --site-timeout are of --site alone", hint="say --site all too")
+        if common.parallel or common.site_timeout:
+            raise UsageError("--parallel and --site-timeout are of --site alone", hint="say --site all too")
         return False
     if not reads:
         raise for_one_vcenter(context)

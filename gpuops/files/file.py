@@ -100,11 +100,11 @@ def read_bytes(
                 size += len(piece)
     except (OSError, ValueError) as unread:  # a name with a null character is a ValueError
         reason = getattr(unread, "strerror", None) or unread
-        missing = isinstance(unread, FileNotFoundError)
-        if not hint:
-            template = named_by(path) if missing else None
-            hint = f"gpuops template write {template}" if template else ""
-            hint = hint or ("check the path" if missing else f"look at it: ls -l {path}")
+        if not hint and os.path.lexists(path):
+            hint = f"look at it: ls -l {path}"
+        elif not hint:
+            template = named_by(path)
+            hint = f"gpuops template write {template}" if template else "check the path"
         raise error(f"{name or path} cannot be read: {reason}", hint=hint) from unread
     if size > largest:
         raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "is it the right file?")

@@ -20,11 +20,16 @@ ChosenGpus = Annotated[
 
 
 class GpuServing(StrEnum):
-    """How a GPU serves vGPUs, in words of the command line."""
+    """How a GPU serves vGPUs, in the words of `host mode set`."""
 
-    SAME_SIZE = "same-size"
-    MIXED_SIZE = "mixed-size"
+    SAME_SIZE = "sameSize"
+    MIXED_SIZE = "mixedSize"
     MIG = "mig"
+
+    @property
+    def adjective(self) -> str:
+        """Return the word for sentences: `mixed-size`."""
+        return self.value.replace("Size", "-size")
 
 
 @dataclass(frozen=True, slots=True)

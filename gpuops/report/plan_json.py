@@ -152,7 +152,7 @@ class DetachDocument(VmRunDocument, frozen=True):
     request: Annotated[Detach, "the options as they were understood"]
 
 
-@printed("defrag-execute", by="gpuops defrag --execute, gpuops change resume and gpuops change abort of such moves")
+@printed("defrag-execute", by="gpuops defrag --yes, gpuops change resume and gpuops change abort of such moves")
 class DefragExecuteDocument(VmRunDocument, frozen=True):
     """The moves of VMs that free GPUs, and what became of them."""
 

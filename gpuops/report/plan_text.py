@@ -55,6 +55,8 @@ def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collecti
     if explain:
         yield from _choices(plan)
     yield from rejection_lines("refused", plan.rejections, "bold red")
+    if len(plan.waves) > 1 and not report.outcomes:
+        yield Text("; ".join(f"{wave.title}: {len(wave.steps)}" for wave in plan.waves), "bold")
     ended = {step_key(outcome.step): outcome for outcome in report.outcomes}
     planned = {step_key(step) for step in plan.steps}
     settled = [outcome for outcome in report.outcomes if step_key(outcome.step) not in planned]

@@ -36,7 +36,7 @@ MODEL: Final[Any] = SimpleNamespace(cases=3, corrections=(), right=0.9)
         (("sim", "faults"), 0, "faults"),
         (("host", "mig", "on", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-on"),
         (("host", "mig", "off", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-off"),
-        (("defrag", "--execute", "--yes", "--vcenter", "sim:scattered"), 0, "defrag-execute"),
+        (("defrag", "--yes", "--vcenter", "sim:scattered"), 0, "defrag-execute"),
     ],
 )
 def test_a_command_prints_it(

@@ -96,7 +96,7 @@ def test_what_is_wrong_in_a_file_is_one_line(changes: str, said: str) -> None:
 
 
 def test_options_say_the_same() -> None:
-    assert list(added_hosts(["2xL40S:8", "1xA40:4:mixed-size"], "esx-1")) == [
+    assert list(added_hosts(["2xL40S:8", "1xA40:4:mixedSize"], "esx-1")) == [
         AddHosts(2, "L40S", 8, "esx-1"),
         AddHosts(1, "A40", 4, "esx-1", GpuServing.MIXED_SIZE),
     ]

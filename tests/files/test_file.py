@@ -1,10 +1,13 @@
-"""JSON that a program may send and no text can hold: half of a surrogate pair."""
+"""JSON that a program may send and no text can hold: half of a surrogate pair; the next move for an unread file."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gpuops.files.file import parse_json
+from gpuops.errors import UsageError
+from gpuops.files.file import parse_json, read_bytes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,15 @@ def test_a_pair_is_one_character() -> None:
     assert parse_json(r'"\ud83d\ude00"') == "\U0001f600"
     assert parse_json(r'"\\ud800"') == r"\ud800"
     assert parse_json('"é"'.encode("utf-16")) == "é"
+
+
+def test_a_look_is_advised_at_a_file_that_is_there_only(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (tmp_path / "file").touch()
+    hints = []
+    for path in (there, tmp_path / "file" / "below", tmp_path / "missing", Path("a\0b")):
+        with pytest.raises(UsageError) as refused:
+            read_bytes(path)
+        hints.append(refused.value.hint)
+    assert hints == [f"look at it: ls -l {there}", *["check the path"] * 3]

@@ -25,7 +25,7 @@ CHANGE_STATUS: Final = ("change", "status", "--output", "json")
 CHANGE_RESUME: Final = ("change", "resume", "--yes")
 CHANGE_ABORT: Final = ("change", "abort", "--yes")
 CHANGE_LOOKS: Final = (CHANGE_STATUS, HISTORY, AUDIT)
-ROLLING: Final = ("--host", "esx-01", "--reboot", "rolling", "--vms", "shut-down", "--yes")
+ROLLING: Final = ("--host", "esx-01", "--reboot", "rolling", "--running-vms", "shut-down", "--yes")
 SCHEDULER: Final = ("host", "scheduler", "set", "--scheduler", "equal-share", *ROLLING)
 
 Words = Sequence[str]
@@ -154,7 +154,7 @@ def _idle_host() -> dict[str, Any]:
 
 
 EMPTY_HOST: Final = ("--host", "esx-03", "--reboot", "rolling", "--yes")
-DEFRAG: Final = ("defrag", "--execute", "--yes")
+DEFRAG: Final = ("defrag", "--yes")
 ATTACH: Final = ("attach", "--vm", "ml-01", "--profile", "a40-8q", "--power", "on")
 
 
@@ -166,7 +166,7 @@ def _two_desktops() -> dict[str, Any]:
 
 JOBS_POLICY: Final = policy(ml={"jobs": {"vms": ["ml-*"], "mounts": ["/data"]}})
 SUBMIT: Final = Act((
-    "job", "submit", "--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--run-time", "3h", "--owner", "vision",
+    "job", "submit", "--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--duration", "3h", "--owner", "vision",
     "--policy", "{policy}", "--", "python", "train.py",
 ))  # fmt: skip
 JOB_LIST: Final = ("job", "list", "--output", "json")
@@ -185,7 +185,7 @@ quota: {memory: 40GiB}
 POOL: Final = (
     Act(("attach", "--vm", "server-01", "--device", "0000:af:00.0", "--power", "on")),
     Act(("pool", "create", "--file", "{folder}/pool.yaml")),
-    Act(("pool", "lend", "--client", "client-01", "--memory", "8GiB", "--for", "23h")),
+    Act(("pool", "lend", "--client", "client-01", "--gpu-memory", "8GiB", "--for", "23h")),
 )
 POOL_SHOW: Final = ("pool", "show", "--output", "json")
 

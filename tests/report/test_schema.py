@@ -38,7 +38,7 @@ def _kinds_table() -> str:
     others = (
         kind
         for kind in KINDS.values()
-        if f"gpuops {kind.kind_name}".replace(" ", "-") != kind.printed_by.replace(" ", "-")
+        if kind.kind_name != re.sub("^gpuops (host )?", "", kind.printed_by).replace(" ", "-")
     )
     rows = "".join(f"| `{kind.kind_name}` | {kind.printed_by} |\n" for kind in others)
     return f"| `kind` | Printed by |\n|---|---|\n{rows}"

@@ -50,7 +50,7 @@ class OneVm:
         NumaPolicy | None, Option("How much CPU, memory and GPU must share a NUMA node; default preferred.")
     ] = None
     cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
-    host: Annotated[str | None, Option("Only hosts named so: esx-0*.", "PATTERN", Names.HOSTS)] = None
+    host: Annotated[str | None, Option("Only hosts named so: esx-0*.", "HOST", Names.HOSTS)] = None
     tag: Annotated[
         tuple[str, ...], Option("Only hosts that carry this tag. May be repeated: all of them.", "CATEGORY:TAG")
     ] = ()

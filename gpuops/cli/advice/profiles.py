@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.console import output
-from gpuops.console.options import Format
+from gpuops.console.spread import spread
 
 
 def _models(incomplete: str) -> list[str]:
@@ -16,12 +16,12 @@ def _models(incomplete: str) -> list[str]:
     return [board.key for board in load(everything=True).boards if board.key.startswith(incomplete.lower())]
 
 
+@spread
 def profiles(
     model: Annotated[
         str | None,
         typer.Argument(metavar="[MODEL]", help="GPU model: a100. Default: list them.", autocompletion=_models),
     ] = None,
-    format: Format = None,
 ) -> None:
     """Show the vGPU profiles of a GPU model, and which of them may run on one GPU together.
 
@@ -38,8 +38,6 @@ def profiles(
     from gpuops.plan.capacity.gpu_models import board_meant
     from gpuops.report.advice.gpu_profiles import ProfilesModelsDocument, models_text, profiles_document, profiles_text
 
-    if format is not None:
-        output.choose(format)
     catalog = load(everything=True)
     if model is None:
         output.show(models_text(catalog.boards), ProfilesModelsDocument.from_attributes(models=catalog.boards))

@@ -17,7 +17,7 @@ from gpuops.errors import UsageError
 config = VerbTable("config", "Write, show and change the configuration file: the vCenters of this machine.")
 File = Annotated[
     Path | None,
-    typer.Option("--file", metavar="FILE", help="Another file than $GPUOPS_CONFIG or ~/.config/gpuops/config.toml."),
+    typer.Option("--config", metavar="FILE", help="Another file than $GPUOPS_CONFIG or ~/.config/gpuops/config.toml."),
 ]
 
 
@@ -33,11 +33,12 @@ def keys(incomplete: str) -> list[str]:
 
 
 @config.command("init")
+@spread
 def config_init(
-    vcenter: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the first target is called, and what --vcenter says then.")
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the first target is called; then --vcenter NAME means it.")
     ] = None,
-    host: Annotated[
+    address: Annotated[
         str | None, typer.Option(metavar="HOST", help="Its address: vc.example.com, or sim:lab to try things.")
     ] = None,
     username: Annotated[str | None, typer.Option(metavar="NAME", help="Its user name.")] = None,
@@ -54,16 +55,16 @@ def config_init(
     \b
     Examples:
       gpuops config init
-      gpuops config init --vcenter prod --host vc.example.com --username gpuops@vsphere.local
+      gpuops config init --target prod --address vc.example.com --username gpuops@vsphere.local
     """
     from gpuops.config.vcenter.edit import first_configuration
 
-    settings = {"host": host, "username": username, "password_file": password_file, "ca_file": ca_file}
+    settings = {"host": address, "username": username, "password_file": password_file, "ca_file": ca_file}
     path = _path(file)
-    first_configuration(path, vcenter, {key: str(setting) for key, setting in settings.items() if setting is not None})
+    first_configuration(path, target, {key: str(setting) for key, setting in settings.items() if setting is not None})
     from gpuops.report.first_steps.config import ConfigInitDocument, written_text
 
-    output.show(written_text(path, filled=host is not None), ConfigInitDocument(str(path)))
+    output.show(written_text(path, filled=address is not None), ConfigInitDocument(str(path)))
 
 
 @config.command("show")
@@ -101,6 +102,7 @@ _SETTING: Final = typer.Argument(metavar="TARGET.KEY", help="prod.port; or defau
 
 
 @config.command("set")
+@spread
 def config_set(
     key: Annotated[str, _SETTING],
     new_value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is from now on; '' takes the key out.")],

@@ -21,6 +21,7 @@ from typing import Annotated, Final
 import typer
 
 from gpuops.console import output
+from gpuops.console.spread import spread
 from gpuops.errors import PartlyDone, VcenterUnreachable
 
 
@@ -53,8 +54,9 @@ SCENES: Final = (
 )
 
 
+@spread
 def demo(
-    scenario: Annotated[str, typer.Option(help="The simulated vCenter to show it on.")] = "lab",
+    scenario: Annotated[str, typer.Option(metavar="NAME", help="The simulated vCenter to show it on.")] = "lab",
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The rotation policy; default: the one of the lab.")
     ] = None,

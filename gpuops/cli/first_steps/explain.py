@@ -9,7 +9,7 @@ import typer
 
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
 from gpuops.console import output
-from gpuops.console.options import Format
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 
 _TEMPLATES: Final = {
@@ -32,11 +32,11 @@ def files(incomplete: str) -> list[str]:
     return [name for name in INPUTS if name.startswith(incomplete)]
 
 
+@spread
 def explain(
     key: Annotated[
         str, typer.Argument(metavar="FILE[.KEY]...", help="policy, or policy.pools.idle.", autocompletion=files)
     ],
-    format: Format = None,
 ) -> None:
     """Explain a key of a file that people write: what it means, its type, its default, and an example.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gpuops.console import output
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
     from gpuops.report.layout import Shown
 
 
+OPTIONS: Final = "options"
+"""The topic that is made from the commands."""
 NEAR_TOPICS: Final = 5
 """An unknown topic is answered with at most this many similar names."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    return [name for name in _manual() if name.startswith(incomplete)]
+    return [name for name in (*_manual(), OPTIONS) if name.startswith(incomplete)]
 
 
+@spread
 def help(
     context: typer.Context,
     words: Annotated[
@@ -66,21 +70,27 @@ def help(
         return
     if not words:
         titles = {name: _title(text) for name, text in pages().items()}
+        titles[OPTIONS] = "All options, and what each means"
         output.show(_list(titles), HelpDocument(topics=titles))
         return
     topic = "-".join(words)
-    page = topic if topic in manual else _page_with_heading(words)
-    if page is None:
+    page = topic if topic in manual else None if topic == OPTIONS else _page_with_heading(words)
+    if topic == OPTIONS:
+        from gpuops.cli.first_steps.option_table import option_table
+
+        text = option_table(context.find_root().command)
+    elif page is not None:
+        text = manual[page].read_text(encoding="utf-8")
+    else:
         usage = _usage(words, context)
         if usage is None:
             raise _no_such_topic(words, manual, context)
         output.show(usage.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=usage))
         return
-    text = manual[page].read_text(encoding="utf-8")
     if output.may_draw(sys.stdout) and output.chosen() is output.OutputFormat.TEXT:
         _render(text)
     else:
-        output.show(text.rstrip("\n").split("\n"), HelpDocument(topic=page, text=text))
+        output.show(text.rstrip("\n").split("\n"), HelpDocument(topic=page or topic, text=text))
 
 
 def _page_with_heading(words: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from gpuops.console import output
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def names(incomplete: str) -> list[str]:
     return [name for name in _titles_by_name() if name.startswith(incomplete)]
 
 
+@spread
 def schema(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Default: list the names.", autocompletion=names)

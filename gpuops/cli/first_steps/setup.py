@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from gpuops.console import output
-from gpuops.console.options import Format
+from gpuops.console.spread import spread
 from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
 from gpuops.files.private_file import write_new, write_private
 
@@ -32,7 +32,7 @@ _ROLES: Final = "roles/one-account.yaml"
 _ADMINISTRATOR: Final = "administrator@vsphere.local"
 _PAIRS_TRIED: Final = 6
 _WITHOUT_TERMINAL: Final = (
-    "run it at a terminal; or gpuops config init --vcenter NAME --host HOST --username NAME --password-file FILE "
+    "run it at a terminal; or gpuops config init --target NAME --address HOST --username NAME --password-file FILE "
     "--ca-file FILE, then gpuops login test"
 )
 
@@ -93,14 +93,14 @@ class _Answers:
                 yield site
 
 
+@spread
 def setup(
-    host: Annotated[
+    address: Annotated[
         str | None, typer.Option(metavar="HOST", help="The address of the vCenter, which is not asked for then.")
     ] = None,
     username: Annotated[
         str | None, typer.Option(metavar="NAME", help="The account, which is not asked for then.")
     ] = None,
-    format: Format = None,
 ) -> None:
     """Set up a vCenter: ask for its address and a login, try them, and write the configuration file.
 
@@ -111,13 +111,13 @@ def setup(
     \b
     Examples:
       gpuops setup
-      gpuops setup --host vc.example.com --username gpuops@vsphere.local
+      gpuops setup --address vc.example.com --username gpuops@vsphere.local
     """
     from gpuops.config.user_paths import config_file
 
-    preset = {"host": host, "username": username}
+    preset = {"address": address, "username": username}
     _require_terminal(preset)
-    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), preset.pop("host", None)))
+    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), preset.pop("address", None)))
     preset["username"] = username or answers.address.username
     _with_tries(lambda: _choose_name(answers))
     example = _with_tries(lambda: _log_in(answers, preset.pop("username", None)))

@@ -14,7 +14,7 @@ import typer
 
 from gpuops.console import completion, output
 from gpuops.console.commands import VerbTable
-from gpuops.console.options import Format
+from gpuops.console.spread import spread
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
@@ -40,11 +40,12 @@ class SimApiVersion(StrEnum):
 
 
 @sim.command()
+@spread
 def serve(
     scenario: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE",
+            metavar="NAME",
             autocompletion=completion.scenarios,
             help="lab, vdi, scattered, supervisor, accelerators, fleet, stacks, training, a YAML file, or a bundle.",
         ),
@@ -128,9 +129,9 @@ def serve(
 
 
 @sim.command()
+@spread
 def ledger(
     ready_file: Annotated[Path, typer.Option(metavar="FILE", help="The file that `sim serve` wrote.")],
-    format: Format = None,
 ) -> None:
     """Print every effect that was applied to a served simulated vCenter, in order.
 
@@ -142,16 +143,13 @@ def ledger(
     from gpuops.sim.wire import ready_file as ready
     from gpuops.sim.wire.sim_client import SimClient
 
-    if format is not None:
-        output.choose(format)
     effects = SimClient(ready.read(ready_file)).ledger()
     output.show(ledger_text(effects), ledger_document(effects))
 
 
 @sim.command("faults")
-def list_faults(
-    format: Format = None,
-) -> None:
+@spread
+def list_faults() -> None:
     """List the faults that a served simulated vCenter can have in store.
 
     \b
@@ -162,8 +160,6 @@ def list_faults(
     from gpuops.report.first_steps.simulator import faults_document, faults_text
     from gpuops.sim.fault_injection.rule import catalogue
 
-    if format is not None:
-        output.choose(format)
     faults = [(fault.id, fault.sees) for fault in catalogue().values()]
     output.show(faults_text(faults), faults_document(faults))
 

@@ -9,6 +9,7 @@ import typer
 
 from gpuops.console import output
 from gpuops.console.commands import VerbTable
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError
 from gpuops.files.file import FOLDER, describe_template, is_missing, read_bytes, read_text, templates
 from gpuops.files.private_file import write_private
@@ -24,6 +25,7 @@ def names(incomplete: str) -> list[str]:
 
 
 @template.command("list")
+@spread
 def template_list() -> None:
     """List the templates.
 
@@ -38,6 +40,7 @@ def template_list() -> None:
 
 
 @template.command("show")
+@spread
 def template_show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which one.", autocompletion=names)],
 ) -> None:
@@ -54,6 +57,7 @@ def template_show(
 
 
 @template.command("write")
+@spread
 def template_write(
     chosen: Annotated[
         list[str] | None,

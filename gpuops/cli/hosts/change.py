@@ -9,7 +9,7 @@ import typer
 
 from gpuops.console import output
 from gpuops.console.change_progress import ChangeProgress
-from gpuops.console.commands import VerbTable
+from gpuops.console.commands import UNFINISHED, VerbTable
 from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RunOptions
 from gpuops.console.spread import reads_sites, spread
 
@@ -40,10 +40,10 @@ def status(common: CommonOptions) -> None:
     output.show(status_text(change_state), ChangeStatusDocument.made_of(change_state))
 
 
-@change.command()
+@change.command(epilog=UNFINISHED)
 @spread
 def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShellOptions) -> None:
-    """Continue an interrupted or stopped change, with its original options.
+    """Finish an interrupted or stopped change, with its original options.
 
     A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
     A change of MIG mode needs its --host-shell again.
@@ -57,10 +57,10 @@ def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShell
     _carry_out(change_resume, "change resume", common, run_options, host_shell)
 
 
-@change.command()
+@change.command(epilog=UNFINISHED)
 @spread
 def abort(common: CommonOptions, run_options: RunOptions) -> None:
-    """Give the change up: hosts under way serve VMs again and get their own back; the others are left alone.
+    """Stop the change: hosts under way serve VMs again and get their own back; the others are left alone.
 
     What was set on a host and is not in force yet stays set, for its next reboot.
 
@@ -73,20 +73,20 @@ def abort(common: CommonOptions, run_options: RunOptions) -> None:
     _carry_out(change_abort, "change abort", common, run_options, HostShellOptions())
 
 
-@change.command()
+@change.command(epilog=UNFINISHED)
 @spread
 def abandon(
     common: CommonOptions,
     host: Annotated[
-        str | None, typer.Option("--host", metavar="NAME", help="A host of the change that never comes back.")
+        str | None, typer.Option("--host", metavar="HOST", help="A host of the change that never comes back.")
     ] = None,
     vm: Annotated[
-        str | None, typer.Option("--vm", metavar="NAME", help="A VM that it took from its host and cannot bring back.")
+        str | None, typer.Option("--vm", metavar="VM", help="A VM that it took from its host and cannot bring back.")
     ] = None,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
-    """Give up one host of a change, or one VM that it took from a host, for good: it is not waited for any more.
+    """Give up one host or VM of a change for good: the change no longer waits for it.
 
     Nothing is asked of vCenter. A host stays as it is, in maintenance mode and half set perhaps; VMs that were moved
     from it stay where they are, those that were shut down for it are not started. When nothing else is left, the change

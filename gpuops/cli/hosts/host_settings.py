@@ -12,7 +12,7 @@ import typer
 
 from gpuops.console import output
 from gpuops.console.commands import VerbTable
-from gpuops.console.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
+from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RebootOptions
 from gpuops.console.spread import Fixed, reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.plan.core.scope import Scope
@@ -257,13 +257,13 @@ def mig_off(
 
 
 @mig.command("check")
+@spread
 def mig_check(
     file: Annotated[
         Path, typer.Option(metavar="FILE", help="Layouts in the form of mig-parted or vgpu-device-manager.")
     ],
     model: Annotated[str, typer.Option(metavar="NAME", help="GPU model: a100 (gpuops profiles lists them).")],
-    config: Annotated[str | None, typer.Option(metavar="NAME", help="Only the layout of this name.")] = None,
-    format: Format = None,
+    layout: Annotated[str | None, typer.Option(metavar="NAME", help="Only the layout of this name.")] = None,
 ) -> None:
     """Say whether GPUs of a model can have the named layouts of a file, and what else would fit. Asks no vCenter.
 
@@ -272,7 +272,7 @@ def mig_check(
     \b
     Examples:
       gpuops host mig check --file templates/mig-layout.yaml --model a100
-      gpuops host mig check --file templates/mig-layout.yaml --config balanced --model h100 --output json
+      gpuops host mig check --file templates/mig-layout.yaml --layout balanced --model h100 --output json
     """
     from gpuops.advise.gpu_layouts import judge_layout
     from gpuops.catalog import load
@@ -280,13 +280,11 @@ def mig_check(
     from gpuops.plan.capacity.gpu_models import board_meant
     from gpuops.report.hosts.gpu_layouts import layouts_document, layouts_exit_code, layouts_text
 
-    if format is not None:
-        output.choose(format)
     board = board_meant(model, load(everything=True))
     layouts = load_layouts(file)
-    if config is not None:
-        layouts = (find_layout(config, layouts, file),)
-    judged = [judge_layout(layout, board) for layout in layouts]
+    if layout is not None:
+        layouts = (find_layout(layout, layouts, file),)
+    judged = [judge_layout(each_layout, board) for each_layout in layouts]
     output.show(layouts_text(judged, board, file), layouts_document(judged, board, file))
     output.leave(layouts_exit_code(judged))
 

@@ -27,9 +27,7 @@ def guest_check(
     common: CommonOptions,
     vm: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATTERN", autocompletion=completion.vms, help="This VM, or those with a GPU so named."
-        ),
+        typer.Option(metavar="VM", autocompletion=completion.vms, help="This VM, or those with a GPU so named."),
     ] = None,
     pool: Annotated[str | None, typer.Option(metavar="NAME", help="The VMs of this pool of the policy.")] = None,
     policy: Annotated[Path | None, PolicyFile] = None,

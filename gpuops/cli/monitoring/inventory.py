@@ -31,7 +31,7 @@ def inventory(
         typer.Option(help="Only the hosts of this cluster.", metavar="NAME", autocompletion=completion.clusters),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Only this host.", metavar="NAME", autocompletion=completion.hosts)
+        str | None, typer.Option(help="Only this host.", metavar="HOST", autocompletion=completion.hosts)
     ] = None,
     profile: Annotated[
         str | None,

@@ -24,7 +24,7 @@ def listing(
     context: typer.Context,
     common: CommonOptions,
     since: Annotated[
-        str | None, typer.Option(metavar="30d|12w|DATE", help="What began since then; a date is its midnight in UTC.")
+        str | None, typer.Option(metavar="SINCE", help="What began since then: 30d, 12w or a date in UTC.")
     ] = None,
     kind: Annotated[EventKind | None, typer.Option(help="Nights alone, or changes alone.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N, the newest.")] = None,

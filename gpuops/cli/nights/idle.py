@@ -24,10 +24,12 @@ def idle(
         Path | None, typer.Option(metavar="FILE", help="Judge the desktops of this rotation policy, by its pools.")
     ] = None,
     pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only the desktops of this pool.")] = None,
-    explain: Annotated[
+    vm: Annotated[
         str | None,
         typer.Option(
-            metavar="VM", autocompletion=completion.vms, help="Of this VM what each source says: number, age, veto."
+            metavar="VM",
+            autocompletion=completion.vms,
+            help="Only this VM: what each source reports, its age, and vetoes.",
         ),
     ] = None,
     replay: Annotated[
@@ -44,7 +46,7 @@ def idle(
     \b
     Examples:
       gpuops idle --policy templates/policy.yaml --vcenter sim:vdi
-      gpuops idle --policy templates/policy.yaml --explain vdi-091 --vcenter sim:vdi
+      gpuops idle --policy templates/policy.yaml --vm vdi-091 --vcenter sim:vdi
     """
     from gpuops import api
     from gpuops.config.policy import load_policy
@@ -53,16 +55,16 @@ def idle(
 
     night = load_policy(policy) if policy is not None else None
     if replay is not None:
-        _replay(common, night, replay, pool, explain)
+        _replay(common, night, replay, pool, vm)
         return
     with open_site(common) as site:
         host_shell.asked_for_vgpu_use(site)
-        inventory, judged = api.idle(read_inventory(site, common), site, night, pool=pool, vm=explain)
+        inventory, judged = api.idle(read_inventory(site, common), site, night, pool=pool, vm=vm)
     named = night.name if night is not None else None
-    output.show(idle_text(judged, inventory, explain=explain is not None), idle_document(judged, inventory, named))
+    output.show(idle_text(judged, inventory, explain=vm is not None), idle_document(judged, inventory, named))
 
 
-def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, explain: str | None) -> None:
+def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, vm: str | None) -> None:
     """Print a replay. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops.config.date_text import parse_since
     from gpuops.console.opening import open_site, read_inventory
@@ -71,8 +73,8 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
 
     if night is None:
         raise UsageError("--replay: no policy says which nights", hint="say --policy FILE, which has pools and windows")
-    if explain is not None:
-        raise UsageError("--replay and --explain exclude each other", hint="a replay counts desktops, and shows none")
+    if vm is not None:
+        raise UsageError("--replay and --vm exclude each other", hint="a replay counts desktops, and shows none")
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)

@@ -14,7 +14,7 @@ from gpuops.cli.nights.rotate_state import abandon, audit, overdue, status, unlo
 from gpuops.cli.nights.rotate_timers import timers
 from gpuops.cli.nights.rotate_watch import watch
 from gpuops.console import output
-from gpuops.console.commands import VerbTable
+from gpuops.console.commands import UNFINISHED, VerbTable
 from gpuops.console.options import ByTimer, CommonOptions, PolicyFile, RunOptions, Saved
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
@@ -133,7 +133,7 @@ def day(
     policy: Annotated[Path | None, PolicyFile] = None,
     by_timer: ByTimer = False,
 ) -> None:
-    """Stop the ML VMs that the night started, and resume every desktop that it suspended. Safe at any time.
+    """End the night and bring every desktop back: stop its ML VMs, resume what it suspended. Safe at any time.
 
     What the journal knows is returned under the policy of its night, wherever it is by now and whatever it is called.
     With --policy, markers that the journal knows nothing of are believed where that policy says, otherwise where the
@@ -163,7 +163,7 @@ def day(
 
 @spread
 def resume(common: CommonOptions, run_options: RunOptions) -> None:
-    """Finish a night or a morning that was cut off, under the policy it began with.
+    """Finish an interrupted night or return, with the policy it began with.
 
     A night whose window has closed is not continued: exit code 3. `gpuops rotate day` then returns its desktops.
 
@@ -197,7 +197,7 @@ def restore(
     common: CommonOptions,
     run_options: RunOptions,
     vm: Annotated[
-        list[str] | None, typer.Option("--vm", metavar="NAME", help="Only this VM of a night; may be given repeatedly.")
+        list[str] | None, typer.Option("--vm", metavar="VM", help="Only this VM of a night; may be given repeatedly.")
     ] = None,
     from_markers: Annotated[
         bool,
@@ -207,7 +207,7 @@ def restore(
     ] = False,
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
-    """Bring back now, in an emergency, what the nights took: all of it, or these VMs alone. Safe at any time.
+    """Bring back single VMs, or everything without a journal, where `rotate day` cannot. Safe at any time.
 
     With --vm an ML VM that is not named runs on: a desktop that finds no room is named with who holds the GPUs.
     On another machine than the night's, --from-markers needs no journal, but the policy of that night.
@@ -271,7 +271,7 @@ def init(
 def skip_next(
     common: CommonOptions,
     policy: Annotated[Path, PolicyFile],
-    undo: Annotated[bool, typer.Option("--undo", help="Take it after all.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the night after all.")] = False,
 ) -> None:
     """Skip the next night of a policy: the one that is open and has taken nothing, or else the first to open.
 
@@ -292,12 +292,13 @@ def skip_next(
     output.show(skip_text(skip), skip_document(skip))
 
 
-for command in (night, day, status, plan, timers, watch, resume, restore, init, skip_next):
+for command in (night, day, status, plan, timers, watch, restore, init, skip_next):
     rotate.command()(command)
+rotate.command(epilog=UNFINISHED)(resume)
+rotate.command(epilog=UNFINISHED)(abandon)
 rotate.add_typer(audit)
 rotate.command()(overdue)
 rotate.command()(unlock)
-rotate.command()(abandon)
 rotate.command()(clear_marker)
 rotate.command()(adopt)
 rotate.command()(mark)

@@ -18,13 +18,13 @@ def mark(
     common: CommonOptions,
     run_options: RunOptions,
     policy: Annotated[Path, PolicyFile],
-    owner: Annotated[bool, typer.Option("--owner", help="The mark by which owners agree (`owner`).")] = False,
+    opt_in: Annotated[bool, typer.Option("--opt-in", help="The mark by which owners agree (`owner`).")] = False,
     opt_out: Annotated[
         bool, typer.Option("--opt-out", help="The mark that keeps a desktop out of every night (`opt_out`).")
     ] = False,
     vm: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="This desktop; may be repeated.", autocompletion=completion.vms),
+        typer.Option(metavar="VM", help="This desktop; may be repeated.", autocompletion=completion.vms),
     ] = None,
     pool: Annotated[str | None, typer.Option(metavar="NAME", help="The desktops of this pool of the policy.")] = None,
     folder: Annotated[
@@ -33,7 +33,7 @@ def mark(
     value: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The attribute's value where the policy accepts any: true.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Clear the mark: the undo.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Clear the mark.")] = False,
 ) -> None:
     """Set or clear the custom attribute by which owners agree to nights, or keep a desktop out of them.
 
@@ -41,18 +41,18 @@ def mark(
 
     \b
     Examples:
-      gpuops rotate mark --owner --pool office --dry-run --policy templates/policy.yaml --vcenter prod
+      gpuops rotate mark --opt-in --pool office --dry-run --policy templates/policy.yaml --vcenter prod
       gpuops rotate mark --opt-out --vm vdi-07 --policy templates/policy.yaml --vcenter prod
-      gpuops rotate mark --opt-out --vm vdi-07 --clear --policy templates/policy.yaml --vcenter prod
+      gpuops rotate mark --opt-out --vm vdi-07 --undo --policy templates/policy.yaml --vcenter prod
     """
     from gpuops.api import run
     from gpuops.config.policy import load_policy
     from gpuops.console.running import carry_out
     from gpuops.plan.rotation.marks import RotateMark
 
-    if owner is opt_out:
-        raise UsageError("say exactly one of --owner and --opt-out", hint="gpuops help marks")
-    request = RotateMark(load_policy(policy), opt_out, tuple(vm or ()), pool, folder, value, clear)
+    if opt_in is opt_out:
+        raise UsageError("say exactly one of --opt-in and --opt-out", hint="gpuops help marks")
+    request = RotateMark(load_policy(policy), opt_out, tuple(vm or ()), pool, folder, value, undo)
     carry_out(
         lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
         "rotate-mark",

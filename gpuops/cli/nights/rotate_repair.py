@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def clear_marker(
     common: CommonOptions,
     run_options: RunOptions,
-    vm: Annotated[list[str], typer.Option("--vm", metavar="NAME", help="A VM that no night of this vCenter took.")],
+    vm: Annotated[list[str], typer.Option("--vm", metavar="VM", help="A VM that no night of this vCenter took.")],
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
     """Clear the rotation marker of a VM and do nothing else to it: of a copy, or where the marker cannot be read.

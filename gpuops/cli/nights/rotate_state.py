@@ -29,8 +29,8 @@ EVERY_S: Final = 5.0
 def status(
     common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look every 5 seconds, and show it anew when it changed; Ctrl-C ends it.")
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Look every 5 seconds, and show it anew when it changed; Ctrl-C ends it.")
     ] = False,
 ) -> None:
     """Show what the nights took, where each VM is now, and whether a run is under way or was cut off. Changes nothing.
@@ -41,7 +41,7 @@ def status(
     \b
     Example:
       gpuops rotate status --output json --vcenter prod
-      gpuops rotate status --watch --vcenter prod
+      gpuops rotate status --follow --vcenter prod
     """
     from gpuops.api import rotate_status
     from gpuops.config.policy import load_policy
@@ -49,7 +49,7 @@ def status(
 
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
-        if watch:
+        if follow:
             _watch(lambda: rotate_status(site, rules, policy_file=policy))
             return
         state = rotate_status(site, rules, policy_file=policy)
@@ -212,12 +212,12 @@ def unlock(
 @spread
 def abandon(
     common: CommonOptions,
-    vm: Annotated[str, typer.Option("--vm", metavar="NAME", help="The VM of a night that cannot be brought back.")],
+    vm: Annotated[str, typer.Option("--vm", metavar="VM", help="The VM of a night that cannot be brought back.")],
     policy: Annotated[Path | None, PolicyFile] = None,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
-    """Give up one VM that a night holds: no morning waits for it or names it as missing any more.
+    """Give up one VM of a night for good: no return waits for it or names it as missing any more.
 
     Nothing is asked of vCenter: the VM stays as it is, its marker too. rotate restore --vm brings it back after all,
     where that can be done. doctor and status name it until it is back.

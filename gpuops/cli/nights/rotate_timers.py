@@ -30,7 +30,7 @@ def timers(
         ),
     ] = None,
 ) -> None:
-    """Print when systemd or cron has to call the night and the return, by the windows of a policy and in their zones.
+    """Print when systemd or cron has to call the night and the return of a policy.
 
     Asks no vCenter, and installs nothing. `doctor --policy`, `rotate plan` and `rotate status` warn where the installed
     calls do not meet the windows.

@@ -44,7 +44,7 @@ def first_configuration(path: Path, name: str | None, settings: Mapping[str, str
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--file names a place") from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--config names a place") from error
     if not write_new(path, text):
         raise UsageError(
             f"{path} is there already, and is left as it is",
@@ -76,9 +76,9 @@ def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
 
 def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
     if _NAME.fullmatch(name) is None:
-        raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --host")
+        raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --address")
     if "host" not in settings:
-        raise UsageError("--host is not said", hint=f"gpuops config init --vcenter {name} --host vc.example.com")
+        raise UsageError("--address is not given", hint=f"gpuops config init --target {name} --address vc.example.com")
     lines, inside = [], False
     for line in text.splitlines():
         if line == f"[targets.{name}]" and name != _EXAMPLE:

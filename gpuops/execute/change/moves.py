@@ -33,7 +33,7 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.moving.defrag import Defrag, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 
-PLAN_AGAIN: Final = "gpuops defrag plans anew on what is there now"
+PLAN_AGAIN: Final = "gpuops defrag --dry-run plans anew on what is there now"
 NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -31,10 +32,10 @@ def preview(
 ) -> NightPreview:
     """Return the night that would begin at this moment if vCenter's state stayed as it is now. Writes nothing.
 
-    `policy` None = the policy of the last night in the journal. `at` None = now, or, outside the windows of the policy,
-    when the next window opens. A moment without an offset is in the zone of the windows; a time of day alone is its
-    next occurrence. `policy_file`: the file of the policy, to check the installed timers. Raises UsageError if the
-    moment or the policy cannot be determined.
+    `policy` None = the policy of the last night in the journal. `at` None = now, or, outside the windows of the policy
+    and once the return of tonight's night has begun, when the next window opens. A moment without an offset is in the
+    zone of the windows; a time of day alone is its next occurrence. `policy_file`: the file of the policy, to check the
+    installed timers. Raises UsageError if the moment or the policy cannot be determined.
     """
     request, moment = request_of_night(policy, site, at)
     obeyed = request.policy
@@ -57,12 +58,12 @@ def request_of_night(
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
         require_mode(RunKind.NIGHT, obeyed)
-        moment = _resolve_moment(obeyed, at, site.clock())
+        ended_nights = journal.ended_nights() if journal else frozenset()
+        moment = _resolve_moment(obeyed, at, site.clock(), ended_nights)
         originals = known_originals(journal, obeyed, moment)
         measured = Durations.of(journal.durations() if journal else {})
         skipped = journal.skipped_nights(obeyed.name) if journal else frozenset()
         setbacks = journal.setbacks() if journal else {}
-        ended_nights = journal.ended_nights() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
     past, obeyed = by_owners(tuple(past), site), add_to_queue(obeyed.at_night(moment), site)
     return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=ended_nights, past=past), moment
@@ -77,10 +78,13 @@ def _read_forecasts(policy: Policy, site: Site, inventory: Inventory, at: dateti
     return {name: forecast(history, at, until, zone) for name, history in histories.items()}
 
 
-def _resolve_moment(policy: Policy, at: datetime | time | None, now: datetime) -> datetime:
+def _resolve_moment(policy: Policy, at: datetime | time | None, now: datetime, ended_nights: Set[str]) -> datetime:
     match at:
         case None:
-            return moment_to_take(policy, now)
+            moment = moment_to_take(policy, now)
+            # once tonight's return has begun, only the next night can take anything
+            following = policy.next_night(moment) if policy.night(moment) in ended_nights else None
+            return following.opens if following is not None else moment
         case datetime():
             return policy.moment(at)
         case time():

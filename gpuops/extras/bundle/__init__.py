@@ -9,5 +9,5 @@ a key that stays on the machine, or is left out. Before anything is written, `ha
 without knowing where it came from, by the words of `words.yaml`. If it finds any other text, no bundle is written.
 
 Given up: what the snapshot lacks, the simulator invents (guest systems, disks, networks). Texts of errors are also
-pseudonyms: `gpuops bundle --name` shows the original on the machine that wrote the bundle.
+pseudonyms: `gpuops bundle --reveal` shows the original on the machine that wrote the bundle.
 """

@@ -46,7 +46,7 @@ class ManifestDocument(PrintedDocument, frozen=True):
     files: Annotated[list[BundledFileRecord], "the others in it"]
 
 
-@printed("bundle-name", by="gpuops bundle --name")
+@printed("bundle-name", by="gpuops bundle --reveal")
 class BundleNameDocument(PrintedDocument, frozen=True):
     """What a word of a bundle stands for."""
 

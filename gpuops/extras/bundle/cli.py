@@ -23,8 +23,8 @@ FILE: Final = Path("gpuops-bundle.zip")
 def bundle(
     common: CommonOptions,
     host_shell: HostShellOptions,
-    file: Annotated[
-        Path, typer.Option(metavar="FILE", help="What is written: a ZIP file, mode 0600, never over another one.")
+    save: Annotated[
+        Path, typer.Option(metavar="FILE", help="The ZIP file that is written, mode 0600; never over another one.")
     ] = FILE,
     first_contact: Annotated[
         bool,
@@ -34,7 +34,7 @@ def bundle(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be in it, and write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking.")] = False,
-    name: Annotated[
+    reveal: Annotated[
         str | None,
         typer.Option(metavar="PSEUDONYM", help="Tell what this word of a bundle stands for; asks no vCenter."),
     ] = None,
@@ -51,11 +51,11 @@ def bundle(
       gpuops bundle --first-contact --dry-run --vcenter sim:lab
       gpuops capacity --vcenter sim:./gpuops-bundle.zip
     """
-    if name is not None:
-        _tell(name)
+    if reveal is not None:
+        _tell(reveal)
         return
-    if not dry_run and os.path.lexists(file):
-        raise UsageError(f"{file} is there already", hint="name another one with --file")
+    if not dry_run and os.path.lexists(save):
+        raise UsageError(f"{save} is there already", hint="name another one with --save")
     from gpuops import clock
     from gpuops.console.opening import journal_of, open_site
     from gpuops.console.running import confirm
@@ -71,10 +71,10 @@ def bundle(
         gathered, judged = gather(site, key, clock.wall_clock(), contact=first_contact)
     if not dry_run:
         if not yes:
-            confirm(bundle_text(gathered, str(file), written=False), "a bundle is to be given to others")
-        _write(gathered, key, state_dir, file)
-    text = bundle_text(gathered, str(file), written=not dry_run)
-    document = BundleDocument.of_bundle(gathered, str(file), judged, written=not dry_run)
+            confirm(bundle_text(gathered, str(save), written=False), "a bundle is to be given to others")
+        _write(gathered, key, state_dir, save)
+    text = bundle_text(gathered, str(save), written=not dry_run)
+    document = BundleDocument.of_bundle(gathered, str(save), judged, written=not dry_run)
     output.show(text if judged is None else (contact_text(judged), text), document)
 
 
@@ -87,7 +87,7 @@ def _write(gathered: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
         raise UsageError("another bundle was written here at the same time", hint="type it again")
     remember(state_dir, gathered.names)
     if not write_new(file, gathered.pack()):
-        raise UsageError(f"{file} is there already", hint="name another one with --file")
+        raise UsageError(f"{file} is there already", hint="name another one with --save")
 
 
 def _tell(pseudonym: str) -> None:

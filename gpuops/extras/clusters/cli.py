@@ -25,7 +25,7 @@ cluster.command("run")(cluster_run)
 cluster.command("bench")(cluster_bench)
 
 ClusterFileOption = typer.Option("--file", "-f", metavar="FILE", help="The cluster: templates/cluster.yaml is one.")
-ClusterNameOption = typer.Option("--name", metavar="NAME", help="Its name, in place of a file.")
+ClusterNameArgument = typer.Argument(metavar="[CLUSTER]", help="Its name, in place of a file.")
 
 
 def name_meant(file: Path | None, name: str | None) -> str | None:
@@ -33,7 +33,7 @@ def name_meant(file: Path | None, name: str | None) -> str | None:
     from gpuops.extras.clusters.cluster_file import load_cluster
 
     if file is not None and name is not None:
-        raise UsageError("--file and --name exclude each other", hint="the file has a name of its own")
+        raise UsageError("--file and the name of a cluster exclude each other", hint="the file has a name of its own")
     return load_cluster(file).name if file is not None else name
 
 
@@ -44,8 +44,8 @@ def cluster_create(
     file: Annotated[Path, ClusterFileOption],
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Where something fails, keep what was made: the same again goes on.")
+    keep_on_failure: Annotated[
+        bool, typer.Option("--keep-on-failure", help="If something fails, keep what was made: the same again goes on.")
     ] = False,
 ) -> None:
     """Make the VMs of a cluster from a template: GPUs, RDMA network card, reserved memory; all of them, or none.
@@ -70,7 +70,7 @@ def cluster_create(
 
     with open_site(common) as site:
         site.say = output.note
-        outcome = create_cluster(wish, site, apply=not dry_run, keep=resume, consent=consent)
+        outcome = create_cluster(wish, site, apply=not dry_run, keep=keep_on_failure, consent=consent)
     output.refused(outcome.plan.reasons)
     output.show(cluster_made_text(outcome), ClusterCreateDocument.made_of(outcome))
     output.leave(outcome.exit_code)
@@ -82,14 +82,14 @@ def cluster_create(
 def cluster_show(
     common: CommonOptions,
     file: Annotated[Path | None, ClusterFileOption] = None,
-    name: Annotated[str | None, ClusterNameOption] = None,
+    name: Annotated[str | None, ClusterNameArgument] = None,
 ) -> None:
     """Show clusters: their VMs by rank, hosts, addresses, and what is missing. Changes nothing.
 
     \b
     Examples:
       gpuops cluster show --vcenter sim:training
-      gpuops cluster show --name train
+      gpuops cluster show train
     """
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.view import ClusterShowDocument, clusters_text
@@ -105,7 +105,7 @@ def cluster_show(
 def cluster_delete(
     common: CommonOptions,
     file: Annotated[Path | None, ClusterFileOption] = None,
-    name: Annotated[str | None, ClusterNameOption] = None,
+    name: Annotated[str | None, ClusterNameArgument] = None,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are removed.")] = False,
 ) -> None:
@@ -116,7 +116,7 @@ def cluster_delete(
     \b
     Examples:
       gpuops cluster delete --file templates/cluster.yaml --dry-run --vcenter sim:training
-      gpuops cluster delete --name train --yes
+      gpuops cluster delete train --yes
     """
     from gpuops.console.opening import open_site
     from gpuops.console.running import confirm
@@ -124,7 +124,7 @@ def cluster_delete(
 
     cluster_name = name_meant(file, name)
     if cluster_name is None:
-        raise UsageError("which cluster is not said", hint="--file templates/cluster.yaml, or --name NAME")
+        raise UsageError("which cluster is not said", hint="name it, or --file templates/cluster.yaml")
     with open_site(common) as site:
         site.say = output.note
         removal = delete_cluster(cluster_name, site, apply=False)

@@ -151,7 +151,7 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
         hint = f"--ranks {gpus} is the most: a rank has a GPU of its own"
         yield Rejection(cluster.name, "more ranks than GPUs", wish.ranks, gpus, "GPUs", hint=hint)
     if not wish.command:
-        yield Rejection(cluster.name, "no program is named", hint="gpuops cluster run --name NAME -- python3 train.py")
+        yield Rejection(cluster.name, "no program is named", hint="gpuops cluster run CLUSTER -- python3 train.py")
 
 
 def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:

@@ -243,7 +243,7 @@ class _Planning:
         kind = _CARDS.get(self.wish.rdma)
         cards = [nic for nic in vm.nics or () if nic.kind == kind]
         if kind and vm.nics is not None and not vm.ref.startswith(FORESEEN) and not cards:
-            create_again = f"gpuops cluster delete --name {self.wish.name}, then create it anew"
+            create_again = f"gpuops cluster delete {self.wish.name}, then create it anew"
             return (Rejection(vm.name, "has no RDMA network card any more", hint=create_again),)
         if vm.power is PowerState.SUSPENDED:
             return (Rejection(vm.name, "is suspended", hint="resume it: its guest may hold unsaved work"),)
@@ -339,7 +339,7 @@ def _host_of_each_rank(hosts: Sequence[Host], counts: Mapping[str, int]) -> Iter
 
 def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm]) -> Iterator[Rejection]:
     """Yield the reasons why existing VMs do not belong to the cluster of this file."""
-    removes = f"gpuops cluster delete --name {wish.name} removes it"
+    removes = f"gpuops cluster delete {wish.name} removes it"
     for member in existing:
         if member.marker.wish != wish.digest:
             yield Rejection(member.vm.name, f"is of a cluster {wish.name} that another file wanted", hint=removes)

@@ -17,7 +17,7 @@ from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Laun
 if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Secret
 
-ClusterName = Annotated[str, typer.Option("--name", metavar="NAME", help="The cluster, as its file calls it.")]
+ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Its name, as in its file.")]
 SshPort = Annotated[
     int, typer.Option(min=1, max=65535, metavar="PORT", help="Of the guests' SSH servers, for mpirun and horovodrun.")
 ]
@@ -39,7 +39,7 @@ def cluster_run(
     rendezvous: Annotated[
         Rendezvous, typer.Option(help="Of torchrun: how its nodes find each other.")
     ] = Rendezvous.STATIC,
-    limit: Annotated[
+    timeout: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="End it after so long (exit code 124).")
     ] = None,
     ssh_port: SshPort = 22,
@@ -52,16 +52,16 @@ def cluster_run(
 
     \b
     Examples:
-      gpuops cluster run --name train -- python3 train.py
-      gpuops cluster run --name train --launcher torchrun --transport rdma -- train.py
-      gpuops cluster run --name train --dry-run -- hostname
+      gpuops cluster run train -- python3 train.py
+      gpuops cluster run train --launcher torchrun --transport rdma -- train.py
+      gpuops cluster run train --dry-run -- hostname
     """
     from gpuops.api.connection import passwords_of
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.cluster_runs import cluster_run as run
     from gpuops.extras.clusters.run_view import end_text, launch_text, run_document
 
-    wish = RunWish(tuple(command), launcher, transport, ranks, rendezvous, limit, ssh_port)
+    wish = RunWish(tuple(command), launcher, transport, ranks, rendezvous, timeout, ssh_port)
     with open_site(common) as site:
         site.say = output.note
         lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
@@ -83,11 +83,11 @@ def cluster_bench(
     name: ClusterName,
     nodes: Annotated[str, typer.Option(metavar="N,N,...", help="Over so many of its nodes each.")] = "1,2,4",
     sizes: Annotated[str, typer.Option(metavar="SIZE,SIZE", help="Of the buffer of each rank.")] = "1MiB,64MiB",
-    transport: Annotated[str, typer.Option(metavar="tcp,rdma", help="By one, or one beside the other.")] = "tcp,rdma",
+    transports: Annotated[str, typer.Option(metavar="tcp,rdma", help="Both, or one of them.")] = "tcp,rdma",
     program: Annotated[
         AllReduceProgram | None, typer.Option(help="What measures; default: the first that the guest has.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="What one number of nodes may take.")] = 600,
+    timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long each number may take.")] = 600,
     ssh_port: SshPort = 22,
 ) -> None:
     """Measure an all-reduce over nodes of a cluster, by TCP and by RDMA.
@@ -96,8 +96,8 @@ def cluster_bench(
 
     \b
     Examples:
-      gpuops cluster bench --name train
-      gpuops cluster bench --name train --nodes 2,4 --sizes 64MiB --transport rdma
+      gpuops cluster bench train
+      gpuops cluster bench train --nodes 2,4 --sizes 64MiB --transports rdma
     """
     from gpuops.console.opening import open_site
     from gpuops.extras.clusters.all_reduce import parse_size
@@ -107,9 +107,9 @@ def cluster_bench(
     wish = BenchWish(
         _node_counts(nodes),
         tuple(sorted({parse_size(size) for size in sizes.split(",")})),
-        _transports(transport),
+        _transports(transports),
         program,
-        limit,
+        timeout,
         ssh_port,
     )
     with open_site(common) as site:
@@ -133,7 +133,7 @@ def _transports(text: str) -> tuple[Transport, ...]:
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if word not in list(Transport)), None)
     if wrong is not None:
-        raise UsageError(f"--transport {text}: there is no {wrong!r}", hint="write tcp,rdma, or one of them")
+        raise UsageError(f"--transports {text}: there is no {wrong!r}", hint="write tcp,rdma, or one of them")
     return tuple(dict.fromkeys(map(Transport, words)))
 
 

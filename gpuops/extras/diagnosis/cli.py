@@ -24,7 +24,7 @@ def look(
     common: CommonOptions,
     vm: Annotated[
         str | None,
-        typer.Option(metavar="PATTERN", autocompletion=completion.vms, help="Only VMs named so (ml-*), or moid:..."),
+        typer.Option(metavar="VM", autocompletion=completion.vms, help="Only VMs named so (ml-*), or moid:..."),
     ] = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Only VMs on this host.")] = None,
     since: Annotated[

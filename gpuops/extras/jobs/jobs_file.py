@@ -88,13 +88,13 @@ def job_of_options(options: Mapping[str, Any]) -> ContainerJob:
         place, reason, _ = error.mistakes[0]
         key = str(place[0]) if place else "job"
         hint = "gpuops schema jobs says what each may be"
-        raise UsageError(f"{option_of(key)}: {reason}", hint=hint) from error
+        raise UsageError(f"{option_of_key(key)}: {reason}", hint=hint) from error
     return job
 
 
-def option_of(key: str) -> str:
-    """Return the option of `gpuops job submit` for a key of a file, for example `--run-time` for `run_time`."""
-    return {"mounts": "--mount", "command": "-- COMMAND"}.get(key, f"--{key.replace('_', '-')}")
+def option_of_key(key: str) -> str:
+    """Return the option of `gpuops job submit` for a key of a job, for example `--duration` for `run_time`."""
+    return {"mounts": "--mount", "command": "-- COMMAND", "run_time": "--duration"}.get(key, f"--{key}")
 
 
 def name_of_image(image: str) -> str:

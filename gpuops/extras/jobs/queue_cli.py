@@ -31,8 +31,8 @@ def job_submit(
     ] = None,
     policy: Annotated[Path | None, PolicyFile] = None,
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="With its registry: quay.io/lab/train:2.")] = None,
-    profile: Annotated[str | None, typer.Option(metavar="PROFILE", help="vGPU profile, such as a40-12q.")] = None,
-    run_time: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME", help="vGPU profile, such as a40-12q.")] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: that of the image.")] = None,
     owner: Annotated[
         str | None, typer.Option(metavar="OWNER", help="Whose quota it counts for; default: whose submitter you are.")
@@ -58,7 +58,7 @@ def job_submit(
 
     \b
     Examples:
-      gpuops job submit --image quay.io/lab/train:2 --profile a40-8q --run-time 3h -- python train.py
+      gpuops job submit --image quay.io/lab/train:2 --profile a40-8q --duration 3h -- python train.py
       gpuops job submit --file templates/jobs.yaml --policy templates/policy.yaml
     """
     from gpuops.config.policy import load_policy
@@ -67,7 +67,7 @@ def job_submit(
     from gpuops.extras.jobs.submitted_view import JobSubmitDocument, submission_text
 
     options = {
-        "image": image, "profile": profile, "run_time": run_time, "name": name, "owner": owner, "vcpu": vcpu,
+        "image": image, "profile": profile, "run_time": duration, "name": name, "owner": owner, "vcpu": vcpu,
         "memory": memory, "mounts": mount, "runtime": runtime, "network": network or None, "priority": priority,
         "checkpoint": checkpoint, "resumes": resumes, "command": command,
     }  # fmt: skip
@@ -84,11 +84,11 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
     import shlex
 
-    from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of
+    from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of_key
 
     if file is not None:
         # `--priority 0` is given too; a list of words or mounts is empty where none was typed
-        given_options = [option_of(key) for key, setting in options.items() if setting not in (None, [])]
+        given_options = [option_of_key(key) for key, setting in options.items() if setting not in (None, [])]
         if given_options:
             hint = "the file has all settings of its jobs"
             raise UsageError(f"--file and {given_options[0]} exclude each other", hint=hint)
@@ -96,7 +96,7 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
     missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
     if missing is not None:
         hint = "gpuops job submit --help has an example, or use --file"
-        raise UsageError(f"a job needs {option_of(missing)}", hint=hint)
+        raise UsageError(f"a job needs {option_of_key(missing)}", hint=hint)
     image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
     runtime = options["runtime"]
     settings: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pool = VerbTable("pool", "Lend shares of GPUs over the network, and keep the book of them.")
 
-PoolName = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="The pool; default: the only one.")]
+PoolName = Annotated[str | None, typer.Argument(metavar="[POOL]", help="Its name; default: the only pool.")]
 Client = Annotated[
     str, typer.Option("--client", metavar="VM", autocompletion=completion.vms, help="A VM without a GPU.")
 ]
@@ -84,7 +84,7 @@ def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
     \b
     Examples:
       gpuops pool show
-      gpuops pool show --pool lab --output json
+      gpuops pool show lab --output json
     """
     from gpuops.console.opening import open_site
     from gpuops.extras.lending.view import PoolShowDocument, pools_text
@@ -99,7 +99,7 @@ def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
 def pool_lend(
     common: CommonOptions,
     client: Client,
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Of each GPU, such as 8GiB.")],
+    gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of each GPU, such as 8GiB.")],
     lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 4h, 90m or 1d.")],
     gpus: Annotated[int, typer.Option("--gpus", min=1, max=64, metavar="N", help="Of so many different GPUs.")] = 1,
     pool: PoolName = None,
@@ -109,13 +109,13 @@ def pool_lend(
 
     \b
     Examples:
-      gpuops pool lend --client ml-07 --memory 8GiB --for 4h --dry-run
-      gpuops pool lend --client ml-08 --memory 40GiB --gpus 2 --for 90m
+      gpuops pool lend --client ml-07 --gpu-memory 8GiB --for 4h --dry-run
+      gpuops pool lend --client ml-08 --gpu-memory 40GiB --gpus 2 --for 90m
     """
     from gpuops.extras.lending.lease_book import LeaseWish
     from gpuops.model.workloads.workload import memory_mib
 
-    wish = LeaseWish(client, "", memory_mib(memory), _time("--for", lasts), gpus)
+    wish = LeaseWish(client, "", memory_mib(gpu_memory), _time("--for", lasts), gpus)
     _answer_pool_command(common, "pool-lend", lambda site: lend_gpus(pool, wish, site, apply=not dry_run))
 
 

@@ -39,7 +39,7 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
             return book, ()
         rule = f"has the lease {lease.id} already: {lease.wish.gpus} x {lease.wish.memory_mib} MiB until"
         rule = f"{rule} {format_minute(lease.ends_at)}Z"
-        hint = f"{command('pool return', pool=book.pool.name, client=lease.client)} first"
+        hint = f"{command(f'pool return {book.pool.name}', client=lease.client)} first"
         return book, (Rejection(lease.client, rule, hint=hint),)
     shares = choose_shares(wish, book)
     if rejections := tuple(_refusals(book, wish, len(shares), now)):
@@ -215,7 +215,7 @@ def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) 
         lent_mib[share.server, share.gpu] += share.memory_mib
     rejections = []
     for name in sorted({name for (name, gpu), size_mib in lent_mib.items() if gpus.get((name, gpu), 0) < size_mib}):
-        hint = f"{command('pool reclaim', pool=book.pool.name, server=name)} ends its leases first"
+        hint = f"{command(f'pool reclaim {book.pool.name}', server=name)} ends its leases first"
         rejections.append(Rejection(name, "GPUs of it are lent, and would leave the pool", hint=hint))
     for name, times in Counter(server.name for server in servers).items():
         if times > 1:

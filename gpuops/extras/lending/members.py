@@ -143,10 +143,10 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
     why = "is not seen: it is gone, or this login may not read it. If it is gone:"
     for server in book.servers:
         if not server.is_reported_dead and vm_with(server.uuid, inventory) is None:
-            yield f"{server.name} {why} {command('pool reclaim', pool=book.pool.name, server=server.name)} --dead"
+            yield f"{server.name} {why} {command(f'pool reclaim {book.pool.name}', server=server.name)} --dead"
     for lease in book.leases:
         if lease.state is LeaseState.LENT and vm_with(lease.wish.client_uuid, inventory) is None:
-            yield f"{lease.client} {why} {command('pool return', pool=book.pool.name, client=lease.client)}"
+            yield f"{lease.client} {why} {command(f'pool return {book.pool.name}', client=lease.client)}"
 
 
 def vm_with(uuid: str, inventory: Inventory) -> Vm | None:
@@ -164,5 +164,5 @@ def pool_meant(name: str | None, names: Sequence[str]) -> str:
     if name is not None:
         raise UsageError(f"there is no pool {name!r}", hint=f"pools there: {', '.join(names)}")
     if len(names) > 1:
-        raise UsageError("there are several pools", hint=f"--pool NAME, of {', '.join(names)}")
+        raise UsageError("there are several pools", hint=f"name one of {', '.join(names)}")
     return names[0]

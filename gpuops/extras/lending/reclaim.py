@@ -99,5 +99,5 @@ def health_warnings(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHea
             if not lent_mib:
                 yield f"{uses}, and is not lent there: if no other pool lends it, end it in that guest"
             elif used_mib > lent_mib:
-                ends = command("pool return", pool=book.pool.name, client=leases[id].client)
+                ends = command(f"pool return {book.pool.name}", client=leases[id].client)
                 yield f"{uses}, and is lent {lent_mib} MiB: {ends} ends it"

@@ -43,7 +43,7 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
         yield gpus
     for server in (server for server in book.servers if server.state is not ServerState.SERVING):
         why = "is drained" if server.state is ServerState.DRAINING else server.because or "does not run"
-        reclaim_command = command("pool reclaim", pool=book.pool.name, server=server.name)
+        reclaim_command = command(f"pool reclaim {book.pool.name}", server=server.name)
         yield Text(f"{server.name} {why}; it lends again after {reclaim_command} --again", "yellow")
     leases = TextTable("lease", "client", "owner", "state", "until", "shares", "because")
     for lease in book.leases:

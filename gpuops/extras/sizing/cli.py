@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.console import output
-from gpuops.console.options import CommonOptions, MeasureOptions
+from gpuops.console.options import CommonOptions
 from gpuops.console.spread import reads_sites, spread
-from gpuops.errors import UsageError
-from gpuops.extras.sizing.measure_cli import refuse_without_measure, size_measure
 from gpuops.extras.sizing.size_request import SizeRequest
 from gpuops.extras.sizing.sizing import size_by_history
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 def size(
     common: CommonOptions,
     request: SizeRequest,
-    measuring: MeasureOptions,
     pools_of: Annotated[  # not `policy`: VMs that are named are not only those of a site's own policy
         Path | None, typer.Option("--policy", metavar="FILE", help="The VMs in the pools of this rotation policy.")
     ] = None,
@@ -42,56 +39,27 @@ def size(
     ] = None,
     overlap: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="With --busy, --measure: each beside the next for this share of its work."),
+        typer.Option(
+            metavar="SHARE", help="With --busy: the share of their work that VMs do at one time; default: all."
+        ),
     ] = None,
 ) -> None:
     """Say how many VMs may share a GPU before they are slowed down too much, and by which scheduler.
 
-    By what `gpuops observe` has measured of them, by a file of workloads, or by plain numbers; that changes nothing.
-    With --measure by VMs that are made for it and removed again. A slowdown of 1.2 means that work takes 1.2 times as
-    long as with the GPU alone.
+    By what `gpuops observe` has measured of them, by a file of workloads, or by plain numbers. Changes nothing.
+    `gpuops measure` tries it with VMs of a template. A slowdown of 1.2 means that work takes 1.2 times as long as with
+    the GPU alone.
 
     \b
     Examples:
       gpuops size --busy 0.7 --sharers 24
       gpuops size --workloads templates/workloads.yaml --at-most 1.2
       gpuops size --busy 20% --profile a40-8q --at-most 1.5
-      gpuops size --measure --template golden --profile a40-8q --counts 1,2,4 --run 'python3 train.py' --dry-run
     """
-    if measuring.measure:
-        _refuse_beside_measure(request, pools_of, pool, since, workloads, busy)
-        size_measure(common, measuring, request.profile, overlap)
-        return
-    refuse_without_measure(measuring)
     from gpuops.extras.sizing.view import sizing_document, sizing_text
 
     answer = _answer(common, request, pools_of, pool, since, workloads, busy, overlap)
     output.show(sizing_text(answer), sizing_document(answer))
-
-
-def _refuse_beside_measure(
-    request: SizeRequest,
-    policy: Path | None,
-    pool: str | None,
-    since: str | None,
-    workloads: Path | None,
-    busy: str | None,
-) -> None:
-    """Raise UsageError for an option that excludes --measure."""
-    excluded = {
-        "--vm": request.vm,
-        "--tag": request.tag,
-        "--sharers": request.sharers,
-        "--at-most": request.at_most,
-        "--policy": policy,
-        "--pool": pool,
-        "--since": since,
-        "--workloads": workloads,
-        "--busy": busy,
-    }
-    conflicting = next((name for name, setting in excluded.items() if setting is not None), None)
-    if conflicting is not None:
-        raise UsageError(f"--measure and {conflicting} exclude each other", hint="leave one out")
 
 
 def _answer(

@@ -1,4 +1,4 @@
-"""`gpuops size --measure`: the options that only it has, and how it is carried out."""
+"""`gpuops measure`: how much VMs that share a GPU slow each other down, tried with VMs of a template."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.console import output
 from gpuops.console.options import CommonOptions, MeasureOptions
+from gpuops.console.spread import spread
 from gpuops.errors import UsageError, report_exit_code
 
 if TYPE_CHECKING:
@@ -16,41 +17,26 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 
-def refuse_without_measure(options: MeasureOptions) -> None:
-    """Raise UsageError if an option of --measure is given without it."""
-    options_given = [
-        name
-        for name, setting in (
-            ("--template", options.template),
-            ("--counts", options.counts),
-            ("--run", options.run),
-            ("--schedulers", options.schedulers),
-            ("--set-schedulers", options.set_schedulers or None),
-            ("--window", options.window),
-            ("--vms", options.vms),
-            ("--on", options.on),
-            ("--whole", options.whole or None),
-            ("--remove", options.remove or None),
-            ("--dry-run", options.dry_run or None),
-            ("--yes", options.yes or None),
-        )
-        if setting is not None
-    ]
-    if options_given:
-        raise UsageError(f"{options_given[0]} is of --measure", hint="without --measure nothing is made or changed")
+@spread
+def measure(common: CommonOptions, options: MeasureOptions) -> None:
+    """Measure how much VMs that share a GPU slow each other down: make VMs of a template, run a command, remove them.
 
+    One VM first, then as many at once as --counts says, under each scheduler. `gpuops size` says what to expect.
 
-def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | None, overlap: str | None) -> None:
-    """Measure, or remove the VMs of an interrupted measurement, and print the outcome."""
+    \b
+    Examples:
+      gpuops measure --template golden --profile a40-8q --counts 1,2,4 --guest-command 'python3 train.py' --dry-run
+      gpuops measure --remove --yes
+    """
     if options.remove:
         _remove(common, options)
         return
     from gpuops.console.opening import open_site
     from gpuops.console.running import confirm
     from gpuops.extras.sizing.measured_view import measure_plan_text, measured_document, measured_text
-    from gpuops.extras.sizing.measuring import measure
+    from gpuops.extras.sizing.measuring import measure as carry_out
 
-    wish = _wish(options, profile, overlap)
+    wish = _wish(options)
     if wish.sets_schedulers:
         _each_scheduler(common, options, wish)
         return
@@ -61,7 +47,7 @@ def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | 
 
     with open_site(common) as site:
         site.say = output.note
-        measured = measure(wish, site, apply=not options.dry_run, consent=consent)
+        measured = carry_out(wish, site, apply=not options.dry_run, consent=consent)
     text = (
         measured_text(measured.plan, measured.measurement, measured.left)
         if measured.applied
@@ -106,7 +92,7 @@ def _rolling(options: MeasureOptions) -> Rolling:
     from gpuops.model.vcenter.host_settings import Displacement, Rolling
 
     window = parse_window(options.window) if options.window is not None else None
-    return Rolling(window=window, vms=options.vms or Displacement.MOVE)
+    return Rolling(window=window, vms=options.running_vms or Displacement.MOVE)
 
 
 def _remove(common: CommonOptions, options: MeasureOptions) -> None:
@@ -133,41 +119,47 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
     output.leave(report_exit_code(partly=remains.left or (remains.undone and remains.applied)))
 
 
-def _wish(options: MeasureOptions, profile: str | None, overlap: str | None) -> MeasureWish:
+def _wish(options: MeasureOptions) -> MeasureWish:
     """Return the measurement of the options. Raises UsageError for missing and invalid ones."""
     from gpuops.config.workloads_file import share_of
     from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.measurements.sharing_measurement import MeasureWish
 
-    if options.template is None or profile is None or options.counts is None or options.run is None:
-        needed = (("--template", options.template), ("--profile", profile), ("--counts", options.counts))
-        missing = next((name for name, setting in needed if setting is None), "--run")
+    needed = {
+        "--template": options.template,
+        "--profile": options.profile,
+        "--counts": options.counts,
+        "--guest-command": options.guest_command,
+    }
+    template, profile, counts, command = needed.values()
+    if template is None or profile is None or counts is None or command is None:
+        missing = next(name for name, setting in needed.items() if setting is None)
         raise UsageError(
-            f"--measure needs {missing}",
-            hint="gpuops size --measure --template golden --profile a40-8q --counts 1,2,4 --run 'python3 train.py'",
+            f"measure needs {missing}",
+            hint="gpuops measure --template golden --profile a40-8q --counts 1,2,4 --guest-command 'python3 train.py'",
         )
-    words = [word.strip() for word in options.counts.split(",")]
+    words = [word.strip() for word in counts.split(",")]
     wrong = next((word for word in words if not word.isdecimal() or len(word) > 3), None)
     if wrong is not None:
-        raise UsageError(f"--counts {options.counts}: {wrong!r} is no number of VMs", hint="write --counts 1,2,4,8")
+        raise UsageError(f"--counts {counts}: {wrong!r} is no number of VMs", hint="write --counts 1,2,4,8")
     named = [word.strip() for word in (options.schedulers or "").split(",") if word.strip()]
     unknown = next((word for word in named if word not in list(SchedulerPolicy)), None)
     if unknown is not None:
         raise UsageError(f"there is no scheduler {unknown!r}", hint=f"one of {', '.join(SchedulerPolicy)}")
     if options.set_schedulers and not named:
         raise UsageError("--set-schedulers needs --schedulers", hint="--schedulers best-effort,equal-share")
-    stray = next((name for name, setting in (("--window", options.window), ("--vms", options.vms)) if setting), None)
-    if stray is not None and not options.set_schedulers:
+    if (options.window or options.running_vms) and not options.set_schedulers:
+        stray = "--window" if options.window else "--running-vms"
         raise UsageError(f"{stray} is of --set-schedulers", hint="without it no host is rebooted")
     return MeasureWish(
-        options.template,
+        template,
         profile,
-        options.run,
+        command,
         tuple(sorted({1, *map(int, words)})),
         tuple(dict.fromkeys(map(SchedulerPolicy, named))),
-        share_of(overlap, "--overlap") if overlap is not None else 1.0,
-        options.on,
-        options.limit,
+        share_of(options.overlap, "--overlap") if options.overlap is not None else 1.0,
+        options.host,
+        options.timeout,
         options.whole,
         options.set_schedulers,
     )

@@ -1,4 +1,4 @@
-"""Plans `gpuops size --measure`: which GPU, which VMs are made, what is run in them, or every reason why not.
+"""Plans `gpuops measure`: which GPU, which VMs are made, what is run in them, or every reason why not.
 
 All VMs are bound to one GPU that nothing runs on, so that they share it with each other alone, whatever the host's
 assignment policy is; the binding is part of the clone. A scheduler that is not in force is measured by a later call,
@@ -160,12 +160,12 @@ def begins_s(number: int, overlap: float, alone_s: float) -> float:
 
 def _check(wish: MeasureWish) -> None:
     if not wish.command.strip():
-        raise UsageError("--run says nothing to run", hint="name a command for a shell: --run 'python3 a.py'")
+        raise UsageError("--guest-command is empty", hint="name a command for a shell: 'python3 a.py'")
     wrong = next((count for count in wish.counts if not 1 <= count <= MOST), None)
     if wrong is not None:
         raise UsageError(f"--counts {wrong}: that many VMs share no GPU", hint=f"1 to {MOST}: --counts 1,2,4,8")
     if wish.limit_s < 1:
-        raise UsageError(f"--limit {wish.limit_s} is no time", hint="seconds that the command may take: --limit 3600")
+        raise UsageError(f"--timeout {wish.limit_s} is no time", hint="how long the command may take: 3600")
 
 
 def _gpu(
@@ -250,7 +250,7 @@ def _refusals(
     if template.devices:
         yield Rejection(template.name, "has GPU devices of its own", hint="name a template without any")
     if host is None:
-        yield Rejection(template.name, "its host cannot be read", hint="name one: --on HOST")
+        yield Rejection(template.name, "its host cannot be read", hint="name one: --host HOST")
         return
     out_of_reach = unreachable(host)
     if out_of_reach is not None:
@@ -259,12 +259,12 @@ def _refusals(
         yield Rejection(host.name, f"a GPU holds {slots} vGPUs of {profile}, {max(wish.counts)} are to share one")
     elif gpu is None and before is not None:
         rule = f"GPU {before.gpu} does not take {max(wish.counts)} VMs of {profile} alone, and was set for it"
-        yield Rejection(host.name, rule, hint="free it, then the same again; or give it up: --measure --remove")
+        yield Rejection(host.name, rule, hint="free it, then the same again; or give it up: gpuops measure --remove")
     elif gpu is None:
         yield Rejection(
             host.name,
             f"has no GPU for {max(wish.counts)} VMs of {profile} on which nothing runs",
-            hint="name another host (--on), or free one: gpuops defrag",
+            hint="name another host (--host), or free one: gpuops defrag --dry-run",
         )
     elif in_force is None:
         yield Rejection(

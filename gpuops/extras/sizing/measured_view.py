@@ -1,4 +1,4 @@
-"""Text and documents of `gpuops size --measure`: its steps, what was measured, and how well the model fits."""
+"""Text and documents of `gpuops measure`: its steps, what was measured, and how well the model fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
-GOES_ON = "the same command continues; gpuops size --measure --remove removes its VMs"
+GOES_ON = "the same command continues; gpuops measure --remove removes its VMs"
 
 
 def measure_plan_text(plan: MeasurePlan) -> Shown:
@@ -180,7 +180,7 @@ class MeasuredChangeRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(change, change.plan, rejections=rejections)
 
 
-@printed("size-measure", by="gpuops size --measure")
+@printed("size-measure", by="gpuops measure")
 class SizeMeasureDocument(PrintedDocument, frozen=True):
     """How long a command took in VMs that shared a GPU."""
 
@@ -264,7 +264,7 @@ def removal_text(
     return [Text(f"{head} {outcome_text}", "bold"), *(Text(f"  {name}") for name in vms), *after]
 
 
-@printed("size-measure-remove", by="gpuops size --measure --remove")
+@printed("size-measure-remove", by="gpuops measure --remove")
 class SizeMeasureRemoveDocument(PrintedDocument, frozen=True):
     """The VMs of an unfinished measurement."""
 

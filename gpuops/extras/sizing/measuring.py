@@ -73,7 +73,7 @@ def measure(
     if stored is not None and stored.wish != wish:
         raise Refused(
             f"measurement {stored.id} of {stored.wish.template} did not end, and has other options",
-            hint="gpuops size --measure --remove removes its VMs and forgets it",
+            hint="gpuops measure --remove removes its VMs and forgets it",
         )
     measurement = stored or SharingMeasurement(secrets.token_hex(_ID), wish, before=before)
     plan = _look(measurement, site)
@@ -89,7 +89,7 @@ def measure(
         except (NotConnected, KeyboardInterrupt, SystemExit):
             site.say(
                 f"measurement {measurement.id} was cut off, and its VMs stay: the same again goes on, "
-                "gpuops size --measure --remove removes them"
+                "gpuops measure --remove removes them"
             )
             raise
         except GpuopsError:
@@ -150,7 +150,7 @@ def _alone(site: Site) -> AbstractContextManager[LockHold]:
     """Lock measurements in this vCenter on this machine. Raises Locked."""
     from gpuops.execute.state.lock import locked
 
-    return locked(site.state_dir, f"{site.vcenter.uuid}-measure", site.clock(), alone=True, doing="size --measure")
+    return locked(site.state_dir, f"{site.vcenter.uuid}-measure", site.clock(), alone=True, doing="measure")
 
 
 def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:

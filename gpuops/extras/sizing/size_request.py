@@ -45,8 +45,8 @@ class SizeRequest:
     profile: Annotated[
         str | None, Option("The VMs of this vGPU profile, and as many as a GPU holds of it.", "NAME", Names.PROFILES)
     ] = None
-    vm: Annotated[str | None, Option("VMs named so (ml-*), by name, path or moid:...", "PATTERN", Names.VMS)] = None
-    tag: Annotated[str | None, Option("VMs with this tag.", "CATEGORY:NAME")] = None
+    vm: Annotated[str | None, Option("VMs named so (ml-*), by name, path or moid:...", "VM", Names.VMS)] = None
+    tag: Annotated[str | None, Option("VMs with this tag.", "CATEGORY:TAG")] = None
     sharers: Annotated[
         int | None, Option("With so many VMs on a GPU; default: several counts.", "N", least=1, most=MOST_SHARERS)
     ] = None

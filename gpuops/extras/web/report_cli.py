@@ -25,7 +25,7 @@ def report(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="30d|12w|DATE", help="Nights that began since then; a date is its midnight in UTC."),
+        typer.Option(metavar="SINCE", help="Nights that began since then: 30d, 12w or a date in UTC."),
     ] = None,
     policy: Annotated[
         Path | None,

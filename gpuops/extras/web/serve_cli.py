@@ -33,12 +33,12 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="Also which desktops of this rotation policy are idle.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="30d|12w|DATE", help="Nights that began since then; a date is in UTC.")
+        str | None, typer.Option(metavar="SINCE", help="Nights that began since then: 30d, 12w or a date in UTC.")
     ] = None,
     by: Annotated[
         str, typer.Option(metavar="folder|tag:CATEGORY|attribute:NAME", help="What of an ML VM tells its owner.")
     ] = "folder",
-    host: Annotated[
+    web_name: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A name that browsers ask for, beside the address.")
     ] = None,
     login_file: Annotated[
@@ -79,7 +79,7 @@ def serve(
 
     option = ListenOption("--listen", 9189)
     address = option.address(listen)
-    access = _access(host or [], login_file, _proxy(proxy_header, proxy_from or [], proxy_secret_file))
+    access = _access(web_name or [], login_file, _proxy(proxy_header, proxy_from or [], proxy_secret_file))
     _refuse_open(address[0], access)
     owners = OwnerKey.parse("--by", by)
     night = load_policy(policy) if policy is not None else None
@@ -151,8 +151,8 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
         passwords = PasswordLogin.parse(login_text, str(login_file))
     for name in hosts:
         if not name or not name.isascii() or set(name) & set(":/@ "):
-            message = f"--host {name!r} is no name of a host"
-            raise UsageError(message, hint="say the name alone: --host gpus.example.com")
+            message = f"--web-name {name!r} is no name of a host"
+            raise UsageError(message, hint="say the name alone: --web-name gpus.example.com")
     return Access(passwords, proxy, tuple(name.lower().rstrip(".") for name in hosts))
 
 

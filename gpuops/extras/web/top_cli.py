@@ -40,7 +40,7 @@ def top(
         typer.Option(help="Only the hosts of this cluster.", metavar="NAME", autocompletion=completion.clusters),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Only this host.", metavar="NAME", autocompletion=completion.hosts)
+        str | None, typer.Option(help="Only this host.", metavar="HOST", autocompletion=completion.hosts)
     ] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also whether each desktop of this rotation policy is idle.")
@@ -67,7 +67,7 @@ def top(
 
     judging = load_policy(policy) if policy is not None else None
     filters = FleetFilters(cluster, host)
-    live = not once and not output.chosen().is_document and _moves_cursor()
+    live = not once and not output.chosen().is_document and _moves_cursor() and not output.manners().no_color
     with open_site(common) as site:
         state = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
         if live:

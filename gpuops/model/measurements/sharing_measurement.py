@@ -117,7 +117,7 @@ class SharingMeasurement:
     @property
     def marker(self) -> str:
         """Return the text in the notes of its VMs: only a VM with this text, and with such a name, is removed."""
-        return f"Made by gpuops size --measure, measurement {self.id}; it is removed when that ends."
+        return f"Made by gpuops measure, measurement {self.id}; it is removed when that ends."
 
     def name(self, number: int) -> str:
         """Return the name of its VM with that number, from 1 on."""

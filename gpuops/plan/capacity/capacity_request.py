@@ -147,7 +147,7 @@ class CapacityRequest:
     profile: Annotated[str | None, Option("Only this vGPU profile, place by place.", "NAME", Names.PROFILES)] = None
     cluster: Annotated[str | None, Option("Only this cluster, host by host.", "NAME", Names.CLUSTERS)] = None
     host: Annotated[
-        str | None, Option("Only hosts named so (esx-0*), NUMA node by NUMA node.", "PATTERN", Names.HOSTS)
+        str | None, Option("Only hosts named so (esx-0*), NUMA node by NUMA node.", "HOST", Names.HOSTS)
     ] = None
 
     @property

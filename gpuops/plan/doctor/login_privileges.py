@@ -239,7 +239,7 @@ VERBS: Final = (
         {_HOST: WANTED_ON_HOSTS | {MAINTENANCE}, _VM: HOT_MOVE | _POWER},
         "roles/host-settings.yaml",
     ),
-    Verb("defrag --execute", {_VM: HOT_MOVE}),
+    Verb("defrag", {_VM: HOT_MOVE}),
     Verb(
         "new VM from a template",
         {

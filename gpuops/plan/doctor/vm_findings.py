@@ -169,7 +169,7 @@ def _stays(case: MovabilityCase) -> Iterator[Finding]:
     movability = judge_movability(case)
     if movability.way is not MoveMethod.VMOTION and movability.reasons:
         reason = f"cannot be moved while it runs: {'; '.join(movability.reasons)}"
-        fix = "its host can be rebooted with --vms shut-down: gpuops help change"
+        fix = "its host can be rebooted with --running-vms shut-down: gpuops help change"
         if manager_of(case.vm) is not None:
             fix = "its manager moves or stops it before its host can be rebooted"
         yield Finding(Severity.NOTE, case.vm.name, reason, fix)

@@ -332,9 +332,9 @@ class Defrag:
         PinPolicy.AUTO
     )
     cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
-    host: Annotated[
-        str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "PATTERN", Names.HOSTS)
-    ] = None
+    host: Annotated[str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "HOST", Names.HOSTS)] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         """Text becomes a word. Raises UsageError."""

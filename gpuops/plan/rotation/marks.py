@@ -88,7 +88,7 @@ class RotateMark:
         if self.pool is not None and self.pool not in names:
             raise UsageError(f"there is no pool {self.pool!r}", hint=f"pools of the policy: {', '.join(names)}")
         if self.value is not None and not self.value.strip():
-            raise UsageError("--value is empty", hint="--clear clears the attribute")
+            raise UsageError("--value is empty", hint="--undo clears the attribute")
 
     def _desktops(self, inventory: Inventory) -> tuple[list[tuple[Pool, Vm]], list[Rejection]]:
         """Return the selected desktops with their pools, sorted by name, and a refusal for each named VM in no pool.

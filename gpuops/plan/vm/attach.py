@@ -94,7 +94,7 @@ class Attach:
     )
     numa: Annotated[NumaPolicy, Option("How much CPU, memory and GPU must share a NUMA node.")] = NumaPolicy.PREFERRED
     power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
-    host: Annotated[str | None, Option("The host it is to be on.", "NAME", Names.HOSTS)] = None
+    host: Annotated[str | None, Option("The host it is to be on.", "HOST", Names.HOSTS)] = None
     """None = its own, or with a move the best."""
     keep_free: KeepFreeOption = ()
 

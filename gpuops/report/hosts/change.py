@@ -117,7 +117,7 @@ def status_text(status: ChangeStatus) -> Shown:
     ]
     done_count = sum(part.state == "done" for part in status.parts)
     holder_text = (
-        f"{status.holder} works on it" if status.holder else "no process works on it: gpuops change resume, or abort"
+        f"{status.holder} works on it" if status.holder else "no process works on it; next: gpuops change resume"
     )
     closing = (
         f"{status.verb}, begun {format_zoned_minute(status.began)}: "

@@ -147,7 +147,7 @@ class UncountedGpuRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(gpu, host=gpu.host.name)
 
 
-@printed("defrag", by="gpuops defrag")
+@printed("defrag", by="gpuops defrag --dry-run")
 class DefragDocument(VersionedSiteDocument, frozen=True):
     """The fewest moves of VMs that free the most GPUs."""
 

@@ -1,4 +1,4 @@
-"""`gpuops size --measure` as typed, on a simulated vCenter whose guests run real programs; and killed on its way."""
+"""`gpuops measure` as typed, on a simulated vCenter whose guests run real programs; and killed on its way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.sample import mostly_long
 from tests.waiting import wait_until
 
 SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")
-ASKED = ("size", "--measure", "--template", "golden", "--profile", "a40-8q", "--counts", "1,2")
+ASKED = ("measure", "--template", "golden", "--profile", "a40-8q", "--counts", "1,2")
 PASSWORD = "Kept4now"
 
 
@@ -67,7 +67,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 @pytest.mark.long
 def test_a_dry_run_shows_what_is_made_run_and_removed(lab: Lab) -> None:
-    shown = lab.run(*ASKED, "--run", "python3 /opt/train.py", "--overlap", "25%", "--dry-run")
+    shown = lab.run(*ASKED, "--guest-command", "python3 /opt/train.py", "--overlap", "25%", "--dry-run")
     assert shown.exit_code == 0, shown.output
     for said in ("esx-01, GPU 0000:5e:00.0", "2 VMs", "in 1, 2 of them, each beside the next for 25%", "train.py"):
         assert said in shown.stdout
@@ -76,7 +76,7 @@ def test_a_dry_run_shows_what_is_made_run_and_removed(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
-    found: dict[str, Any] = json.loads(lab.run(*ASKED, "--run", "sleep 0.2", "--yes", "-o", "json").stdout)
+    found: dict[str, Any] = json.loads(lab.run(*ASKED, "--guest-command", "sleep 0.2", "--yes", "-o", "json").stdout)
     assert [(each["scheduler"], each["sharers"], each["error"]) for each in found["counts"]] == [
         ("best-effort", 1, None),
         ("best-effort", 2, None),
@@ -87,35 +87,35 @@ def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_nobody_to_ask_means_nothing_is_made(lab: Lab) -> None:
-    refused = lab.run(*ASKED, "--run", "true")
+    refused = lab.run(*ASKED, "--guest-command", "true")
     assert refused.exit_code == 2 and "there is no terminal to ask at" in refused.stderr
     assert lab.vms == []
 
 
 def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None:
-    shown = lab.run(*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--yes")
+    shown = lab.run(*ASKED, "--guest-command", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--yes")
     assert shown.exit_code == 4
     assert (
         "equal-share is not in force: gpuops host scheduler set --scheduler equal-share --host esx-01" in shown.stdout
     )
     assert "the same command continues" in shown.stdout and lab.vms == []
-    gone = lab.run("size", "--measure", "--remove", "--yes")
+    gone = lab.run("measure", "--remove", "--yes")
     assert gone.exit_code == 0 and "0 VMs removed, and it is forgotten" in gone.stdout
-    assert "nothing to remove" in lab.run("size", "--measure", "--remove").stdout
+    assert "nothing to remove" in lab.run("measure", "--remove").stdout
 
 
 @pytest.mark.long
 def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_end(lab: Lab) -> None:
-    asked = (*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--set-schedulers")
-    shown = lab.run(*asked, "--vms", "shut-down", "--dry-run")
+    asked = (*ASKED, "--guest-command", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--set-schedulers")
+    shown = lab.run(*asked, "--running-vms", "shut-down", "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert "equal-share is not in force: it is set after that, by a reboot of the host" in shown.stdout
     assert "best-effort -> equal-share" in shown.stdout and lab.vms == []
     refused = lab.run(*asked, "--yes")
     assert refused.exit_code == 3 and "vm-01" in refused.stdout and lab.vms == []
-    nobody = lab.run(*asked, "--vms", "shut-down")
+    nobody = lab.run(*asked, "--running-vms", "shut-down")
     assert nobody.exit_code == 2 and "there is no terminal to ask at" in nobody.stderr and lab.vms == []
-    done = lab.run(*asked, "--vms", "shut-down", "--yes", "-o", "json")
+    done = lab.run(*asked, "--running-vms", "shut-down", "--yes", "-o", "json")
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     assert [(each["scheduler"], each["sharers"]) for each in found["counts"]] == [
@@ -129,7 +129,7 @@ def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_en
 
 @pytest.mark.long
 def test_a_whole_gpu_is_in_the_table(lab: Lab) -> None:
-    asked = (*ASKED, "--run", "sleep 0.3", "--whole")
+    asked = (*ASKED, "--guest-command", "sleep 0.3", "--whole")
     planned = lab.run(*asked, "--dry-run").stdout
     assert "with a whole GPU: DirectPath I/O, GPU 0000:d8:00.0" in planned and "nvidia_a40-48q" in planned
     shown = lab.run(*asked, "--yes").stdout
@@ -139,18 +139,15 @@ def test_a_whole_gpu_is_in_the_table(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("size", "--measure", "--template", "golden"), 2, "--measure needs --profile"),
-        ((*ASKED,), 2, "--measure needs --run"),
-        ((*ASKED[:-1], "1,x", "--run", "true"), 2, "--counts 1,x: 'x' is no number of VMs"),
-        ((*ASKED, "--run", "true", "--schedulers", "fair"), 2, "there is no scheduler 'fair'"),
-        ((*ASKED, "--run", "true", "--set-schedulers"), 2, "--set-schedulers needs --schedulers"),
-        ((*ASKED, "--run", "true", "--vms", "move"), 2, "--vms is of --set-schedulers"),
-        ((*ASKED, "--run", "true", "--window", "22:00-04:00 UTC"), 2, "--window is of --set-schedulers"),
-        (("size", "--busy", "0.5", "--whole"), 2, "--whole is of --measure"),
-        ((*ASKED, "--run", "true", "--busy", "0.5"), 2, "--measure and --busy exclude each other"),
-        (("size", "--busy", "0.5", "--counts", "1"), 2, "--counts is of --measure"),
-        ((*ASKED[:3], "none", *ASKED[4:], "--run", "true"), 2, "none"),
-        ((*ASKED, "--run", "true", "--on", "none"), 2, "none"),
+        (("measure", "--template", "golden"), 2, "measure needs --profile"),
+        ((*ASKED,), 2, "measure needs --guest-command"),
+        ((*ASKED[:-1], "1,x", "--guest-command", "true"), 2, "--counts 1,x: 'x' is no number of VMs"),
+        ((*ASKED, "--guest-command", "true", "--schedulers", "fair"), 2, "there is no scheduler 'fair'"),
+        ((*ASKED, "--guest-command", "true", "--set-schedulers"), 2, "--set-schedulers needs --schedulers"),
+        ((*ASKED, "--guest-command", "true", "--running-vms", "move"), 2, "--running-vms is of --set-schedulers"),
+        ((*ASKED, "--guest-command", "true", "--window", "22:00-04:00 UTC"), 2, "--window is of --set-schedulers"),
+        ((*ASKED[:2], "none", *ASKED[3:], "--guest-command", "true"), 2, "none"),
+        ((*ASKED, "--guest-command", "true", "--host", "none"), 2, "none"),
     ],
 )
 def test_wrong_options_are_one_line(lab: Lab, arguments: tuple[str, ...], code: int, said: str) -> None:
@@ -162,7 +159,7 @@ def test_wrong_options_are_one_line(lab: Lab, arguments: tuple[str, ...], code: 
 def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPUOPS_GUEST_USERNAME")
     monkeypatch.delenv("GPUOPS_GUEST_PASSWORD_FILE")
-    refused = lab.run(*ASKED, "--run", "true", "--yes")
+    refused = lab.run(*ASKED, "--guest-command", "true", "--yes")
     assert refused.exit_code == 3 and "there is no login for guests (GPUOPS_GUEST_USERNAME)" in refused.stdout
     assert lab.vms == []
 
@@ -171,12 +168,12 @@ def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.
 @pytest.mark.parametrize("effects", mostly_long(range(1, 9), [3]))
 @pytest.mark.parametrize("again", ["the same", "remove"])
 def test_killed_on_its_way_nothing_is_left_after_the_next_call(lab: Lab, effects: int, again: str) -> None:
-    asked = (*ASKED, "--run", "sleep 0.5", "--yes")
+    asked = (*ASKED, "--guest-command", "sleep 0.5", "--yes")
     process = lab.begun(*asked)
     wait_until(lambda: len(lab.server.ledger) >= effects or process.poll() is not None, every_s=0.005)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
-    done = lab.run(*asked) if again == "the same" else lab.run("size", "--measure", "--remove", "--yes")
+    done = lab.run(*asked) if again == "the same" else lab.run("measure", "--remove", "--yes")
     assert done.exit_code == 0, done.output
     assert lab.vms == []
-    assert "nothing to remove" in lab.run("size", "--measure", "--remove").stdout
+    assert "nothing to remove" in lab.run("measure", "--remove").stdout

@@ -127,7 +127,7 @@ def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> 
     done = site.run("detach", "--vm", f"moid:{free[-1].moid}", "--all")
     assert done.exit_code == 0, done.output
     path = tmp_path / "bundle.zip"
-    result = site.run("bundle", "--yes", "--file", str(path))
+    result = site.run("bundle", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
     own = sorted(texts_of(site))
     assert len(own) > 200
@@ -148,7 +148,7 @@ def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> 
 def test_a_first_contact_puts_nothing_of_a_hostile_site_into_the_bundle(site: Lab, tmp_path: Path) -> None:
     """The terminal shows names; the archive has none."""
     path = tmp_path / "bundle.zip"
-    result = site.run("bundle", "--first-contact", "--yes", "--file", str(path))
+    result = site.run("bundle", "--first-contact", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
     require_hidden("stdout", result.stdout)
     own = sorted(texts_of(site))
@@ -162,7 +162,7 @@ def test_a_first_contact_puts_nothing_of_a_hostile_site_into_the_bundle(site: La
 @pytest.mark.long
 def test_a_hostile_site_is_played(site: Lab, tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
-    assert site.run("bundle", "--yes", "--file", str(path)).exit_code == 0
+    assert site.run("bundle", "--yes", "--save", str(path)).exit_code == 0
     played = CliRunner().invoke(app, ["capacity", "--output", "json", "--vcenter", f"sim:{path}"])
     assert played.exit_code == 0, played.output
     here = site.run("capacity", "--output", "json")
@@ -177,7 +177,7 @@ def run(*words: str) -> Result:
 @pytest.mark.long
 def test_a_bundle_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
-    words = ("bundle", "--yes", "--file", str(path), "--vcenter", "sim:lab")
+    words = ("bundle", "--yes", "--save", str(path), "--vcenter", "sim:lab")
     result = run(*words)
     assert result.exit_code == 0, result.output
     assert f"{path}: written" in result.stdout
@@ -185,14 +185,14 @@ def test_a_bundle_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     before = path.read_bytes()
     again = run(*words)
     assert (again.exit_code, again.stderr) == (
-        2, f"error: {path} is there already\nnext: name another one with --file\n"
+        2, f"error: {path} is there already\nnext: name another one with --save\n"
     )  # fmt: skip
     assert path.read_bytes() == before
 
 
 def test_dry_run_writes_nothing_at_all(tmp_path: Path, clean: Path) -> None:
     path = tmp_path / "bundle.zip"
-    result = run("bundle", "--dry-run", "--file", str(path), "--vcenter", "sim:lab")
+    result = run("bundle", "--dry-run", "--save", str(path), "--vcenter", "sim:lab")
     assert result.exit_code == 0, result.output
     assert "scenario.json" in result.stdout
     assert f"{path}: not written yet" in result.stdout
@@ -203,7 +203,7 @@ def test_dry_run_writes_nothing_at_all(tmp_path: Path, clean: Path) -> None:
 @pytest.mark.long
 def test_nobody_is_there_to_agree(tmp_path: Path, clean: Path) -> None:
     path = tmp_path / "bundle.zip"
-    result = run("bundle", "--file", str(path), "--vcenter", "sim:lab")
+    result = run("bundle", "--save", str(path), "--vcenter", "sim:lab")
     assert result.exit_code == 2
     assert "scenario.json" in result.stderr, "it is shown before anything is asked"
     assert result.stderr.endswith(
@@ -222,12 +222,12 @@ def documents(path: Path) -> dict[str, Any]:
 def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: Path, clean: Path) -> None:
     paths = [tmp_path / f"{number}.zip" for number in range(2)]
     for path in paths:
-        assert run("bundle", "--yes", "--file", str(path), "--vcenter", "sim:lab").exit_code == 0
+        assert run("bundle", "--yes", "--save", str(path), "--vcenter", "sim:lab").exit_code == 0
     one, two = map(documents, paths)
     assert one["scenario.json"]["vms"][0]["name"] == two["scenario.json"]["vms"][0]["name"]
     assert one["manifest.json"]["site"] == two["manifest.json"]["site"]
     named = one["scenario.json"]["vms"][0]["name"]
-    told = run("bundle", "--name", named)
+    told = run("bundle", "--reveal", named)
     assert (told.exit_code, told.stdout) == (0, f"{named}: vdi-01\n")
     state = clean / ".local" / "state" / "gpuops"
     for kept in ("bundle.key", "bundle-names.json"):
@@ -247,8 +247,8 @@ def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: P
     ],
 )
 def test_a_word_that_no_bundle_has(word: str, said: str, tmp_path: Path) -> None:
-    assert run("bundle", "--yes", "--file", str(tmp_path / "b.zip"), "--vcenter", "sim:lab").exit_code == 0
-    told = run("bundle", "--name", word)
+    assert run("bundle", "--yes", "--save", str(tmp_path / "b.zip"), "--vcenter", "sim:lab").exit_code == 0
+    told = run("bundle", "--reveal", word)
     assert told.exit_code == 2
     assert re.search(said, told.stderr)
 
@@ -260,7 +260,7 @@ def test_a_key_that_is_none(content: str, clean: Path, tmp_path: Path) -> None:
     state.chmod(0o700)
     (state / "bundle.key").write_text(content, encoding="ascii")
     (state / "bundle.key").chmod(0o600)
-    result = run("bundle", "--yes", "--file", str(tmp_path / "b.zip"), "--vcenter", "sim:lab")
+    result = run("bundle", "--yes", "--save", str(tmp_path / "b.zip"), "--vcenter", "sim:lab")
     assert result.exit_code == 7
     assert "is not a key of bundles" in result.stderr
     (state / "bundle.key").chmod(0o644)
@@ -282,7 +282,7 @@ def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_pa
     for name, (typed, _) in wanted.items():
         machines[name].state.attributes = {**machines[name].state.attributes, field: typed}
     path = tmp_path / "bundle.zip"
-    result = lab.run("bundle", "--yes", "--file", str(path))
+    result = lab.run("bundle", "--yes", "--save", str(path))
     assert result.exit_code == 0, result.output
     written = documents(path)
     shown = {each["as_read"]["moid"]: each for each in written["scenario.json"]["vms"]}
@@ -297,6 +297,6 @@ def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_pa
 @pytest.mark.long
 def test_sim_serve_plays_a_bundle(tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
-    assert run("bundle", "--yes", "--file", str(path), "--vcenter", "sim:scattered").exit_code == 0
+    assert run("bundle", "--yes", "--save", str(path), "--vcenter", "sim:scattered").exit_code == 0
     with start(str(path), clock="stepped") as server:
         assert len(list(server.world.by_type("HostSystem"))) > 1

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 
-FILLED = ("--vcenter", "gpu", "--host", "vc.lab", "--username", "me@lab")
+FILLED = ("--target", "gpu", "--address", "vc.lab", "--username", "me@lab")
 
 
 def run(*words: str) -> Result:
@@ -49,7 +49,7 @@ def test_the_first_target_is_filled_in(filled: Path) -> None:
 
 
 def test_the_first_target_may_have_the_name_of_the_templates_second(path: Path) -> None:
-    assert run("init", "--vcenter", "lab", "--host", "vc.lab").exit_code == 0
+    assert run("init", "--target", "lab", "--address", "vc.lab").exit_code == 0
     found = tomllib.loads(path.read_text())
     assert (found["default"], found["targets"]) == ("lab", {"lab": {"host": "vc.lab", "port": 443, "verify": True}})
 
@@ -73,7 +73,7 @@ def test_a_link_that_leads_nowhere_is_something_too(path: Path) -> None:
 
 def test_another_place_may_be_named(tmp_path: Path, path: Path) -> None:
     other = tmp_path / "site" / "gpuops.toml"
-    assert run("init", "--file", str(other)).exit_code == 0
+    assert run("init", "--config", str(other)).exit_code == 0
     assert other.is_file()
     assert not path.exists()
 
@@ -81,11 +81,11 @@ def test_another_place_may_be_named(tmp_path: Path, path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--vcenter", "prod"), "--host is not said"),
-        (("--vcenter", "a.b", "--host", "vc"), "'a.b' is no name of a target"),
-        (("--host", "https://vc/other"), "'https://vc/other' is not the address of a vCenter"),
-        (("--host", "https://me:s3cret@vc"), "no password belongs in the address"),
-        (("--host", ""), "host: should not be empty"),
+        (("--target", "prod"), "--address is not given"),
+        (("--target", "a.b", "--address", "vc"), "'a.b' is no name of a target"),
+        (("--address", "https://vc/other"), "'https://vc/other' is not the address of a vCenter"),
+        (("--address", "https://me:s3cret@vc"), "no password belongs in the address"),
+        (("--address", ""), "host: should not be empty"),
     ],
 )
 def test_what_cannot_be_meant_writes_nothing(path: Path, words: tuple[str, ...], said: str) -> None:
@@ -167,7 +167,7 @@ def test_another_target_and_the_default(filled: Path) -> None:
 def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.toml"
     link.symlink_to(filled)
-    assert run("set", "gpu.port", "1", "--file", str(link)).exit_code == 0
+    assert run("set", "gpu.port", "1", "--config", str(link)).exit_code == 0
     assert link.is_symlink()
     assert "port = 1\n" in filled.read_text()
 

@@ -258,7 +258,7 @@ def test_it_is_on_the_terminal_and_without_names_in_the_bundle(lab: CommandLab, 
     """The look is read-only; the same call with --dry-run writes nothing."""
     deviate(lab.server.world, ["gpu-counter-instances"])
     path = tmp_path / "contact.zip"
-    shown = lab.run("bundle", "--first-contact", "--yes", "--file", str(path))
+    shown = lab.run("bundle", "--first-contact", "--yes", "--save", str(path))
     assert shown.exit_code == 0, shown.output
     assert "gpu-counter-instances    contradicted  esx-01.lab has GPU counters with the instance gpu-0" in shown.stdout
     assert "vgpu-device-keys         confirmed     a device of vdi-01 has the key 13000" in shown.stdout

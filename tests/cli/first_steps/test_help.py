@@ -135,7 +135,7 @@ def test_every_topic_is_listed_with_its_first_line(gpuops: Gpuops) -> None:
         name, title = re.split(r" {2,}", line)
         assert name == page.stem
         assert page.read_text(encoding="utf-8").startswith(f"# {title}\n")
-    assert len(listed) == len(PAGES) + 1, "and one line on how to go on"
+    assert len(listed) == len(PAGES) + 2, "the options, and one line on how to go on"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TOPICS)
@@ -208,7 +208,7 @@ def test_several_words_are_the_topic_that_they_make(gpuops: Gpuops) -> None:
 
 def test_programs_get_the_manual_as_a_document(gpuops: Gpuops) -> None:
     listed = json.loads(gpuops("--output", "json", "help").stdout)
-    assert (listed["kind"], list(listed["topics"])) == ("help", TOPICS)
+    assert (listed["kind"], list(listed["topics"])) == ("help", [*TOPICS, "options"])
     page = json.loads(gpuops("--output", "json", "help", "output").stdout)
     assert page["text"] == (MANUAL / "output.md").read_text(encoding="utf-8")
     output.choose(output.OutputFormat.TEXT)

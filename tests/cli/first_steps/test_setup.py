@@ -196,7 +196,7 @@ def test_a_second_vcenter_is_added_and_the_first_stays_the_default(server: SimSe
 
 
 def test_without_a_terminal_it_names_what_is_missing(gpuops: Callable[..., object], clean: Path) -> None:
-    result = CliRunner().invoke(app, ["setup", "--host", "vc.example.com"])
+    result = CliRunner().invoke(app, ["setup", "--address", "vc.example.com"])
     assert result.exit_code == 2
     assert "missing: --username, the password\nnext: run it at a terminal; or gpuops config init" in result.stderr
     assert home_files(clean) == {}

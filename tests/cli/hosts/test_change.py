@@ -17,14 +17,14 @@ ROLLING = ("host", "scheduler", "set", "--scheduler", "equal-share", "--host", "
 
 
 def test_a_dry_run_shows_each_round_and_where_each_vm_goes(gpuops: Gpuops, golden: Golden) -> None:
-    result = gpuops(*ROLLING, "--vms", "shut-down", "--dry-run", *SCATTERED)
+    result = gpuops(*ROLLING, "--running-vms", "shut-down", "--dry-run", *SCATTERED)
     assert (result.exit_code, result.stderr) == (0, "")
     golden("change-plan.txt", result.stdout)
 
 
 @pytest.mark.long
 def test_the_plan_as_json(gpuops: Gpuops) -> None:
-    found = json.loads(gpuops(*ROLLING, "--vms", "shut-down", "--dry-run", *SCATTERED, "-o", "json").stdout)
+    found = json.loads(gpuops(*ROLLING, "--running-vms", "shut-down", "--dry-run", *SCATTERED, "-o", "json").stdout)
     assert (found["kind"], found["verb"], found["applied"], found["exit_code"]) == ("change", "scheduler set", False, 0)
     [[first], [second]] = found["rounds"]
     assert [first["host"]["name"], second["host"]["name"]] == ["esx-03.scattered", "esx-04.scattered"]
@@ -68,12 +68,12 @@ def closed_now() -> str:
             "--reboot rolling",
         ),
         ((*ROLLING, "--max-hosts", "0"), 2, "should be greater than or equal to 1"),
-        ((*ROLLING, "--vms", "suspend"), 2, "'suspend' is not one of"),
+        ((*ROLLING, "--running-vms", "suspend"), 2, "'suspend' is not one of"),
         ((*ROLLING[:4], "fair", *ROLLING[5:]), 2, "'fair' is not one of"),
         ((*ROLLING, "--window", "tonight"), 2, "'tonight' is no window"),
-        ((*ROLLING, "--window", closed_now(), "--vms", "shut-down", "--yes"), 3, "is closed: it opens"),
+        ((*ROLLING, "--window", closed_now(), "--running-vms", "shut-down", "--yes"), 3, "is closed: it opens"),
         (ROLLING, 3, "desk-09 cannot leave it while it runs: is pinned to GPU 0000:3b:00.0"),
-        ((*ROLLING, "--vms", "shut-down"), 2, "there is no terminal to ask at"),
+        ((*ROLLING, "--running-vms", "shut-down"), 2, "there is no terminal to ask at"),
         ((*ROLLING, "--time-slice", "31ms", "--yes"), 3, "time slice 31 ms is not within 1 to 30 ms"),
         (
             ("host", "mode", "set", "--assignment", "performance", "--host", "esx-04*", "--reboot", "rolling"),
@@ -85,7 +85,7 @@ def closed_now() -> str:
         (("change", "abandon"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04", "--vm", "desk-01"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04"), 3, "esx-04: no change of hosts is open"),
-        (("defrag", "--execute", "--max-moves", "1"), 2, "there is no terminal to ask at"),
+        (("defrag", "--max-moves", "1"), 2, "there is no terminal to ask at"),
         (("host", "mig", "on", "--host", "*"), 2, "vCenter has no call for it"),
     ],
 )

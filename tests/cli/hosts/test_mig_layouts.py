@@ -62,8 +62,8 @@ def test_the_template_on_an_a100(gpuops: Gpuops, golden: Golden, monkeypatch: py
 
 
 def test_one_layout_by_name(gpuops: Gpuops) -> None:
-    assert [each["name"] for each in check(gpuops, TEMPLATE, "h100", "--config", "balanced")["layouts"]] == ["balanced"]
-    result = gpuops("host", "mig", "check", "--file", str(TEMPLATE), "--model", "h100", "--config", "balance")
+    assert [each["name"] for each in check(gpuops, TEMPLATE, "h100", "--layout", "balanced")["layouts"]] == ["balanced"]
+    result = gpuops("host", "mig", "check", "--file", str(TEMPLATE), "--model", "h100", "--layout", "balance")
     assert result.exit_code == 2
     assert "has no layout 'balance'; did you mean balanced?" in result.stderr
 

@@ -247,6 +247,13 @@ def test_no_terminal_that_can_be_drawn_on_is_one_table() -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_without_colours_a_terminal_gets_one_table_and_no_escape_sequence() -> None:
+    with terminal("--no-color", "--vcenter", "sim:lab") as shown:
+        assert shown.end() == 0
+        assert "esx-01.lab" in shown.text
+        assert b"\x1b" not in shown.sent
+
+
 def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that nobody reads anew any more would look current."""
 

@@ -26,7 +26,7 @@ def document(lab: Lab, *words: str) -> Any:
 
 @pytest.mark.long
 def test_a_row_for_each_desktop_and_a_row_for_each_source(lab: Lab, golden: Golden) -> None:
-    words = {"all": (), "explain": ("--explain", "vdi-07"), "pool": ("--pool", "office", "--explain", "vdi-05")}
+    words = {"all": (), "explain": ("--vm", "vdi-07"), "pool": ("--pool", "office", "--vm", "vdi-05")}
     for name, more in words.items():
         result = lab.run("idle", "--policy", LAB_POLICY, *more)
         assert (result.exit_code, result.stderr) == (0, "")
@@ -90,7 +90,7 @@ def test_guests_are_asked_by_the_login_for_guests(
     policy = tmp_path / "policy.yaml"
     text = Path(LAB_POLICY).read_text()
     policy.write_text(text.replace("    floor: 0\n", "    floor: 0\n    evidence: {required: [cpu, sessions]}\n"))
-    words = ("--policy", str(policy), "--explain", "vdi-01")
+    words = ("--policy", str(policy), "--vm", "vdi-01")
     [found] = document(lab, *words)["vms"]
     assert found["because"] == "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)"
     monkeypatch.setenv("GPUOPS_GUEST_USERNAME", "inspector")
@@ -110,7 +110,7 @@ def test_guests_are_asked_by_the_login_for_guests(
     [
         (("--pool", "office"), "error: there is no pool 'office'\nnext: say --policy FILE, which has the pools"),
         (("--policy", LAB_POLICY, "--pool", "offise"), "error: there is no pool 'offise'\nnext: pools there: office"),
-        (("--policy", LAB_POLICY, "--explain", "nobody"), "error: no VM 'nobody'"),
+        (("--policy", LAB_POLICY, "--vm", "nobody"), "error: no VM 'nobody'"),
     ],
 )
 def test_a_pool_or_vm_that_is_not_there_is_one_line(lab: Lab, words: tuple[str, ...], said: str) -> None:

@@ -170,9 +170,9 @@ NO_WHILE: Final = """  - name: cad
     [
         ("--replay 1d", None, "--replay: no policy says which nights", "say --policy FILE"),
         (
-            "--replay 1d --policy P --explain vdi-01",
+            "--replay 1d --policy P --vm vdi-01",
             None,
-            "--replay and --explain exclude each other",
+            "--replay and --vm exclude each other",
             "a replay counts",
         ),
         ("--replay a-week --policy P", None, "--replay: 'a-week' is no time ago and no date", "write it as 30d"),

@@ -43,14 +43,14 @@ def test_an_opt_out_is_set_shown_and_cleared(lab: Lab, policy: Path) -> None:
     assert "opted out (attribute gpuops.opt-out)" in lab.run("idle", "--policy", str(policy)).stdout
     plan = json.loads(lab.run("rotate", "plan", "--policy", str(policy), "--output", "json").stdout)
     assert "opted out (attribute gpuops.opt-out)" in json.dumps(plan)
-    undone = lab.run(*words, "--clear", "--yes")
+    undone = lab.run(*words, "--undo", "--yes")
     assert undone.exit_code == 0
     assert mark_of(lab, "vdi-07", "gpuops.opt-out") is None
-    assert "vdi-07: attribute gpuops.opt-out is not set" in lab.run(*words, "--clear").stdout
+    assert "vdi-07: attribute gpuops.opt-out is not set" in lab.run(*words, "--undo").stdout
 
 
 def test_the_owners_mark_of_a_pool_overwrites_no_other_owners(lab: Lab, policy: Path) -> None:
-    words = ("rotate", "mark", "--owner", "--pool", "office", "--policy", str(policy))
+    words = ("rotate", "mark", "--opt-in", "--pool", "office", "--policy", str(policy))
     owners = {name: mark_of(lab, name, "gpuops.owner") for name in DESKTOPS}
     others = {name for name, value in owners.items() if value not in (None, "office")}
     assert others
@@ -61,7 +61,7 @@ def test_the_owners_mark_of_a_pool_overwrites_no_other_owners(lab: Lab, policy: 
     named = lab.run(*words[:3], "--vm", min(others), *words[-2:])
     assert named.exit_code == 3
     assert "is left alone" in " ".join(named.output.split())
-    assert lab.run(*words, "--clear").exit_code == 0
+    assert lab.run(*words, "--undo").exit_code == 0
     assert {mark_of(lab, name, "gpuops.owner") for name in DESKTOPS} == {None, *(owners[name] for name in others)}
 
 
@@ -79,16 +79,20 @@ def test_a_folder_means_the_desktops_of_the_policy_in_it(lab: Lab, policy: Path)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "say exactly one of --owner and --opt-out"),
-        (("--owner", "--opt-out"), 2, "say exactly one of --owner and --opt-out"),
-        (("--owner",), 2, "which desktops?"),
-        (("--owner", "--pool", "ofice"), 2, "there is no pool 'ofice'"),
-        (("--owner", "--folder", "nowhere"), 2, "policy lab-night has no desktop in folder nowhere"),
-        (("--owner", "--vm", "vdi-7"), 2, "no VM 'vdi-7' in this vCenter"),
-        (("--owner", "--vm", "ml-01"), 3, "ml-01: is in no pool of policy lab-night"),
+        ((), 2, "say exactly one of --opt-in and --opt-out"),
+        (("--opt-in", "--opt-out"), 2, "say exactly one of --opt-in and --opt-out"),
+        (("--opt-in",), 2, "which desktops?"),
+        (("--opt-in", "--pool", "ofice"), 2, "there is no pool 'ofice'"),
+        (("--opt-in", "--folder", "nowhere"), 2, "policy lab-night has no desktop in folder nowhere"),
+        (("--opt-in", "--vm", "vdi-7"), 2, "no VM 'vdi-7' in this vCenter"),
+        (("--opt-in", "--vm", "ml-01"), 3, "ml-01: is in no pool of policy lab-night"),
         (("--opt-out", "--vm", "vdi-01", "--folder", "ml"), 2, "has no desktop in folder ml"),
-        (("--owner", "--pool", "office", "--value", "sales", "--clear"), 2, "the policy asks for attribute"),
-        (("--owner", "--pool", "office", "--value", "sales"), 2, "the policy asks for attribute gpuops.owner = office"),
+        (("--opt-in", "--pool", "office", "--value", "sales", "--undo"), 2, "the policy asks for attribute"),
+        (
+            ("--opt-in", "--pool", "office", "--value", "sales"),
+            2,
+            "asks for attribute gpuops.owner = office",
+        ),
         (("--opt-out", "--pool", "office", "--value", ""), 2, "--value is empty"),
         (("--opt-out", "--pool", "office", "--value", " "), 2, "--value is empty"),
     ],
@@ -111,7 +115,7 @@ def test_a_mark_that_gpuops_does_not_set_says_how_it_is_set(
 ) -> None:
     text = LAB_POLICY.replace("owner:\n      attribute: gpuops.owner\n      value: office", f"owner: {owner}")
     policy.write_text(text, encoding="utf-8")
-    ended = lab.run("rotate", "mark", "--owner", "--pool", "office", "--policy", str(policy))
+    ended = lab.run("rotate", "mark", "--opt-in", "--pool", "office", "--policy", str(policy))
     assert (ended.exit_code, lab.effects) == (3, [])
     assert said in " ".join(ended.output.split())
     assert hint in " ".join(ended.output.split())

@@ -120,6 +120,23 @@ def test_at_any_hour_the_next_night_is_planned(lab: Lab) -> None:
     assert re.match(r"policy lab-nightly, night \d{4}-\d\d-\d\d, ", result.stdout)
 
 
+def test_once_tonights_return_has_begun_the_next_night_is_planned(lab: Lab, tmp_path: Path) -> None:
+    now = wall_clock()
+    clocks = [f"{now + timedelta(hours=hours):%H:%M}" for hours in (-2, 4)]
+    window = "windows: [{{opens: '{}', closes: '{}', zone: UTC}}]".format(*clocks)
+    policy = tmp_path / "policy.yaml"
+    lab_policy = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
+    policy.write_text(lab_policy.replace("windows: any", window), encoding="utf-8")
+    said = ("--policy", str(policy))
+    tonight = document(lab.run("rotate", "plan", *said, "-o", "json"))["night"]
+    assert lab.run("rotate", "night", *said, "--yes").exit_code == 0
+    assert document(lab.run("rotate", "plan", *said, "-o", "json"))["night"] == tonight
+    assert lab.run("rotate", "day", *said, "--yes").exit_code == 0
+    following = document(lab.run("rotate", "plan", *said, "-o", "json"))
+    assert following["night"] > tonight
+    assert following["ml"], "it is planned, and not called over"
+
+
 @pytest.mark.long
 def test_a_time_of_day_alone_is_the_next_such_moment_in_the_zone_of_the_windows(lab: Lab) -> None:
     found = json.loads(lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "22:00", "--output", "json").stdout)

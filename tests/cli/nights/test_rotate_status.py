@@ -80,7 +80,7 @@ def test_a_night_is_watched_and_ctrl_c_ends_it_quietly(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", pause)
-    watched = lab.run("rotate", "status", "--watch", "--output", "json", *POLICY)
+    watched = lab.run("rotate", "status", "--follow", "--output", "json", *POLICY)
     assert watched.exit_code == 0
     decoder, text, away = json.JSONDecoder(), watched.stdout.strip(), []
     while text:

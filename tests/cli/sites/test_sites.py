@@ -32,6 +32,7 @@ from tests.waiting import wait_until
 
 SERVED: Final = {"fra": "lab", "muc": "scattered"}
 Sites = Callable[..., Result]
+SHOW: Final = ("host", "mode", "show")
 READING: Final = {
     "broker show", "capacity", "change status", "cluster show", "doctor", "history", "idle", "inventory", "job list",
     "job plan", "job show", "metrics", "host mig show", "host mode show", "host passthrough show", "place", "pool show",
@@ -167,7 +168,9 @@ class TestAllAnswer:
 
     @pytest.mark.long
     def test_one_at_a_time_is_the_same(self) -> None:
-        one, many = (run("host", "mode", "show", "--site", "all", "-o", "json", "--jobs", jobs) for jobs in ("1", "8"))
+        one, many = (
+            run("host", "mode", "show", "--site", "all", "-o", "json", "--parallel", jobs) for jobs in ("1", "8")
+        )
         assert _timeless(document(one)["sites"]) == _timeless(document(many)["sites"])
 
     @pytest.mark.long
@@ -388,16 +391,16 @@ def _children(pid: int, least: int) -> set[int]:
         (["inventory", "--site", "all", "--vcenter", "fra"], "--site and --vcenter exclude each other", "--vcenter"),
         (["inventory", "--site", "all", "--save", "f"], "--site and --save exclude each other", "--vcenter NAME"),
         (
-            ["metrics", "--site", "all", "--listen", "9", "--jobs", "2"],
-            "a service takes no --jobs",
-            "leave --jobs out",
+            ["metrics", "--site", "all", "--listen", "9", "--parallel", "2"],
+            "a service takes no --parallel",
+            "leave --parallel out",
         ),
         (["serve", "--site", "all", "--vcenter", "fra"], "--site and --vcenter exclude each other", "--vcenter NAME"),
         (["serve", "--site", "x*"], "--site x*: no target of", "sites there: fra, muc"),
-        (["rotate", "status", "--site", "all", "--watch"], "--site and --watch exclude each other", "--vcenter NAME"),
+        (["rotate", "status", "--site", "all", "--follow"], "--site and --follow exclude each other", "--vcenter NAME"),
         (["size", "--site", "all", "--busy", "0.5"], "--site and --busy exclude each other", "leave --site out"),
         (["size", "--site", "all"], "size: nothing says which VMs are meant", "say --profile, --vm, --tag"),
-        (["inventory", "--jobs", "2"], "--jobs and --site-timeout are of --site alone", "--site all"),
+        (["inventory", "--parallel", "2"], "--parallel and --site-timeout are of --site alone", "--site all"),
         (["attach", "--site", "all", "--vm", "x"], "attach works on one vCenter", "--vcenter NAME"),
         (["--site", "fra", "rotate", "day"], "rotate day works on one vCenter", "--vcenter NAME"),
     ],

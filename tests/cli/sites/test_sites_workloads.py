@@ -28,7 +28,7 @@ def submitted(configured: Configure, tmp_path: Path) -> str:
     text = Path(LAB_POLICY).read_text(encoding="utf-8")
     policy = tmp_path / "jobs-policy.yaml"
     policy.write_text(text.replace("\nml:\n", '\nml:\n  jobs: {relocate: true, vms: ["ml-*"]}\n', 1), encoding="utf-8")
-    job = ("--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--run-time", "3h", "--policy", str(policy))
+    job = ("--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--duration", "3h", "--policy", str(policy))
     for site, name in (("fra", "both"), ("muc", "alone"), ("muc", "both")):
         done = run("job", "submit", *job, "--name", name, "--vcenter", site, "--", "run")
         assert done.exit_code == 0, done.output
@@ -131,7 +131,7 @@ def test_clusters_are_one_table_whose_first_column_is_the_site(configured: Confi
         configured(trn={"host": endpoint.url, **login})
         assert run("cluster", "create", "--file", str(file), "--yes", "--vcenter", "trn").exit_code == 0
         lines = run("cluster", "show", "--site", "all").stdout.splitlines()
-        named = document(run("cluster", "show", "--site", "all", "--name", "train", "-o", "json"))
+        named = document(run("cluster", "show", "--site", "all", "train", "-o", "json"))
     [head, row] = (line for line in lines if not line.split()[0].endswith(":"))
     assert (head.split()[:3], row.split()[:3]) == (["site", "rank", "VM"], ["trn", "0", "train-00"])
     assert [line for line in lines if "no cluster" in line] == ["fra: no cluster is there", "muc: no cluster is there"]

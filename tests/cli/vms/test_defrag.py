@@ -34,22 +34,22 @@ FEW = ("--whole-gpus", "--max-moves", "1", "--dry-run")
     ],
 )
 def test_text(gpuops: Gpuops, golden: Golden, name: str, words: tuple[str, ...]) -> None:
-    result = gpuops("defrag", *words, *SCATTERED)
+    result = gpuops("defrag", "--dry-run", *words, *SCATTERED)
     assert (result.exit_code, result.stderr) == (0, "")
     golden(f"defrag-{name}.txt", result.stdout)
 
 
 def test_where_vmotion_is_off_it_says_what_may_be_done(lab: Lab, golden: Golden) -> None:
-    result = lab.run("defrag")
+    result = lab.run("defrag", "--dry-run")
     assert (result.exit_code, result.stderr) == (0, "")
     golden("defrag-lab.txt", result.stdout)
-    assert lab.run("defrag", "--powered-off").exit_code == 0
+    assert lab.run("defrag", "--dry-run", "--powered-off").exit_code == 0
     assert lab.effects == []
 
 
 @pytest.mark.long
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
-    result = gpuops("defrag", "--max-moves", "2", *SCATTERED, "--output", "json")
+    result = gpuops("defrag", "--dry-run", "--max-moves", "2", *SCATTERED, "--output", "json")
     assert result.exit_code == 0
     found: dict[str, Any] = json.loads(result.stdout)
     assert (found["schema_version"], found["kind"]) == (1, "defrag")

@@ -79,7 +79,7 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
     again = typed.told(*make)
     assert (again["applied"], again["changed"]) == (True, False)
     assert [each["does"] for each in again["members"]] == [[], []]
-    [shown] = typed.told("cluster", "show", "--name", "train")["clusters"]
+    [shown] = typed.told("cluster", "show", "train")["clusters"]
     assert (shown["whole"], shown["nodes"], [each["rdma"] for each in shown["members"]]) == (True, 2, ["pvrdma"] * 2)
     text = typed.run("cluster", "show", "--file", str(typed.file))
     assert "train: 2 VMs, runs" in text.stdout
@@ -93,13 +93,13 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
     edited = typed.run(*make)
     assert "nothing to do" in edited.stdout
     assert "warning: train-00: has 64512 MiB of its 65536 MiB of memory reserved" in edited.stdout
-    to_remove = typed.told("cluster", "delete", "--name", "train", "--dry-run")
+    to_remove = typed.told("cluster", "delete", "train", "--dry-run")
     assert [each["name"] for each in to_remove["vms"]] == ["train-00", "train-01"]
     assert (to_remove["applied"], to_remove["changed"]) == (False, True)
     removed = typed.run("cluster", "delete", "--file", str(typed.file), "--yes")
     assert removed.stdout.splitlines() == ["removed: train-00", "removed: train-01"]
     assert typed.vms == ["old-trainer", "trainer"]
-    gone = typed.told("cluster", "delete", "--name", "train", "--yes")
+    gone = typed.told("cluster", "delete", "train", "--yes")
     assert (gone["vms"], gone["changed"]) == ([], False)
 
 
@@ -110,7 +110,7 @@ def test_nothing_is_made_or_removed_where_nobody_is_asked(typed: Typed) -> None:
     assert "makes and starts VMs, and there is no terminal to ask at" in asked.stderr
     assert typed.vms == ["old-trainer", "trainer"]
     assert typed.run(*MAKE, str(typed.file), "--yes").exit_code == 0
-    asked = typed.run("cluster", "delete", "--name", "train")
+    asked = typed.run("cluster", "delete", "train")
     assert asked.exit_code == 2
     assert "the VMs above are removed, and there is no terminal to ask at" in asked.stderr
     assert "train-00" in typed.vms
@@ -227,10 +227,10 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
     other = typed.run(*MAKE, typed.changed("nodes: 2", "nodes: 3"), "--yes")
     assert (other.exit_code, other.stdout) == (3, "")
     assert other.stderr == (
-        "error: train-00, train-01: is of a cluster train that another file wanted (next: gpuops cluster delete --name "
+        "error: train-00, train-01: is of a cluster train that another file wanted (next: gpuops cluster delete "
         "train removes it)\n"
     )
-    ranks = typed.run("cluster", "run", "--name", "train", "--ranks", "9", "--dry-run", "true")
+    ranks = typed.run("cluster", "run", "train", "--ranks", "9", "--dry-run", "true")
     assert (ranks.exit_code, ranks.stdout) == (3, "")
     assert ranks.stderr.splitlines()[0] == (
         "error: train: more ranks than GPUs: needs 9 GPUs, 2 there (next: --ranks 2 is the most: a rank has a GPU "
@@ -244,9 +244,9 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("cluster", "show", "--name", "none"), "there is no cluster 'none'"),
+        (("cluster", "show", "none"), "there is no cluster 'none'"),
         (("cluster", "delete", "--yes"), "which cluster is not said"),
-        (("cluster", "delete", "--yes", "--name", "a", "--file", str(TEMPLATE)), "exclude each other"),
+        (("cluster", "delete", "--yes", "a", "--file", str(TEMPLATE)), "exclude each other"),
         (("cluster", "create", "--file", "/nowhere.yaml", "--yes"), "/nowhere.yaml"),
         (("template: trainer", "template: none-such"), "no VM 'none-such'"),
         (("a100d-80c  ", "a100d-81c  "), "no host offers a vGPU profile 'a100d-81c'; near: "),

@@ -32,7 +32,7 @@ class Typed:
 
     def words(self, verb: str, *options: str) -> list[str]:
         where = ["--vcenter", f"sim@{self.ready}", "--ssh-port", str(self.guests.ssh_port)]
-        return ["cluster", verb, "--name", NAME, *where, *options]
+        return ["cluster", verb, NAME, *where, *options]
 
     def run(self, verb: str, *options: str) -> Result:
         found = CliRunner().invoke(app, self.words(verb, *options))
@@ -159,7 +159,7 @@ def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) ->
         (("--nodes", "0"), "'0' is no number of nodes"),
         (("--nodes", "2,x"), "'x' is no number of nodes"),
         (("--sizes", "5"), "'5' is no size of a buffer"),
-        (("--transport", "tcp,ib"), "there is no 'ib'"),
+        (("--transports", "tcp,ib"), "there is no 'ib'"),
         (("--nodes", "9", "--program", "osu"), " has 4"),
     ],
 )

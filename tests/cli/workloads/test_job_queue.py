@@ -20,7 +20,7 @@ from gpuops.model.workloads.job_rules import JobQuota, JobRules
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.execute.jobs.test_job_run import FIT, NOW
 
-OPTIONS = ("--image", "quay.io/lab/train:2", "--profile", "a40-8q", "--run-time", "3h")
+OPTIONS = ("--image", "quay.io/lab/train:2", "--profile", "a40-8q", "--duration", "3h")
 COMMAND = ("--", "python", "a b; $(reboot) '\x1b[31m'")
 
 
@@ -166,7 +166,7 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
     ("words", "said"),
     [
         (("--image", "train"), "--image: "),
-        (("--run-time", "soon"), "--run-time: "),
+        (("--duration", "soon"), "--duration: "),
         (("--mount", "/etc/x"), "--mount: "),
         (("--mount", "/a:/b:/c:rw"), "--mount '/a:/b:/c:rw' has too many colons"),
         (("--resumes", "2"), "`resumes` needs `checkpoint`"),

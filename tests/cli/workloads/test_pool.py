@@ -109,7 +109,7 @@ def test_a_pool_is_made_once_and_a_dry_run_makes_none(typed_pool: TypedPool) -> 
 
 
 def test_a_share_is_lent_shown_and_given_back_and_the_same_again_changes_nothing(made: TypedPool) -> None:
-    lend = ("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    lend = ("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     assert made.told(*lend, "--dry-run")["leases"][0]["state"] == "lent"
     assert made.leases == {}
     first = made.told(*lend)
@@ -134,8 +134,8 @@ def moved_clock() -> Iterator[None]:
 
 @pytest.mark.long
 def test_where_there_is_no_room_a_request_is_refused_with_the_next_end(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "40GiB", "--for", "1h", "--gpus", "2")
-    request = ("lend", "--client", "ml-08", "--memory", "20GiB", "--for", "1h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h", "--gpus", "2")
+    request = ("lend", "--client", "ml-08", "--gpu-memory", "20GiB", "--for", "1h")
     refused = made.told(*request, code=3)["rejections"][-1]
     assert refused["reason"] == "GPUs of pool lab with 20480 MiB idle: needs 1, 0 there"
     assert refused["next"].startswith("a share of at most 7168MiB is idle now; the next lease ends at ")
@@ -144,7 +144,7 @@ def test_where_there_is_no_room_a_request_is_refused_with_the_next_end(made: Typ
 
 
 def test_a_lease_ends_by_the_clock(made: TypedPool, moved_clock: None) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "40GiB", "--for", "1h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "40GiB", "--for", "1h")
     assert not made.told("reclaim", "--due")["changed"], "nothing is due yet"
     assert made.said("reclaim", "--due", "--quiet") == "", "cron mails nothing"
     clock.set_ahead(clock.wall_clock() - clock.machine_time() + timedelta(hours=1, minutes=1))
@@ -152,37 +152,37 @@ def test_a_lease_ends_by_the_clock(made: TypedPool, moved_clock: None) -> None:
 
 
 def test_a_server_is_drained_with_a_grace_and_lends_again(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     drain = ("reclaim", "--server", "ml-03", "--grace", "30m", "--yes")
     assert made.told(*drain, "--dry-run")["changed"]
     assert made.leases["ml-07"]["state"] == "lent"
     answer = made.told(*drain)
     assert [(lease["state"], lease["shares"][0]["server"]) for lease in answer["leases"]] == [("ending", "ml-03")]
     assert not made.told(*drain)["changed"]
-    assert "ml-03 is drained; it lends again after gpuops pool reclaim --pool lab --server ml-03 --again" in (
+    assert "ml-03 is drained; it lends again after gpuops pool reclaim lab --server ml-03 --again" in (
         " ".join(made.said("show").split())
     )
     assert made.told("reclaim", "--server", "ml-03", "--again")["servers"][0]["state"] == "serving"
     # without a person and without --yes nothing is taken
-    made.told("lend", "--client", "ml-08", "--memory", "40GiB", "--gpus", "2", "--for", "1h", code=3)
+    made.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h", code=3)
     made.told("return", "--client", "ml-07")
-    made.told("lend", "--client", "ml-08", "--memory", "40GiB", "--gpus", "2", "--for", "1h")
+    made.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
     assert "there is no terminal to ask at" in made.said("reclaim", "--server", "ml-04", code=2)
 
 
 @pytest.mark.long
 def test_the_leases_of_a_dead_server_end_at_once(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     answer = made.told("reclaim", "--server", "ml-03", "--dead", "--yes")
     assert [lease["state"] for lease in answer["leases"]] == ["ended"]
     assert made.leases == {}
-    again = made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    again = made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     assert again["leases"][0]["shares"] == [{"server": "ml-04", "gpu": 0, "memory_mib": 8192}]
 
 
 @pytest.mark.long
 def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     with Connection(target_of(made.server)) as connection:
         [ref] = [vm.ref for vm in connection.inventory().vms.values() if vm.name == "ml-03"]
         task = connection.vm(ref).PowerOffVM_Task()
@@ -198,7 +198,7 @@ def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(made: Typed
 @pytest.mark.parametrize("hidden", ["ml-03", "ml-07"])
 def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(made: TypedPool, hidden: str) -> None:
     """Gone, or hidden from this login: to a read they are the same."""
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     before = made.leases
     with Connection(target_of(made.server)) as connection:
         [vm] = [each for each in connection.inventory().vms.values() if each.name == hidden]
@@ -207,8 +207,8 @@ def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(made: TypedPool, hi
             assert [end.error for end in connection.wait([TaskRef(begin()._moId)], 600.0)] == [None]
     found = made.told("reclaim", "--due")
     advice = {
-        "ml-03": "pool reclaim --pool lab --server ml-03 --dead",
-        "ml-07": "pool return --pool lab --client ml-07",
+        "ml-03": "pool reclaim lab --server ml-03 --dead",
+        "ml-07": "pool return lab --client ml-07",
     }
     assert [each.split("gpuops ")[-1] for each in found["warnings"]] == [advice[hidden]]
     assert made.leases == before
@@ -237,7 +237,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
     clients = ["ml-07", "ml-08", "snapped", "legacy"]
 
     def lend(client: str) -> int:
-        told = ["--memory", "40GiB", "--for", "1h", "--vcenter", f"sim@{made.ready}"]
+        told = ["--gpu-memory", "40GiB", "--for", "1h", "--vcenter", f"sim@{made.ready}"]
         return run([executable, "-m", "gpuops", "pool", "lend", "--client", client, *told], check=False).returncode
 
     with ThreadPoolExecutor(4) as pool:
@@ -250,29 +250,29 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["lend", "--client", "vdi-01", "--memory", "4GiB", "--for", "1h"], 3, "has a GPU of its own"),
-        (["lend", "--client", "ml-03", "--memory", "4GiB", "--for", "1h"], 3, "is a server of pool lab"),
-        (["lend", "--client", "golden", "--memory", "4GiB", "--for", "1h"], 3, "is a template"),
-        (["lend", "--client", "nobody", "--memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
-        (["lend", "--client", "ml-08", "--memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
-        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is no time"),
-        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "2d"], 3, "ask for at most 24 h"),
+        (["lend", "--client", "vdi-01", "--gpu-memory", "4GiB", "--for", "1h"], 3, "has a GPU of its own"),
+        (["lend", "--client", "ml-03", "--gpu-memory", "4GiB", "--for", "1h"], 3, "is a server of pool lab"),
+        (["lend", "--client", "golden", "--gpu-memory", "4GiB", "--for", "1h"], 3, "is a template"),
+        (["lend", "--client", "nobody", "--gpu-memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
+        (["lend", "--client", "ml-08", "--gpu-memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
+        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is no time"),
+        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "2d"], 3, "ask for at most 24 h"),
         (
-            ["lend", "--client", "ml-08", "--memory", "48GiB", "--for", "1h"],
+            ["lend", "--client", "ml-08", "--gpu-memory", "48GiB", "--for", "1h"],
             3,
             "a share of at most 48128MiB is idle now",
         ),
         (
-            ["lend", "--client", "ml-08", "--memory", "40GiB", "--gpus", "3", "--for", "1h"],
+            ["lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "3", "--for", "1h"],
             3,
             "40960 MiB idle: needs 3, 2 there",
         ),
         (
-            ["lend", "--client", "ml-08", "--memory", "42GiB", "--gpus", "2", "--for", "1h"],
+            ["lend", "--client", "ml-08", "--gpu-memory", "42GiB", "--gpus", "2", "--for", "1h"],
             3,
             "memory quota of research",
         ),
-        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "1h", "--pool", "x"], 2, "there is no pool 'x'"),
+        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "1h", "x"], 2, "there is no pool 'x'"),
         (["return", "--client", "nobody"], 2, "no VM 'nobody'"),
         (["reclaim"], 2, "name one of --server and --due"),
         (["reclaim", "--due", "--dead"], 2, "--dead: at most one, and only with --server"),
@@ -281,7 +281,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["reclaim", "--server", "ml-03", "--again", "--grace", "0"], 2, "--grace and --again: at most one"),
         (["reclaim", "--server", "ml-03", "--grace", "now"], 2, "--grace: 'now' is no time"),
         (["reclaim", "--server", "ml-09", "--yes"], 3, "is no server of pool lab"),
-        (["show", "--pool", "x"], 2, "there is no pool 'x'"),
+        (["show", "x"], 2, "there is no pool 'x'"),
     ],
 )
 def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code: int, says: str) -> None:
@@ -313,9 +313,9 @@ def test_a_file_that_cannot_be_meant_is_one_line(
 
 @pytest.mark.long
 def test_a_server_with_leases_does_not_leave_the_pool(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     without = made.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
-    assert "gpuops pool reclaim --pool lab --server ml-03" in made.said("create", "--file", without, code=3)
+    assert "gpuops pool reclaim lab --server ml-03" in made.said("create", "--file", without, code=3)
     made.told("return", "--client", "ml-07")
     assert made.told("create", "--file", without)["gone"] == ["ml-03"]
 
@@ -329,7 +329,7 @@ def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: T
             assert [end.error for end in connection.wait([TaskRef(task._moId)], 600.0)] == [None]
         return f"moid:{vm.ref}"
 
-    size = ("--memory", "8GiB", "--for", "4h")
+    size = ("--gpu-memory", "8GiB", "--for", "4h")
     made.told("lend", "--client", "ml-07", *size)
     first = renamed("ml-07", "x; reboot")
     for name in ("ml-07", "x; reboot", first):
@@ -340,8 +340,8 @@ def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: T
     made.told("return", "--client", f"uuid:{lease['client_uuid']}")
     assert made.leases == {}
     made.told("lend", "--client", "x; reboot", *size)
-    other = made.said("lend", "--client", "x; reboot", "--memory", "9GiB", "--for", "4h", code=3)
-    assert "gpuops pool return --pool lab --client 'x; reboot' first" in other, "it is one word of a shell"
+    other = made.said("lend", "--client", "x; reboot", "--gpu-memory", "9GiB", "--for", "4h", code=3)
+    assert "gpuops pool return lab --client 'x; reboot' first" in other, "it is one word of a shell"
     server = renamed("ml-03", "gpu-03")
     for name in ("ml-03", "gpu-03", server, "/lab-dc/vm/ml/gpu-03"):
         taken = made.told("reclaim", "--server", name, "--yes", "--dry-run")
@@ -352,7 +352,7 @@ def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: T
 
 @pytest.mark.long
 def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     other = made.changed("network: VM Network", "network: Storage")
     assert "its leases are set up with no program in the network VM Network" in made.said(
         "create", "--file", other, code=3
@@ -379,7 +379,7 @@ def test_a_vm_is_a_server_of_one_pool_only(made: TypedPool) -> None:
 @pytest.mark.long
 def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: TypedPool) -> None:
     for client in ("ml-07", "ml-08"):
-        made.told("lend", "--client", client, "--memory", "20GiB", "--for", "4h")
+        made.told("lend", "--client", client, "--gpu-memory", "20GiB", "--for", "4h")
     assert {each["shares"][0]["server"] for each in made.leases.values()} == {"ml-03"}
     less = made.changed("keep: 1GiB", "keep: 20GiB")
     assert "ml-03: GPUs of it are lent" in made.said("create", "--file", less, code=3)
@@ -404,7 +404,7 @@ def _old_lease(lease: dict[str, Any], id: str, state: str) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_requests_and_leaving_servers_of_an_older_book_are_no_leases_and_do_not_lend(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
     with sqlite3.connect(file) as database:
         [(body,)] = database.execute("SELECT body FROM pool_leases").fetchall()
@@ -426,7 +426,7 @@ def test_requests_and_leaving_servers_of_an_older_book_are_no_leases_and_do_not_
 
 
 def test_a_pool_without_servers_is_deleted_with_its_marks_once_no_lease_is_open(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     delete = ("create", "--file", made.without_servers())
     [refused] = made.told(*delete, code=3)["rejections"]
     assert refused["next"].endswith("ends its leases first")
@@ -444,7 +444,7 @@ def test_a_pool_without_servers_is_deleted_with_its_marks_once_no_lease_is_open(
 @pytest.mark.parametrize("program", ["/gone/mine.yaml", "lupine", "juice"])
 def test_leases_that_are_set_up_keep_their_program(made: TypedPool, program: str) -> None:
     """A file that cannot be read now may be there for another machine; without a program nothing is cut off."""
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
     with sqlite3.connect(file) as database:
         change = "UPDATE pools SET settings = replace(settings, '\"program\":null', ?)"
@@ -461,7 +461,7 @@ def test_leases_that_are_set_up_keep_their_program(made: TypedPool, program: str
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("grace", ["0h", "0", "0m", "0d0h"])
 def test_a_grace_of_zero_takes_a_server_back_at_once(made: TypedPool, grace: str) -> None:
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
     made.told("reclaim", "--server", "ml-03", "--grace", grace, "--yes")
     assert made.leases == {}
 

@@ -30,7 +30,7 @@ program: PROGRAM
 servers: [{", ".join(SERVERS)}]
 grace: 1m
 """
-LEND = ("lend", "--client", "ds-01", "--memory", "8GiB", "--for", "1h")
+LEND = ("lend", "--client", "ds-01", "--gpu-memory", "8GiB", "--for", "1h")
 RETURN = ("return", "--client", "ds-01")
 DUE = ("reclaim", "--due")
 
@@ -119,7 +119,7 @@ def test_bytes_go_from_a_client_to_the_server_that_is_granted_until_it_is_revoke
 @pytest.mark.long
 def test_a_share_is_served_to_its_client_only_and_ends_by_itself(typed: TypedPool) -> None:
     typed.run(*LEND[:-1], "1m")
-    typed.run("lend", "--client", "ds-02", "--memory", "8GiB", "--for", "1h")
+    typed.run("lend", "--client", "ds-02", "--gpu-memory", "8GiB", "--for", "1h")
     first, second = (typed.world.home(name) / ".gpuops-pool" / "env" for name in ("ds-01", "ds-02"))
     second.resolve().write_text(first.read_text())
     assert typed.world.use("ds-02", "PING") == ["0 cut off"]
@@ -154,7 +154,7 @@ def test_a_share_whose_revoke_fails_is_lent_to_nobody_until_it_is_revoked(typed:
     for words in (RETURN, DUE):
         [failed] = typed.run(*words, exit_code=4)["failed"]
         assert "revoke fails" in failed
-    other = ("lend", "--client", "ds-02", "--memory", "40GiB", "--gpus", "2", "--for", "1h")
+    other = ("lend", "--client", "ds-02", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
     [refused] = typed.run(*other, exit_code=3)["rejections"]
     assert refused["reason"] == "GPUs of pool lab with 40960 MiB idle: needs 2, 1 there"
     typed.world.fail("revoke", "gpu-01", fails=False)
@@ -221,7 +221,7 @@ def test_more_memory_than_is_lent_is_named_with_the_command_that_ends_the_lease(
     (typed.share() / "used").write_text("9000\n")
     [warning] = typed.run(*DUE)["warnings"]
     uses = f"lease {lease} uses 9000 MiB of GPU 0 of gpu-01, and is lent 8192 MiB"
-    assert warning == f"{uses}: gpuops pool return --pool lab --client ds-01 ends it"
+    assert warning == f"{uses}: gpuops pool return lab --client ds-01 ends it"
     typed.run(*RETURN)
     assert typed.in_guests() == []
 
@@ -250,10 +250,10 @@ def test_a_lease_of_a_suspended_server_is_revoked_once_it_runs_again(typed: Type
     for _ in range(2):
         [failed] = typed.run(*DUE, exit_code=4)["failed"]
         assert "gpu-01 does not run" in failed
-    typed.run("lend", "--client", "ds-02", "--memory", "40GiB", "--for", "1h", exit_code=3)
+    typed.run("lend", "--client", "ds-02", "--gpu-memory", "40GiB", "--for", "1h", exit_code=3)
     guest.wait(guest.vm.PowerOnVM_Task(None))
     typed.run(*DUE)
-    typed.run("lend", "--client", "ds-02", "--memory", "40GiB", "--for", "1h")
+    typed.run("lend", "--client", "ds-02", "--gpu-memory", "40GiB", "--for", "1h")
 
 
 @pytest.mark.long
@@ -351,7 +351,7 @@ def test_a_dead_server_that_is_not_seen_keeps_its_shares_until_it_is_reported_de
         guest.wait(begin())
     answer = typed.run(*DUE, exit_code=4)
     assert [warning.split("gpuops ")[-1] for warning in answer["warnings"]] == [
-        "pool reclaim --pool lab --server gpu-01 --dead"
+        "pool reclaim lab --server gpu-01 --dead"
     ]
     assert [lease["enabled"] for lease in typed.leases()] == [None]
     typed.run("reclaim", "--server", "gpu-01", "--dead", "--yes")

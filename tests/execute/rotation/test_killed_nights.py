@@ -133,7 +133,8 @@ def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> Non
     while not _returning(site):
         kill_at += 1
         assert night.killed(RunKind.DAY, kill_at), "the morning ended before a desktop was to be resumed"
-    assert preview(POLICY, site, None).night_plan.is_over
+    assert preview(POLICY, site, site.clock()).night_plan.is_over
+    assert preview(POLICY, site).at > site.clock(), "the next night"
 
 
 def _returning(site: Site) -> bool:

@@ -64,7 +64,7 @@ def test_who_has_everything_lacks_nothing() -> None:
         ("a", "VirtualMachine.Interact.Suspend", ["rotate night, day"], "VM", "/dc/vm/vdi"),
         ("b", "VirtualMachine.Config.EditDevice", ["attach, detach"], "VM", "/dc/vm/ml"),
         ("b", "VirtualMachine.GuestOperations.Modify", ["job run"], "VM", "/dc/vm/ml"),
-        ("b", "Resource.HotMigrate", ["--reboot rolling, change", "defrag --execute"], "VM", "/dc/vm/ml"),
+        ("b", "Resource.HotMigrate", ["--reboot rolling, change", "defrag"], "VM", "/dc/vm/ml"),
         ("h", "Host.Config.Maintenance", ["--reboot rolling, change"], "host", "esx-1"),
         ("h", "Host.Config.Settings", ["scheduler, mode, passthrough", "--reboot rolling, change"], "host", "esx-1"),
         ("c", "Host.Inventory.EditCluster", ["rotate, drs_override"], "cluster", "gpus"),

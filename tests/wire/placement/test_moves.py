@@ -62,7 +62,7 @@ class Bench:
             with Connection(target_of(self.server)) as connection:
                 return act(Site(connection, self.state_dir, self.server.world.clock.now))
 
-        return self.aside.of(("defrag", "--execute"), played)
+        return self.aside.of(("defrag",), played)
 
     @property
     def effects(self) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 300
 _OF_ONE: Final = {
     "saved": "--inventory",
     "save": "--save",
-    "watch": "--watch",
+    "follow": "--follow",
     "vcenter": "--vcenter",
     "password_stdin": "--password-stdin",
     "thumbprint": "--thumbprint",
@@ -59,7 +59,7 @@ def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common:
             SiteQuestion(site, partial(command, **by_site[site.name]), files.need_document, first=site is sites[0])
             for site in sites
         ]
-        answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
+        answers = answers_of(questions, jobs=common.parallel or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
         _tell(answers)
         _show(answers, files)
 
@@ -67,12 +67,12 @@ def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common:
 def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptions]]:
     """Return the sites of a service, each with the options for it alone.
 
-    Raises UsageError as `ask_sites`, and for --jobs: each vCenter has a process as long as the service runs.
+    Raises UsageError as `ask_sites`, and for --parallel: each vCenter has a process as long as the service runs.
     """
-    if common.jobs is not None:
+    if common.parallel is not None:
         raise UsageError(
-            "a service takes no --jobs: each vCenter has a process for as long as it goes on",
-            hint="leave --jobs out; a pattern (--site 'muc-*') has one service for some of the vCenters",
+            "a service takes no --parallel: each vCenter has a process for as long as it goes on",
+            hint="leave --parallel out; a pattern (--site 'muc-*') has one service for some of the vCenters",
         )
     return [(site, _of_site(common, site)) for site in _sites_meant({}, common)]
 
@@ -90,7 +90,7 @@ def _sites_meant(arguments: Mapping[str, Any], common: CommonOptions) -> tuple[C
 
 
 def _of_site(common: CommonOptions, site: ConfiguredSite) -> CommonOptions:
-    return replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
+    return replace(common, vcenter=site.name, site=None, parallel=None, site_timeout=None)
 
 
 def _policy_of(policy: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class _SiteProcess:
             code = self.process.exitcode or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"its process ended by {how} and left no answer"
-            hint = "look at this machine's memory and temporary files (TMPDIR); --jobs 1 needs the least"
+            hint = "look at this machine's memory and temporary files (TMPDIR); --parallel 1 needs the least"
             return self._failure_answer(SiteFailure(message, hint, GpuopsError.exit_code, GpuopsError.code))
         assert isinstance(loaded, SiteAnswer)
         return loaded

@@ -27,24 +27,24 @@ class ChangesSaid:
 
     add_hosts: Annotated[
         tuple[str, ...],
-        Option("More hosts: 2xL40S:8, or 2xL40S:8:mixed-size. May be repeated, as all of these.", "COUNTxMODEL:GPUS"),
+        Option("More hosts: 2xL40S:8, or 2xL40S:8:mixedSize. May be repeated, as all of these.", "COUNTxMODEL:GPUS"),
     ] = ()
     like: Annotated[
         str | None, Option("They are made as this host; --add-hosts 2 then has its GPUs too.", "HOST", Names.HOSTS)
     ] = None
     lose_host: Annotated[tuple[str, ...], Option("A host is dead.", "HOST", Names.HOSTS)] = ()
     lose_gpu: Annotated[tuple[str, ...], Option("A GPU is gone: esx-01/0000:3b:00.0.", "HOST/PCI-ADDRESS")] = ()
-    mode: Annotated[GpuServing | None, Option("GPUs serve vGPUs so; those of --host, --model and --gpu.")] = None
+    vgpu_mode: Annotated[GpuServing | None, Option("GPUs serve vGPUs so; those of --host, --model and --gpu.")] = None
     mig_layout: Annotated[
         str | None,
         Option("GPUs have the GPU instances of this layout; those of --host, --model and --gpu.", "FILE:NAME"),
     ] = None
     host: Annotated[
-        str | None, Option("With --mode or --mig-layout: hosts named so (esx-0*).", "PATTERN", Names.HOSTS)
+        str | None, Option("With --vgpu-mode or --mig-layout: hosts named so (esx-0*).", "HOST", Names.HOSTS)
     ] = None
-    model: Annotated[str | None, Option("With --mode or --mig-layout: GPUs of this model (a40).", "NAME")] = None
+    model: Annotated[str | None, Option("With --vgpu-mode or --mig-layout: GPUs of this model (a40).", "NAME")] = None
     gpu: Annotated[
-        tuple[str, ...], Option("With --mode or --mig-layout: GPUs at this address.", "PCI-ADDRESS", Names.DEVICES)
+        tuple[str, ...], Option("With --vgpu-mode or --mig-layout: GPUs at this address.", "PCI-ADDRESS", Names.DEVICES)
     ] = ()
     change_profile: Annotated[
         tuple[str, ...], Option("VMs named so, or a pool of --policy, have another profile.", "'vdi-*=a40-4q'")
@@ -97,7 +97,7 @@ def what_if(
     \b
     Examples:
       gpuops what-if --add-hosts 2xL40S:8 --vcenter sim:lab
-      gpuops what-if --mode mixed-size --host esx-02* --requests templates/requests.yaml --vcenter sim:lab
+      gpuops what-if --vgpu-mode mixedSize --host esx-02* --requests templates/requests.yaml --vcenter sim:lab
       gpuops what-if --mig-layout templates/mig-layout.yaml:balanced --arrivals 20 --vcenter sim:lab
       gpuops what-if --lose-host esx-01.lab --policy templates/policy.yaml --vcenter sim:lab
       gpuops what-if --changes templates/what-if.yaml --arrivals 40 --output json --vcenter sim:lab
@@ -147,16 +147,16 @@ def _changes(change_options: ChangesSaid, file: Path | None) -> tuple[FleetChang
 
 
 def _of_gpus(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
-    """Return the change of --mode or --mig-layout, for the GPUs of --host, --model and --gpu. Raises UsageError."""
+    """Return the change of --vgpu-mode or --mig-layout, for the GPUs of its filters. Raises UsageError."""
     from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.devices.gpu import PciAddress
     from gpuops.model.fleet_change import ApplyLayout, ChangeGpuMode
 
-    if change_options.mode is not None and change_options.mig_layout is not None:
-        raise UsageError("--mode and --mig-layout exclude each other", hint="leave one of them out")
+    if change_options.vgpu_mode is not None and change_options.mig_layout is not None:
+        raise UsageError("--vgpu-mode and --mig-layout exclude each other", hint="leave one of them out")
     addresses = tuple(map(PciAddress.parse, change_options.gpu))
-    if change_options.mode is not None:
-        return (ChangeGpuMode(change_options.mode, change_options.host, change_options.model, addresses),)
+    if change_options.vgpu_mode is not None:
+        return (ChangeGpuMode(change_options.vgpu_mode, change_options.host, change_options.model, addresses),)
     if change_options.mig_layout is not None:
         return (
             ApplyLayout(
@@ -166,5 +166,5 @@ def _of_gpus(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
     stray = {"--host": change_options.host, "--model": change_options.model, "--gpu": change_options.gpu}
     option = next((name for name, setting in stray.items() if setting), None)
     if option is not None:
-        raise UsageError(f"{option} is of --mode or --mig-layout", hint="say which: --mode mixed-size")
+        raise UsageError(f"{option} is of --vgpu-mode or --mig-layout", hint="say which: --vgpu-mode mixedSize")
     return ()

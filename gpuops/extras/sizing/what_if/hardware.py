@@ -88,7 +88,8 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
     changing = [(host, gpu) for host, gpu in able if gpu.vgpu_mode is not MODES[change.mode]]
     if not changing:
         raise UsageError(
-            f"nothing would change: {count_gpus(len(able))} in {change.mode} mode already", hint="leave --mode out"
+            f"nothing would change: {count_gpus(len(able))} in {change.mode.adjective} mode already",
+            hint="leave --vgpu-mode out",
         )
     world = inventory
     displaced: list[str] = []
@@ -108,7 +109,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
         changed_host = with_offers(replace(changed_host, gpus=changed), inventory.hosts.values(), catalog)
         world = world.with_hosts([changed_host])
     names = sorted({host.name for host, _ in changing})
-    change_text = f"{count_gpus(len(changing))} of {', '.join(names)} in {change.mode} mode"
+    change_text = f"{count_gpus(len(changing))} of {', '.join(names)} in {change.mode.adjective} mode"
     if change.mode is GpuServing.MIXED_SIZE and version_numbers(inventory.api_version) < version_numbers(
         MIXED_SIZE_SINCE
     ):
@@ -161,7 +162,7 @@ def _able(
             able.append((host, gpu))
             if board is None or (change.mode is GpuServing.MIXED_SIZE and board.mixed_size_mode is None):
                 name = board.name if board is not None else gpu.name
-                doubts.append(f"{where}: whether {name} has a {change.mode} mode is not known")
+                doubts.append(f"{where}: whether {name} has a {change.mode.adjective} mode is not known")
     if against and (change.gpu or not able):
         raise UsageError(against[0], hint="choose GPUs that have it: --host, --gpu or --model")
     return able, [*(f"left as it is: {reason}" for reason in against), *doubts]

@@ -40,7 +40,7 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
         for host_number in range(1, change.count + 1)
     )
     gpus_text = f"{len(gpus)} x {board.name}" if board is not None else f"the GPUs of {like.name}"
-    serving = f" in {change.mode} mode" if change.mode is not None else ""
+    serving = f" in {change.mode.adjective} mode" if change.mode is not None else ""
     change_text = (
         f"{change.count} more host{'s' if change.count > 1 else ''} with {gpus_text}{serving}, made as {like.name}"
     )

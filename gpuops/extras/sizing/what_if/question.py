@@ -147,7 +147,7 @@ class WhatIf:
         Raises UsageError where nothing is changed, and for what is not there or cannot be.
         """
         if not self.changes:
-            hint = "say what is: --add-hosts 2xL40S:8, --lose-host HOST, --mode mixed-size, --changes FILE"
+            hint = "say what is: --add-hosts 2xL40S:8, --lose-host HOST, --vgpu-mode mixedSize, --changes FILE"
             raise UsageError("nothing is changed", hint=hint)
         policy = night.request.policy if night is not None else None
         # More VMs of a pool differ by the seed; nothing else does.

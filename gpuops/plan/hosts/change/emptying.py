@@ -256,7 +256,7 @@ class _World:
             if self.vms is not Displacement.MOVE:
                 rule = f"{vm.name} can neither be moved nor shut down: {'; '.join((*_few(reasons), *against))}"
             hint = (
-                f"shut {vm.name} down, or let a rolling change do so: --vms shut-down"
+                f"shut {vm.name} down, or let a rolling change do so: --running-vms shut-down"
                 if not against
                 else f"see to {vm.name} first"
             )

@@ -139,7 +139,7 @@ def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
     assert lab.kept is not None and len(lab.vms()) == 1
     assert said[-1] == (
         f"measurement {lab.kept.id} was cut off, and its VMs stay: the same again goes on, "
-        "gpuops size --measure --remove removes them"
+        "gpuops measure --remove removes them"
     )
 
 
