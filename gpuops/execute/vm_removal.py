@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
@@ -21,6 +22,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
 from gpuops.plan.core.steps import PowerOffForRemoval, RemovalStep, RemoveVm
+
+STEP_S: Final = float(Limits().step_timeout_s)
 
 
 def next_removal_step(vm: Vm, notes: str) -> RemovalStep:
@@ -43,15 +46,21 @@ def execute_removals(
     return {outcome.step.vm: outcome for outcome in execute(plan, executor, Limits(), lambda outcome: None)}
 
 
-def removal_failure(outcome: Outcome) -> str:
+def step_failure(outcome: Outcome) -> str:
     """Return why the step has not been done; empty if it has."""
     return "" if outcome.verdict in (Verdict.DONE, Verdict.ALREADY) else outcome.reason or str(outcome.verdict)
 
 
-def settle_removals(inventory: Inventory, journal: Journal, run: Run, site: Site) -> None:
-    """Settle the steps that a killed call left in flight in this run. Sends nothing."""
+def settle_steps(
+    inventory: Inventory, journal: Journal, run: Run, site: Site, *, timeout_s: float = STEP_S
+) -> tuple[dict[str, Outcome], Inventory]:
+    """Wait for the steps that are in flight in this run, and return their outcomes by VM ref, and the latest look.
+
+    Sends nothing. Raises NotConnected and StateDamaged; the run then stays open.
+    """
     executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
-    settle_open(executor, timeout_s=Limits().step_timeout_s)
+    outcomes = settle_open(executor, timeout_s=timeout_s)
+    return {outcome.step.vm: outcome for outcome in outcomes}, executor.inventory
 
 
 @contextmanager
@@ -62,10 +71,20 @@ def removal_run(kind: str, inventory: Inventory, journal: Journal, site: Site) -
     error.
     """
     machine = socket.gethostname()
-    for cut_off in journal.open_runs((kind,)):
-        if cut_off.order == machine:
-            settle_removals(inventory, journal, cut_off, site)
-            journal.end(cut_off, cut_off=True)
+    end_cut_off_runs(kind, machine, inventory, journal, site)
     run = journal.begin(kind, order=machine)
     yield run
     journal.end(run)
+
+
+def end_cut_off_runs(
+    kind: str, order: str, inventory: Inventory, journal: Journal, site: Site, *, timeout_s: float = STEP_S
+) -> None:
+    """Settle and end the runs of this kind and order that killed calls left open. Sends nothing.
+
+    Waits for tasks that are still in flight.
+    """
+    for cut_off in journal.open_runs((kind,)):
+        if cut_off.order == order:
+            settle_steps(inventory, journal, cut_off, site, timeout_s=timeout_s)
+            journal.end(cut_off, cut_off=True)

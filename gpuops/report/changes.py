@@ -14,6 +14,7 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
     NewDevice,
     NewDirectPath,
@@ -76,6 +77,7 @@ _VERBS: Final[Mapping[type[Step], str]] = {
     PowerOffVm: "power off",
     PowerOffForRemoval: "power off",
     RemoveVm: "remove",
+    ShutDownGuest: "shut down the guest of",
 }
 
 
@@ -90,10 +92,10 @@ def title(step: Step, inventory: Inventory) -> str:
         case PowerOnVm(host=host) | ResumeVm(host=host):
             verb = "resume" if isinstance(step, ResumeVm) or step.resumes else "power on"
             return f"{verb} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
-        case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | RemoveVm():
+        case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | RemoveVm() | ShutDownGuest():
             return f"{_VERBS[type(step)]} {vm}"
-        case ShutDownGuest():
-            return f"shut down the guest of {vm}"
+        case CloneVm(name=name, source=source):
+            return f"clone {name} from {vm_name(source, inventory)}"
         case RunInGuest(program=program, limit_s=limit_s, ssh=ssh):
             return f"run {program} in {vm}" + (f" as {ssh}" if ssh is not None else "") + f", {limit_s} s at most"
         case SetVmDrs(drs=drs):
@@ -125,7 +127,7 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
             return (Change("power", _power(vm), PowerState.SUSPENDED),)
         case PowerOffVm() | PowerOffForRemoval() | ShutDownGuest():
             return (Change("power", _power(vm), PowerState.OFF),)
-        case RunInGuest() | RemoveVm():
+        case RunInGuest() | CloneVm() | RemoveVm():
             return ()
         case SetVmDrs(drs=drs):
             return (Change("DRS", inventory.drs_of(vm) if vm else None, drs),)

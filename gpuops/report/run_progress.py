@@ -19,6 +19,7 @@ from gpuops.model.time_text import format_clock, format_minute, format_stopwatch
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
     OpenGate,
     PowerOffForRemoval,
@@ -61,6 +62,7 @@ DOING: Final[Mapping[type[Step], str]] = {
     SetAttribute: "marking",
     CloseGate: "keeping users from",
     OpenGate: "letting users in to",
+    CloneVm: "cloning",
     PowerOffForRemoval: "powering off",
     RemoveVm: "removing",
 }

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
-    from gpuops.plan.vm.clone import NewClone
     from gpuops.vsphere.waiting.changes import ChangeWatch
     from gpuops.vsphere.writing.guest_programs import GuestShell
     from gpuops.vsphere.writing.hosts import HostConnection
@@ -128,19 +127,21 @@ class Connection(Session):
     # most commands only read: they do not import the modules that change a vCenter
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        from gpuops.plan.core.steps import GateStep, RemovalStep
-        from gpuops.vsphere.writing import steps
+        from gpuops.plan.core.steps import CloneVm, GateStep, RemovalStep
+        from gpuops.vsphere.writing import new_vms, steps
 
         if isinstance(step, GateStep):
             raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
+        if isinstance(step, CloneVm):
+            return new_vms.clone_vm(self, step, op_id)
         if isinstance(step, RemovalStep):
             return steps.submit_removal(self, step, inventory, op_id)
         return steps.submit(self, step, inventory, op_id)
 
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         from gpuops.vsphere.writing import lost_replies
 
-        return lost_replies.find_task(self, step, since, login)
+        return lost_replies.find_task(self, step, since, login, known)
 
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         from gpuops.vsphere.writing import lost_replies
@@ -166,11 +167,6 @@ class Connection(Session):
         from gpuops.vsphere.writing import new_vms
 
         return new_vms.create_vm(self, new, op_id)
-
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        from gpuops.vsphere.writing import new_vms
-
-        return new_vms.clone_vm(self, new, op_id)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms

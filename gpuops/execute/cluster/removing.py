@@ -14,7 +14,7 @@ from gpuops.execute.cluster.run import alone_with, begin, changing, open_runs, r
 from gpuops.execute.cluster.use import keep_runs_away
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
-from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, settle_removals
+from gpuops.execute.vm_removal import execute_removals, next_removal_step, settle_steps, step_failure
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.cluster.answers import ClusterRemoved
 from gpuops.plan.cluster.members import MarkedVm, marked_vms
@@ -49,7 +49,7 @@ def delete(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
             run = begin(journal, name, members[0].marker.id if members else "", [member.vm.ref for member in members])
         wait_for_tasks(site, name)  # without the lock: `rotate day` must not wait for a clone
         with changing(site, waits=True) as journal:
-            settle_removals(inventory, journal, run, site)
+            settle_steps(inventory, journal, run, site)
             inventory = site.vcenter.inventory()
             members = marked_vms(inventory, name)
             refusals = removal_refusals(members)  # an admin may have made a copy meanwhile
@@ -106,7 +106,7 @@ def remove_vms(
             break
         steps = [next_removal_step(member.vm, member.marker.notes) for member in to_remove]
         outcomes = execute_removals(steps, inventory, journal, run, site)
-        failures.update((ref, failure) for ref, outcome in outcomes.items() if (failure := removal_failure(outcome)))
+        failures.update((ref, failure) for ref, outcome in outcomes.items() if (failure := step_failure(outcome)))
         inventory = site.vcenter.inventory()
     return tuple(
         f"{member.vm.name}: {failures.get(member.vm.ref) or 'it is still there'}" for member in find_remaining()

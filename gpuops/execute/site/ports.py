@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.vm import Guest, PowerState, Vm
     from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
-    from gpuops.plan.vm.clone import NewClone
 
 
 class Hosts(Protocol):
@@ -270,15 +269,11 @@ class Vcenter(Protocol):
         """Return the id of the VM folder at an inventory path. Raises UsageError if there is no such folder."""
         ...
 
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        """Start the task that clones a VM from a template. Raises OutcomeUnknown if the reply was lost."""
-        ...
-
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         """Find the task of a step whose reply was lost, among the recent tasks queued after `since`.
 
         Returns the step's own task, another user's task of the same kind, or None. `login`: the user that gpuops used,
-        if it differs from the present one.
+        if it differs from the present one. `known`: tasks of other steps, which are not returned.
         """
         ...
 

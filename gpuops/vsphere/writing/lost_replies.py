@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NoPermission
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import (
+    CloneVm,
     PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
@@ -32,6 +34,7 @@ DESCRIPTIONS: Final[dict[type, str]] = {
     SuspendVm: "VirtualMachine.suspend",
     PowerOffVm: "VirtualMachine.powerOff",
     SetVmDrs: "ComputeResource.reconfigureEx",
+    CloneVm: "VirtualMachine.clone",
     PowerOffForRemoval: "VirtualMachine.powerOff",
     RemoveVm: "VirtualMachine.destroy",
 }
@@ -51,11 +54,14 @@ _MOST: Final = 1000
 """More tasks than one VM has at once, as recent ones, or in a night; the limit of ReadNextTasks."""
 
 
-def find_task(session: Session, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+def find_task(
+    session: Session, step: Step, since: datetime, login: str = "", known: Collection[str] = ()
+) -> TaskRef | None:
     """Return the newest task of this type that still runs, or was queued at `since` (vCenter's time) or later.
 
-    It is a task of the step's VM, or of the cluster that the step changes. A task does not contain the operation id of
-    its request, so it is recognised by type, VM and time. Tasks of this login, or of `login`, take precedence. A task
+    It is a task of the step's VM, of the template that the step clones, or of the cluster that the step changes. A task
+    does not contain the operation id of its request, so it is recognised by type, VM and time. A template may have
+    several: `known` are the tasks of other steps. Tasks of this login, or of `login`, take precedence. A task
     of another user, which is marked as foreign, leads to the same state, and the task of this step could not run at the
     same time. For a running task the time does not count: vCenter's clock may have been set back.
     A task object may be lost, for example in a restart of vCenter. The task history then still has the task without an
@@ -66,7 +72,7 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
-    user, entity = _user(session), session.vm(step.vm)
+    user, entity = _user(session), session.vm(step.source if isinstance(step, CloneVm) else step.vm)
     if isinstance(step, SetVmDrs):
         entity = _cluster(session, step.vm)
         if entity is None:
@@ -80,6 +86,7 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
                 if task_info.get("info.descriptionId") == description
                 and (queued := task_info.get("info.queueTime")) is not None
                 and (queued >= since or task_info.get("info.state") in UNENDED)
+                and ref not in known
                 for is_own in [_is_own(user, task_info.get("info.reason"), login)]
             ]
         if alike:

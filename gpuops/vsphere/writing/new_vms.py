@@ -13,8 +13,8 @@ from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
+    from gpuops.plan.core.steps import CloneVm, NewCard
     from gpuops.plan.rotation.setup import NewVm
-    from gpuops.plan.vm.clone import NewCard, NewClone
     from gpuops.vsphere.session import Session
 
 MEMORY_MIB: Final = 4
@@ -28,7 +28,7 @@ _DEEPEST: Final = 100
 """The limit of nested folders, the same as for reads of inventories."""
 
 
-def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
+def clone_vm(session: Session, new: CloneVm, op_id: str) -> TaskRef:
     """Clone the VM, powered off, and return the task. Raises OutcomeUnknown if the reply was lost, or vCenter's error.
 
     A template has no resource pool, so the clone gets the root pool of its host (vSphere API reference,
@@ -52,7 +52,7 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     return TaskRef(str(task._moId))
 
 
-def _config(new: NewClone) -> Any:
+def _config(new: CloneVm) -> Any:
     """Return the settings of the clone that differ from its template (vSphere API, VirtualMachineCloneSpec.config).
 
     The clone inherits the advanced options of the template (assumption: clone-options).

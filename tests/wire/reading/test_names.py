@@ -114,7 +114,8 @@ def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
         inventory = connection.inventory()
         cloning = Clone("50%\\2", "100%", folder="/dc/1/vm/b/team/a", datastore="ds\\1").planned(inventory, folder)
         assert cloning.new is not None, cloning.rejections
-        task = connection.clone_vm(cloning.new, "op-1")
+        task = connection.submit(cloning.new, inventory, "op-1")
+        assert task is not None
         assert [end.error for end in connection.wait([task], 60)] == [None]
         host = next(iter(inventory.hosts.values()))
         lock = NewVm("lock 5%", host.ref, host.name, "ds\\1", "the lock")

@@ -12,8 +12,10 @@ import pytest
 from gpuops import api
 from gpuops.errors import UsageError
 from gpuops.execute.cluster import standing
-from gpuops.execute.cluster.run import CLONES_S, begin, changing, open_runs
+from gpuops.execute.cluster.run import begin, changing, open_runs
 from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.step_executor import SLICE_S
+from gpuops.execute.vm_creation import CREATION_S
 from gpuops.execute.vm_removal import next_removal_step
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
@@ -129,7 +131,7 @@ class Watched:
         return getattr(self.real, name)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Any:
-        if timeout_s >= CLONES_S:
+        if timeout_s >= CREATION_S - SLICE_S:
             self.at_clones()
         return self.real.wait(tasks, timeout_s)
 

@@ -6,6 +6,7 @@ call that is cut off here ends as by `kill -9`: nothing of gpuops is asked any m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -17,9 +18,10 @@ from gpuops import api
 from gpuops.execute.cluster.run import begin, changing, end, open_runs
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_run, step_failure
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.cluster.answers import ClusterRemoved
 from gpuops.plan.cluster.members import MarkedVm, marked_vms
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import PowerOffForRemoval, RemoveVm
@@ -44,8 +46,10 @@ def one_vm(training: Training) -> MarkedVm:
     return member
 
 
-def cut_off(training: Training, step: str, line: Kind, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
-    """Remove the cluster, in a call that ends before or after this line of the journal about this kind of step."""
+def cut_off(
+    call: Callable[[], object], step: str, line: Kind, monkeypatch: pytest.MonkeyPatch, *, before: bool
+) -> None:
+    """Make a call that ends before or after this line of the journal about this kind of step."""
     op_ids: set[str] = set()
     append = Journal._append
 
@@ -73,7 +77,11 @@ def cut_off(training: Training, step: str, line: Kind, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched, pytest.raises(CutOffHere):
         patched.setattr(Journal, "_append", append_or_end)
-        api.cluster_delete("train", training.site, apply=True)
+        call()
+
+
+def removed(training: Training) -> ClusterRemoved:
+    return api.cluster_delete("train", training.site, apply=True)
 
 
 def journal_lines(training: Training) -> list[tuple[Kind, Any]]:
@@ -102,8 +110,8 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
     training: Training, step: str, line: Kind, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member, sent = one_vm(training), removals_sent(training)
-    cut_off(training, step, line, monkeypatch, before=before)
-    assert api.cluster_delete("train", training.site, apply=True).left == ()
+    cut_off(lambda: removed(training), step, line, monkeypatch, before=before)
+    assert removed(training).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -113,7 +121,7 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
 def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Training, phase: Phase) -> None:
     member, sent = one_vm(training), removals_sent(training)
     training.fails(Rule(Effect.RESET, "Destroy_Task", phase=phase, times=1))
-    assert api.cluster_delete("train", training.site, apply=True).left == ()
+    assert removed(training).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -121,7 +129,7 @@ def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Trainin
 
 def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     one_vm(training)
-    cut_off(training, KINDS[1], Kind.SETTLED, monkeypatch, before=True)
+    cut_off(lambda: removed(training), KINDS[1], Kind.SETTLED, monkeypatch, before=True)
     template = training.site.vcenter.vm(training.site.vcenter.inventory().find_vm("trainer").ref)  # type: ignore[attr-defined]
     host = next(iter(training.site.vcenter.inventory().hosts))
     pool = training.site.vcenter.host(host).parent.resourcePool  # type: ignore[attr-defined]
@@ -129,8 +137,8 @@ def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, mon
     task = template.CloneVM_Task(folder=template.parent, name="train-00", spec=spec)
     assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
     foreign_ref = task.info.result._moId
-    removed = api.cluster_delete("train", training.site, apply=True)
-    assert (removed.vms, removed.left) == ((), ())
+    answer = removed(training)
+    assert (answer.vms, answer.left) == ((), ())
     assert foreign_ref in training.site.vcenter.inventory().vms
     check_settled(training)
     task = task.info.result.Destroy_Task()
@@ -142,10 +150,10 @@ def test_a_vm_that_somebody_took_over_before_the_request_stays(
 ) -> None:
     """Its notes were changed after the intent was on disk and before anything was sent."""
     member, sent = one_vm(training), removals_sent(training)
-    cut_off(training, KINDS[1], Kind.INTENT, monkeypatch, before=False)
+    cut_off(lambda: removed(training), KINDS[1], Kind.INTENT, monkeypatch, before=False)
     notes = training.noted(member.vm.ref, "mine now")
-    removed = api.cluster_delete("train", training.site, apply=True)
-    assert removed.left == (f"train-00: train-00 {NOT_MADE}",)
+    answer = removed(training)
+    assert answer.left == (f"train-00: train-00 {NOT_MADE}",)
     assert member.vm.ref in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent
     training.noted(member.vm.ref, notes)
@@ -160,7 +168,7 @@ def test_another_vm_under_the_same_id_stays(training: Training) -> None:
         run = begin(journal, "train", member.marker.id, ())
         for step in (next_removal_step(member.vm, member.marker.notes), RemoveVm(member.vm.ref, member.vm.name, "")):
             outcomes = execute_removals([step], planned, journal, run, training.site)
-            assert "is another VM" in removal_failure(outcomes[member.vm.ref])
+            assert "is another VM" in step_failure(outcomes[member.vm.ref])
     end(training.site, run)
     assert training.site.vcenter.inventory().vm(member.vm.ref).power is member.vm.power
     assert removals_sent(training) == sent
