@@ -19,8 +19,8 @@ from gpuops.errors import GpuopsError, Locked, NotConnected, UsageError
 from gpuops.execute.jobs.night_jobs import job_store
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import catalog_of
+from gpuops.execute.steps.vm_runs import end_cut_off_runs, execute_steps, settle_steps, settled_run, step_failure
 from gpuops.execute.vm_creation import CREATION_S, request_vms
-from gpuops.execute.vm_removal import end_cut_off_runs, execute_removals, removal_run, settle_steps, step_failure
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import RemoveVm
@@ -130,8 +130,8 @@ class _Tending:
             ]
             if not steps:
                 return
-            with removal_run(JOB_VMS, inventory, journal, self.site) as run:
-                outcomes = execute_removals(steps, inventory, journal, run, self.site)
+            with settled_run(JOB_VMS, inventory, journal, self.site) as run:
+                outcomes = execute_steps(steps, inventory, journal, run, self.site)
         for step in steps:
             failure = step_failure(outcomes[step.vm])
             if failure:

@@ -163,8 +163,8 @@ class MeasuringCall:
         return vm
 
     def _make_vm(self, number: int, settings: Mapping[str, str]) -> str:
+        from gpuops.execute.steps.vm_runs import settle_steps, settled_run
         from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
-        from gpuops.execute.vm_removal import removal_run, settle_steps
         from gpuops.plan.vm.clone import Clone
 
         wish, name = self.measurement.wish, self.measurement.name(number)
@@ -177,7 +177,7 @@ class MeasuringCall:
         if planned.new is None:
             raise Refused("; ".join(rejection.line for rejection in planned.rejections))
         step = replace(planned.new, notes=self.measurement.marker, settings=settings)
-        with self.site.unlocked_journal() as journal, removal_run(MEASURE, before, journal, self.site) as run:
+        with self.site.unlocked_journal() as journal, settled_run(MEASURE, before, journal, self.site) as run:
             ended, after = request_vms([step], before, journal, run, self.site)
             outcomes, after = settle_steps(after, journal, run, self.site, timeout_s=CREATION_S)
         try:
@@ -220,16 +220,17 @@ def remove_vms(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
     Raises NotConnected. The journal is written without the lock of rotations: no rotation uses these VMs, and only one
     measurement runs at a time.
     """
-    from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_run, step_failure
+    from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
+    from gpuops.execute.vm_removal import next_removal_step
 
     inventory = site.vcenter.inventory()
     if not own_vms(measurement, inventory):
         return ()
     failures: dict[str, str] = {}
-    with site.unlocked_journal() as journal, removal_run(MEASURE, inventory, journal, site) as run:
+    with site.unlocked_journal() as journal, settled_run(MEASURE, inventory, journal, site) as run:
         for _ in range(ROUNDS):
             steps = [next_removal_step(vm, measurement.marker) for vm in own_vms(measurement, inventory)]
-            outcomes = execute_removals(steps, inventory, journal, run, site)
+            outcomes = execute_steps(steps, inventory, journal, run, site)
             failures.update((ref, step_failure(outcome)) for ref, outcome in outcomes.items())
             inventory = site.vcenter.inventory()
     remaining_vms = own_vms(measurement, inventory)

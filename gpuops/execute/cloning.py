@@ -7,8 +7,8 @@ from typing import Final
 
 from gpuops.errors import Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
-from gpuops.execute.vm_removal import end_cut_off_runs, settle_steps
+from gpuops.execute.steps.vm_runs import settle_steps
+from gpuops.execute.vm_creation import CREATION_S, creation_error, end_cut_off_creations, request_vms
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Rejection, Report, Request
 from gpuops.plan.core.privileges import too_old
@@ -29,7 +29,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     vcenter = site.vcenter
     before = vcenter.inventory()
     order = f"{request.folder or ''}/{request.vm}"
-    if apply and _end_cut_off_runs(order, before, site):
+    if apply and end_cut_off_creations(CLONE, order, before, site):
         before = vcenter.inventory()
     folder = vcenter.folder_at(request.folder) if request.folder is not None else None
     planned = request.planned(before, folder)
@@ -48,16 +48,6 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
         raise creation_error(request.vm, outcome)
     after = _with_devices(new_vm.ref, after, site)
     return replace(planned, there=after.vm(new_vm.ref)), after
-
-
-def _end_cut_off_runs(order: str, before: Inventory, site: Site) -> bool:
-    """Settle and end what a killed call of this order left open, and return whether there was anything."""
-    with site.journal_to_read(before.vcenter) as journal:
-        if journal is None or all(run.order != order for run in journal.open_runs((CLONE,))):
-            return False
-    with site.unlocked_journal() as journal:
-        end_cut_off_runs(CLONE, order, before, journal, site, timeout_s=CREATION_S)
-    return True
 
 
 def _execute_clone(new: CloneVm, order: str, before: Inventory, site: Site) -> tuple[Outcome | None, Inventory]:

@@ -14,9 +14,10 @@ from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, Refused, St
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
 from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.execute.steps.vm_runs import end_cut_off_runs
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.steps import CloneVm
+from gpuops.plan.core.steps import CreationStep
 
 CREATION_S: Final = 4 * 3600.0
 """Limit for new VMs: copying the disks of a large template takes hours."""
@@ -25,7 +26,7 @@ _ERRORS: Final = {error.code: error for error in (NoPermission, Refused)}
 
 
 def request_vms(
-    steps: Sequence[CloneVm], inventory: Inventory, journal: Journal, run: Run, site: Site
+    steps: Sequence[CreationStep], inventory: Inventory, journal: Journal, run: Run, site: Site
 ) -> tuple[dict[str, Outcome], Inventory]:
     """Request these VMs, and return the outcomes of the requests that ended at once, by VM ref, and the latest look.
 
@@ -35,6 +36,19 @@ def request_vms(
     executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
     started = [executor.begin(step) for step in steps]
     return {outcome.step.vm: outcome for outcome in started if isinstance(outcome, Outcome)}, executor.inventory
+
+
+def end_cut_off_creations(kind: str, order: str, inventory: Inventory, site: Site) -> bool:
+    """Settle and end the runs of this kind and order that killed calls left open; return whether there were any.
+
+    Waits for what vCenter still makes, without the lock of rotations.
+    """
+    with site.journal_to_read(inventory.vcenter) as journal:
+        if journal is None or all(run.order != order for run in journal.open_runs((kind,))):
+            return False
+    with site.unlocked_journal() as journal:
+        end_cut_off_runs(kind, order, inventory, journal, site, timeout_s=CREATION_S)
+    return True
 
 
 def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:

@@ -7,23 +7,8 @@ are read once more directly before each request.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
-
-from gpuops.execute.journal import Journal, Run
-from gpuops.execute.site import Site
-from gpuops.execute.steps.plan_executor import execute
-from gpuops.execute.steps.settle import settle_open
-from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
-from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
 from gpuops.plan.core.steps import PowerOffForRemoval, RemovalStep, RemoveVm
-
-STEP_S: Final = float(Limits().step_timeout_s)
 
 
 def next_removal_step(vm: Vm, notes: str) -> RemovalStep:
@@ -31,60 +16,3 @@ def next_removal_step(vm: Vm, notes: str) -> RemovalStep:
     if vm.power is PowerState.OFF:
         return RemoveVm(vm.ref, vm.name, notes)
     return PowerOffForRemoval(vm.ref, vm.name, notes)
-
-
-def execute_removals(
-    steps: Sequence[RemovalStep], inventory: Inventory, journal: Journal, run: Run, site: Site
-) -> dict[str, Outcome]:
-    """Execute one step for each VM, and return the outcomes by VM ref.
-
-    `inventory`: the snapshot that the steps were planned on. Raises NotConnected and StateDamaged; the run then stays
-    open.
-    """
-    plan = Plan((Wave("remove", tuple(steps)),))
-    executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
-    return {outcome.step.vm: outcome for outcome in execute(plan, executor, Limits(), lambda outcome: None)}
-
-
-def step_failure(outcome: Outcome) -> str:
-    """Return why the step has not been done; empty if it has."""
-    return "" if outcome.verdict in (Verdict.DONE, Verdict.ALREADY) else outcome.reason or str(outcome.verdict)
-
-
-def settle_steps(
-    inventory: Inventory, journal: Journal, run: Run, site: Site, *, timeout_s: float = STEP_S
-) -> tuple[dict[str, Outcome], Inventory]:
-    """Wait for the steps that are in flight in this run, and return their outcomes by VM ref, and the latest look.
-
-    Sends nothing. Raises NotConnected and StateDamaged; the run then stays open.
-    """
-    executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
-    outcomes = settle_open(executor, timeout_s=timeout_s)
-    return {outcome.step.vm: outcome for outcome in outcomes}, executor.inventory
-
-
-@contextmanager
-def removal_run(kind: str, inventory: Inventory, journal: Journal, site: Site) -> Iterator[Run]:
-    """Yield a run that removes VMs. Runs of this kind that calls on this machine left open are settled and ended first.
-
-    The caller holds a lock that only one such call on this machine can hold. A run stays open if the call ends with an
-    error.
-    """
-    machine = socket.gethostname()
-    end_cut_off_runs(kind, machine, inventory, journal, site)
-    run = journal.begin(kind, order=machine)
-    yield run
-    journal.end(run)
-
-
-def end_cut_off_runs(
-    kind: str, order: str, inventory: Inventory, journal: Journal, site: Site, *, timeout_s: float = STEP_S
-) -> None:
-    """Settle and end the runs of this kind and order that killed calls left open. Sends nothing.
-
-    Waits for tasks that are still in flight.
-    """
-    for cut_off in journal.open_runs((kind,)):
-        if cut_off.order == order:
-            settle_steps(inventory, journal, cut_off, site, timeout_s=timeout_s)
-            journal.end(cut_off, cut_off=True)

@@ -21,6 +21,7 @@ from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
     CloneVm,
     CloseGate,
+    CreateVm,
     OpenGate,
     PowerOffForRemoval,
     PowerOffVm,
@@ -63,6 +64,7 @@ DOING: Final[Mapping[type[Step], str]] = {
     CloseGate: "keeping users from",
     OpenGate: "letting users in to",
     CloneVm: "cloning",
+    CreateVm: "creating",
     PowerOffForRemoval: "powering off",
     RemoveVm: "removing",
 }

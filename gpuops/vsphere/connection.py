@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Secret, Target
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
-    from gpuops.plan.rotation.setup import NewVm
     from gpuops.vsphere.waiting.changes import ChangeWatch
     from gpuops.vsphere.writing.guest_programs import GuestShell
     from gpuops.vsphere.writing.hosts import HostConnection
@@ -127,13 +126,13 @@ class Connection(Session):
     # most commands only read: they do not import the modules that change a vCenter
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        from gpuops.plan.core.steps import CloneVm, GateStep, RemovalStep
+        from gpuops.plan.core.steps import CreationStep, GateStep, RemovalStep
         from gpuops.vsphere.writing import new_vms, steps
 
         if isinstance(step, GateStep):
             raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
-        if isinstance(step, CloneVm):
-            return new_vms.clone_vm(self, step, op_id)
+        if isinstance(step, CreationStep):
+            return new_vms.submit_creation(self, step, op_id)
         if isinstance(step, RemovalStep):
             return steps.submit_removal(self, step, inventory, op_id)
         return steps.submit(self, step, inventory, op_id)
@@ -162,11 +161,6 @@ class Connection(Session):
         from gpuops.vsphere.writing import guest_programs
 
         return guest_programs.no_way_in(self, hook)
-
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        from gpuops.vsphere.writing import new_vms
-
-        return new_vms.create_vm(self, new, op_id)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms

@@ -34,7 +34,6 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.placement.project import project
-from gpuops.plan.rotation.setup import NewVm
 
 ON, OFF, SUSPENDED = PowerState.ON, PowerState.OFF, PowerState.SUSPENDED
 SLOTS = {"nvidia_a40-24q": 2, "nvidia_a40-48q": 1, "nvidia_a40-48c": 1, "nvidia_a40-12q": 4}
@@ -413,9 +412,6 @@ class SmallVcenter:
 
     def define_attribute(self, name: str, op_id: str) -> None:
         self.world.attributes.add(name)
-
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        raise StepFailed("there is no making of VMs here")
 
     def folder_at(self, path: str) -> str:
         raise StepFailed("there are no folders here")

@@ -33,8 +33,8 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.execute.steps.vm_runs import settle_steps
 from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
-from gpuops.execute.vm_removal import settle_steps
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory

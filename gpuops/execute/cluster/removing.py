@@ -14,7 +14,8 @@ from gpuops.execute.cluster.run import alone_with, begin, changing, open_runs, r
 from gpuops.execute.cluster.use import keep_runs_away
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
-from gpuops.execute.vm_removal import execute_removals, next_removal_step, settle_steps, step_failure
+from gpuops.execute.steps.vm_runs import execute_steps, settle_steps, step_failure
+from gpuops.execute.vm_removal import next_removal_step
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.cluster.answers import ClusterRemoved
 from gpuops.plan.cluster.members import MarkedVm, marked_vms
@@ -105,7 +106,7 @@ def remove_vms(
         if not to_remove:
             break
         steps = [next_removal_step(member.vm, member.marker.notes) for member in to_remove]
-        outcomes = execute_removals(steps, inventory, journal, run, site)
+        outcomes = execute_steps(steps, inventory, journal, run, site)
         failures.update((ref, failure) for ref, outcome in outcomes.items() if (failure := step_failure(outcome)))
         inventory = site.vcenter.inventory()
     return tuple(

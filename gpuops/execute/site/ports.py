@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.model.vcenter.vm import Guest, PowerState, Vm
     from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
-    from gpuops.plan.rotation.setup import NewVm
 
 
 class Hosts(Protocol):
@@ -259,10 +258,6 @@ class Vcenter(Protocol):
 
     def define_attribute(self, name: str, op_id: str) -> None:
         """Define a custom attribute of this name for VMs. Raises OutcomeUnknown, NoPermission."""
-        ...
-
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        """Start the task that creates an empty VM. Raises OutcomeUnknown if the reply was lost."""
         ...
 
     def folder_at(self, path: str) -> str:

@@ -15,7 +15,6 @@ from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
-from gpuops.plan.rotation.setup import NewVm
 
 
 def _refuse() -> NoReturn:
@@ -149,9 +148,6 @@ class SavedVcenter:
         """Do nothing: all attributes of a snapshot are those of VMs."""
 
     def define_attribute(self, name: str, op_id: str) -> None:
-        _refuse()
-
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         _refuse()
 
     def folder_at(self, path: str) -> str:

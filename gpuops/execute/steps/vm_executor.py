@@ -26,8 +26,8 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import as_it_is_now, is_satisfied, objection, pins_without_device
 from gpuops.plan.core.steps import (
-    CloneVm,
     CloseGate,
+    CreationStep,
     GateStep,
     OpenGate,
     PowerOffForRemoval,
@@ -125,7 +125,7 @@ class VmExecutor(VmLooks):
 
     def is_done(self, step: Step) -> bool:
         """Return whether the latest look shows the VM as the step leaves it; a missing VM was removed, or is False."""
-        return (isinstance(step, CloneVm | RemoveVm) or step.vm in self.inventory.vms) and is_satisfied(
+        return (isinstance(step, CreationStep | RemoveVm) or step.vm in self.inventory.vms) and is_satisfied(
             step, self.inventory
         )
 
@@ -232,7 +232,7 @@ class VmExecutor(VmLooks):
         """
         if isinstance(step, GateStep):
             return None
-        known = self.journal.tasks_of(self.run) if isinstance(step, CloneVm) else ()
+        known = self.journal.tasks_of(self.run) if isinstance(step, CreationStep) else ()
         return self.vcenter.find_task(step, since, login, known)
 
     def ends_later(self, step: Step) -> bool:
@@ -275,7 +275,7 @@ class VmExecutor(VmLooks):
         # a late request to close a gate would close it when no run expects that any more;
         # vCenter refuses a second VM of the same name in a folder
         return wanted_power(step) is not None or isinstance(
-            step, SetAttribute | SetVmDrs | RunInGuest | OpenGate | CloneVm | RemoveVm
+            step, SetAttribute | SetVmDrs | RunInGuest | OpenGate | CreationStep | RemoveVm
         )
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:

@@ -29,6 +29,7 @@ from gpuops.plan.core.steps import (
     ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
+    CreationStep,
     HostStep,
     NewDirectPath,
     OpenGate,
@@ -56,7 +57,7 @@ def is_satisfied(step: Step, inventory: Inventory) -> bool:
 
     Raises VmNotFound for a VM that the snapshot lacks, unless the step makes or removes it.
     """
-    if isinstance(step, CloneVm | RemoveVm):
+    if isinstance(step, CreationStep | RemoveVm):
         return _is_made_or_removed(step, inventory)
     vm = inventory.vm(step.vm)
     match step:
@@ -81,17 +82,18 @@ def is_satisfied(step: Step, inventory: Inventory) -> bool:
             assert_never(step)
 
 
-def _is_made_or_removed(step: CloneVm | RemoveVm, inventory: Inventory) -> bool:
+def _is_made_or_removed(step: CreationStep | RemoveVm, inventory: Inventory) -> bool:
     """Return whether the new VM exists, or the removed one is gone.
 
     A new VM has its path, which no second VM of vCenter has, and its settings as far as the snapshot holds them.
     """
     if isinstance(step, RemoveVm):
         return step.vm not in inventory.vms
+    settings = step.settings if isinstance(step, CloneVm) else {}
     return any(
         vm.is_called(step.path)
         and vm.template is False
-        and (not step.settings or bool((vm.extra_config or {}).items() & step.settings.items()))
+        and (not settings or bool((vm.extra_config or {}).items() & settings.items()))
         for vm in inventory.vms.values()
     )
 
@@ -166,8 +168,8 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
     `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
     Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
     """
-    if isinstance(step, CloneVm):
-        unusable = _unusable_template(step, planned, now)
+    if isinstance(step, CreationStep):
+        unusable = _unusable_template(step, planned, now) if isinstance(step, CloneVm) else None
         return f"its template {unusable}" if unusable is not None else None
     vm = now.vms.get(step.vm)
     if vm is None:

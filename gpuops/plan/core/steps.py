@@ -550,6 +550,34 @@ class CloneVm:
         return self.vm.removeprefix(NEW_VM)
 
 
+@stored_as("CreateVm", vm="vm", name="name", host="host", host_name="host_name", datastore="datastore", notes="notes")
+@dataclass(frozen=True, slots=True)
+class CreateVm:
+    """Make an empty VM, which is never powered on: no disk, no network card. It goes to the root VM folder."""
+
+    kind: ClassVar[str] = "create"
+    noun: ClassVar[str] = "creation"
+    privileges: ClassVar[Collection[str]] = ()  # those on its folder, pool and datastore: vCenter checks them
+
+    vm: str
+    """`new:` and its name: no other VM of the vCenter has it."""
+    name: str
+    host: str
+    """Managed object id of the host that it is registered on."""
+    host_name: str
+    datastore: str
+    """Its name, as used in paths of files."""
+    notes: str
+
+    @property
+    def path(self) -> str:
+        """What it is recognised by."""
+        return self.vm.removeprefix(NEW_VM)
+
+
+CreationStep = CloneVm | CreateVm
+"""A step that makes a VM."""
+
 RemovalStep = PowerOffForRemoval | RemoveVm
 """A step that removes a VM, which nothing brings back: no night has one."""
 
@@ -568,7 +596,7 @@ VcenterStep = (
     | SetVmDrs
     | SetAttribute
 )
-Step = VcenterStep | CloneVm | RemovalStep | GateStep
+Step = VcenterStep | CreationStep | RemovalStep | GateStep
 
 
 if TYPE_CHECKING:

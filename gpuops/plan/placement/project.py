@@ -34,6 +34,8 @@ from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.steps import (
     CloneVm,
     CloseGate,
+    CreateVm,
+    CreationStep,
     NewDevice,
     NewDirectPath,
     NewDynamic,
@@ -67,7 +69,7 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
 
     Without a catalogue GPU models cannot be distinguished, so on a host with several GPUs the expected GPU is a guess.
     """
-    if isinstance(step, CloneVm | RemoveVm):
+    if isinstance(step, CreationStep | RemoveVm):
         return _make_or_remove(step, inventory)
     vm = inventory.vm(step.vm)
     match step:
@@ -97,9 +99,12 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
             assert_never(step)
 
 
-def _make_or_remove(step: CloneVm | RemoveVm, inventory: Inventory) -> Inventory:
+def _make_or_remove(step: CreationStep | RemoveVm, inventory: Inventory) -> Inventory:
     if isinstance(step, CloneVm):
         return inventory.with_vm(_clone(step, inventory.vm(step.source)))
+    if isinstance(step, CreateVm):
+        new_vm = Vm(step.vm, step.name, host=step.host, power=PowerState.OFF, template=False, snapshots=0)
+        return inventory.with_vm(new_vm)
     released = release(inventory.vm(step.vm), inventory)
     return replace(released, vms={ref: vm for ref, vm in released.vms.items() if ref != step.vm})
 

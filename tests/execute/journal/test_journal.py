@@ -28,6 +28,7 @@ from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.steps import (
     CloneVm,
     CloseGate,
+    CreateVm,
     NewCard,
     NewDirectPath,
     NewDynamic,
@@ -94,6 +95,7 @@ STEPS = (
         memory_locked=True,
         latency=LatencyLevel.HIGH,
     ),
+    CreateVm("new:gpuops-lock", "gpuops-lock", "host-1", "esx-01", "ds-1", "carries the lease"),
     PowerOffForRemoval("vm-1", "train-00", "made by gpuops"),
     RemoveVm("vm-1", "train-00", "made by gpuops"),
 )

@@ -43,7 +43,6 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.setup import NewVm
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -325,9 +324,6 @@ class DirectVcenter(DirectSession):
 
     def define_attribute(self, name: str, op_id: str) -> None:
         raise NotImplementedError("nights define their marker as they set it first")
-
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        raise NotImplementedError("nights make no VM")
 
     def folder_at(self, path: str) -> str:
         raise NotImplementedError("nights make no VM")

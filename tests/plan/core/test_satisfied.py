@@ -11,6 +11,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import (
     CloneVm,
+    CreateVm,
     NewVgpu,
     PowerOffForRemoval,
     PowerOffVm,
@@ -55,6 +56,7 @@ CLONE = CloneVm("new:/dc/vm/new", "new", ML_07, "host-2", None, None, 2, 2048, s
         PowerOffForRemoval(ML_03, "ml-03", "made"),
         RemoveVm(ML_07, "ml-07", "made"),
         CLONE,
+        CreateVm("new:gpuops-lock", "gpuops-lock", "host-2", "esx-02", "ds-1", "carries the lease"),
     ],
     ids=str,
 )

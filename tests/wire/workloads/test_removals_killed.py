@@ -18,7 +18,8 @@ from gpuops import api
 from gpuops.execute.cluster.run import begin, changing, end, open_runs
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_run, step_failure
+from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
+from gpuops.execute.vm_removal import next_removal_step
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.cluster.answers import ClusterRemoved
@@ -167,7 +168,7 @@ def test_another_vm_under_the_same_id_stays(training: Training) -> None:
     with changing(training.site) as journal:
         run = begin(journal, "train", member.marker.id, ())
         for step in (next_removal_step(member.vm, member.marker.notes), RemoveVm(member.vm.ref, member.vm.name, "")):
-            outcomes = execute_removals([step], planned, journal, run, training.site)
+            outcomes = execute_steps([step], planned, journal, run, training.site)
             assert "is another VM" in step_failure(outcomes[member.vm.ref])
     end(training.site, run)
     assert training.site.vcenter.inventory().vm(member.vm.ref).power is member.vm.power
@@ -178,10 +179,10 @@ def test_a_run_that_a_killed_call_left_open_is_settled_by_the_next(training: Tra
     member, sent = one_vm(training), removals_sent(training)
     inventory = training.site.vcenter.inventory()
     with changing(training.site) as journal:
-        with suppress(CutOffHere), removal_run("measure", inventory, journal, training.site) as killed:
+        with suppress(CutOffHere), settled_run("measure", inventory, journal, training.site) as killed:
             op_id = journal.intend(killed, RemoveVm(member.vm.ref, member.vm.name, member.marker.notes), inventory)
             raise CutOffHere
-        with removal_run("measure", inventory, journal, training.site) as run:
+        with settled_run("measure", inventory, journal, training.site) as run:
             assert journal.open_runs(("measure",)) == (run,)
         assert journal.open_runs(("measure",)) == ()
     [outcome] = [body for kind, body in journal_lines(training) if kind is Kind.SETTLED and body["op"] == op_id]
