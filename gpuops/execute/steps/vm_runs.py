@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Final
 
 from gpuops.execute.journal import Journal, Run
@@ -69,13 +70,20 @@ def settled_run(kind: str, inventory: Inventory, journal: Journal, site: Site) -
 
 
 def end_cut_off_runs(
-    kind: str, order: str, inventory: Inventory, journal: Journal, site: Site, *, timeout_s: float = STEP_S
+    kind: str,
+    order: str,
+    inventory: Inventory,
+    journal: Journal,
+    site: Site,
+    *,
+    timeout_s: float = STEP_S,
+    begun_before: datetime | None = None,
 ) -> None:
     """Settle and end the runs of this kind and order that killed calls left open. Sends nothing.
 
-    Waits for tasks that are still in flight.
+    Waits for tasks that are still in flight. `begun_before`: runs that began later may be of calls that still run.
     """
     for cut_off in journal.open_runs((kind,)):
-        if cut_off.order == order:
+        if cut_off.order == order and (begun_before is None or cut_off.started < begun_before):
             settle_steps(inventory, journal, cut_off, site, timeout_s=timeout_s)
             journal.end(cut_off, cut_off=True)
