@@ -185,8 +185,9 @@ class _ClusterCreation:
 
     def _set_up(self, plan: ClusterPlan, journal: Journal) -> None:
         """Configure the VMs, which all exist, and start them. Raises the first error."""
-        executor = self._executor(journal)
-        outcomes = execute(plan.steps, executor, Limits(), self.site.progress, in_flight=self.site.in_flight)
+        site = self.site
+        executor = VmExecutor(site.vcenter, journal, self.run, self.inventory, passed_s=site.passed_s)
+        outcomes = execute(plan.steps, executor, Limits(), site.progress, in_flight=site.in_flight)
         failure = next(
             (outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)), None
         )
@@ -200,10 +201,6 @@ class _ClusterCreation:
         if not plan.feasible:
             raise Refused("; ".join(plan.reasons))
         return plan
-
-    def _executor(self, journal: Journal) -> VmExecutor:
-        site = self.site
-        return VmExecutor(site.vcenter, journal, self.run, self.inventory, passed_s=site.passed_s)
 
     def _wait_for_clones(self, clones: Sequence[CloneVm], ended: Mapping[str, Outcome]) -> None:
         """Wait for the clones. Raises the first certain error of one; others are missing in the next plan."""

@@ -46,12 +46,14 @@ def clones_sent(training: Training) -> int:
 
 
 def check_settled(training: Training) -> None:
-    """No run is open, and each intent has an outcome."""
+    """No run is open, each intent has an outcome, and no task is that of two intents."""
     with training.site.journal_to_read(training.site.vcenter.uuid) as journal:
         assert journal is not None and journal.open_runs((CLONE, CLUSTER)) == ()
     lines = journal_lines(training)
     intents = [body["op"] for kind, body in lines if kind is Kind.INTENT]
     assert set(intents) == {body["op"] for kind, body in lines if kind is Kind.SETTLED}
+    tasks = [body["task"] for kind, body in lines if kind is Kind.SUBMITTED]
+    assert len(set(tasks)) == len(tasks)
 
 
 @pytest.fixture(autouse=True)
