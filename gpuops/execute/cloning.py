@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from gpuops.errors import OutcomeUnknown, Refused, VmNotFound
+from gpuops.errors import Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.steps.vm_runs import settle_steps
+from gpuops.execute.vm_creation import CREATION_S, creation_error, end_cut_off_creations, request_vms
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.plan import Rejection, Report, Request
+from gpuops.plan.core.plan import Outcome, Rejection, Report, Request
 from gpuops.plan.core.privileges import too_old
-from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning, NewClone
+from gpuops.plan.core.steps import CloneVm
+from gpuops.plan.placement.project import project
+from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning
 
-TIMEOUT_S: Final = 4 * 3600.0
-"""Cloning copies disks, which takes long for a large template."""
+CLONE: Final = "clone"
+"""The kind of run that clones one VM, in journals."""
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
@@ -27,6 +28,9 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     """
     vcenter = site.vcenter
     before = vcenter.inventory()
+    order = f"{request.folder or ''}/{request.vm}"
+    if apply and end_cut_off_creations(CLONE, order, before, site):
+        before = vcenter.inventory()
     folder = vcenter.folder_at(request.folder) if request.folder is not None else None
     planned = request.planned(before, folder)
     if planned.new is not None:
@@ -34,21 +38,27 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     if planned.new is None:
         return planned, before
     if not apply:
-        return planned, planned.new.made_in(_with_devices(planned.new.source, before, site))
-    with site.locked_journal(before.vcenter, alone=False):
-        task = start_clone(planned.new, site)
-    wait_for_clone(task, site)  # without the lock, so that no return waits for the copy of disks
-    after = vcenter.inventory()
+        return planned, project(planned.new, _with_devices(planned.new.source, before, site))
+    outcome, after = _execute_clone(planned.new, order, before, site)
     try:
         new_vm = request.planned(after, folder).there
     except VmNotFound:
         new_vm = None
     if new_vm is None:
-        raise OutcomeUnknown(
-            f"{request.vm}: vCenter does not show it yet", hint="run the same command again: it makes no second VM"
-        )
+        raise creation_error(request.vm, outcome)
     after = _with_devices(new_vm.ref, after, site)
     return replace(planned, there=after.vm(new_vm.ref)), after
+
+
+def _execute_clone(new: CloneVm, order: str, before: Inventory, site: Site) -> tuple[Outcome | None, Inventory]:
+    """Make the VM and return the outcome, None if another call has settled it, and the inventory afterwards."""
+    with site.locked_journal(before.vcenter, alone=False) as journal:
+        run = journal.begin(CLONE, order=order)
+        ended, after = request_vms([new], before, journal, run, site)
+    with site.unlocked_journal() as journal:  # no return waits for the copy of disks
+        outcomes, after = settle_steps(after, journal, run, site, timeout_s=CREATION_S)
+        journal.end(run)
+    return (ended | outcomes).get(new.vm), after
 
 
 def foresee_report(request: Request, after: Clone, site: Site) -> Report | None:
@@ -74,7 +84,7 @@ def _with_devices(ref: str, inventory: Inventory, site: Site) -> Inventory:
     return inventory if inventory.vm(ref).devices is not None else site.vcenter.observe(inventory, [ref])
 
 
-def _check_privileges(planned: Cloning, new: NewClone, site: Site, before: Inventory) -> Cloning:
+def _check_privileges(planned: Cloning, new: CloneVm, site: Site, before: Inventory) -> Cloning:
     reasons = list(too_old(before))
     if lacking := site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source):
         reasons.append(
@@ -85,26 +95,3 @@ def _check_privileges(planned: Cloning, new: NewClone, site: Site, before: Inven
             )
         )
     return Cloning(rejections=(*planned.rejections, *reasons)) if reasons else planned
-
-
-def make(new: NewClone, site: Site) -> None:
-    """Clone the VM and wait for the task, ignoring lost replies. Raises the error of vCenter's task."""
-    wait_for_clone(start_clone(new, site), site)
-
-
-def start_clone(new: NewClone, site: Site) -> TaskRef | None:
-    """Start the clone task and return it; None if the reply was lost, so that the clone is looked for by its name."""
-    try:
-        return site.vcenter.clone_vm(new, f"gpuops-clone-{secrets.token_hex(8)}")
-    except OutcomeUnknown:
-        return None
-
-
-def wait_for_clone(task: TaskRef | None, site: Site) -> None:
-    """Wait for the task. Raises the error with which it ended."""
-    if task is None:
-        return
-    with suppress(OutcomeUnknown):  # the caller looks for the clone by its name
-        for end in site.vcenter.wait([task], TIMEOUT_S):
-            if end.error is not None:
-                raise end.error

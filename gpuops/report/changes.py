@@ -14,7 +14,9 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
+    CreateVm,
     NewDevice,
     NewDirectPath,
     NewDynamic,
@@ -76,6 +78,7 @@ _VERBS: Final[Mapping[type[Step], str]] = {
     PowerOffVm: "power off",
     PowerOffForRemoval: "power off",
     RemoveVm: "remove",
+    ShutDownGuest: "shut down the guest of",
 }
 
 
@@ -90,10 +93,10 @@ def title(step: Step, inventory: Inventory) -> str:
         case PowerOnVm(host=host) | ResumeVm(host=host):
             verb = "resume" if isinstance(step, ResumeVm) or step.resumes else "power on"
             return f"{verb} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
-        case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | RemoveVm():
+        case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | RemoveVm() | ShutDownGuest():
             return f"{_VERBS[type(step)]} {vm}"
-        case ShutDownGuest():
-            return f"shut down the guest of {vm}"
+        case CloneVm(name=name) | CreateVm(name=name):
+            return f"create {name}" + (f" from {vm_name(step.source, inventory)}" if isinstance(step, CloneVm) else "")
         case RunInGuest(program=program, limit_s=limit_s, ssh=ssh):
             return f"run {program} in {vm}" + (f" as {ssh}" if ssh is not None else "") + f", {limit_s} s at most"
         case SetVmDrs(drs=drs):
@@ -125,7 +128,7 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
             return (Change("power", _power(vm), PowerState.SUSPENDED),)
         case PowerOffVm() | PowerOffForRemoval() | ShutDownGuest():
             return (Change("power", _power(vm), PowerState.OFF),)
-        case RunInGuest() | RemoveVm():
+        case RunInGuest() | CloneVm() | CreateVm() | RemoveVm():
             return ()
         case SetVmDrs(drs=drs):
             return (Change("DRS", inventory.drs_of(vm) if vm else None, drs),)

@@ -19,7 +19,9 @@ from gpuops.model.time_text import format_clock, format_minute, format_stopwatch
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
+    CreateVm,
     OpenGate,
     PowerOffForRemoval,
     PowerOffVm,
@@ -61,6 +63,8 @@ DOING: Final[Mapping[type[Step], str]] = {
     SetAttribute: "marking",
     CloseGate: "keeping users from",
     OpenGate: "letting users in to",
+    CloneVm: "cloning",
+    CreateVm: "creating",
     PowerOffForRemoval: "powering off",
     RemoveVm: "removing",
 }

@@ -14,8 +14,9 @@ from gpuops.errors import UsageError
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import memory_mib
 from gpuops.plan.core.plan import Report, Verdict
+from gpuops.plan.core.steps import CloneVm
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.clone import FORESEEN, Clone, NewClone
+from gpuops.plan.vm.clone import Clone
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.several import Change, Part, SeveralVms
 from gpuops.report.document import Document
@@ -115,7 +116,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
         cloning, inventory = clone(request, site, apply=apply)
     reasons = [rejection.line for rejection in cloning.rejections]
     new, existing = cloning.new, cloning.there
-    vm = existing or inventory.vms.get(f"{FORESEEN}{request.vm}")
+    vm = existing or (inventory.vms.get(new.vm) if new is not None else None)
     fields = {
         "changed": new is not None and not reasons,
         "there": new is None and existing is not None,
@@ -127,7 +128,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
     return task_result(fields, 3 if reasons else 0, reasons, warnings, REFUSED)
 
 
-def _predicted_vm(new: NewClone, inventory: Inventory) -> Document:
+def _predicted_vm(new: CloneVm, inventory: Inventory) -> Document:
     """Return the known facts of a VM before it is cloned."""
     return {
         "name": new.name,

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Secret
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
-    from gpuops.plan.rotation.setup import NewVm
-    from gpuops.plan.vm.clone import NewClone
     from gpuops.vsphere.writing.hosts import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
@@ -103,19 +101,21 @@ class Connection(ActiveSession):
     # Most commands only read. They do not import the modules that change a vCenter or work in guests.
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        from gpuops.plan.core.steps import GateStep, RemovalStep
-        from gpuops.vsphere.writing import steps
+        from gpuops.plan.core.steps import CreationStep, GateStep, RemovalStep
+        from gpuops.vsphere.writing import new_vms, steps
 
         if isinstance(step, GateStep):
             raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
+        if isinstance(step, CreationStep):
+            return new_vms.submit_creation(self, step, op_id)
         if isinstance(step, RemovalStep):
             return steps.submit_removal(self, step, inventory, op_id)
         return steps.submit(self, step, inventory, op_id)
 
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         from gpuops.vsphere.writing import lost_replies
 
-        return lost_replies.find_task(self, step, since, login)
+        return lost_replies.find_task(self, step, since, login, known)
 
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         from gpuops.vsphere.writing import lost_replies
@@ -136,16 +136,6 @@ class Connection(ActiveSession):
         from gpuops.vsphere.guests import guest_programs
 
         return guest_programs.no_way_in(self, hook)
-
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        from gpuops.vsphere.writing import new_vms
-
-        return new_vms.create_vm(self, new, op_id)
-
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        from gpuops.vsphere.writing import new_vms
-
-        return new_vms.clone_vm(self, new, op_id)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms

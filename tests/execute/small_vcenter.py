@@ -34,8 +34,6 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.placement.project import project
-from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.vm.clone import NewClone
 
 ON, OFF, SUSPENDED = PowerState.ON, PowerState.OFF, PowerState.SUSPENDED
 SLOTS = {"nvidia_a40-24q": 2, "nvidia_a40-48q": 1, "nvidia_a40-48c": 1, "nvidia_a40-12q": 4}
@@ -415,16 +413,10 @@ class SmallVcenter:
     def define_attribute(self, name: str, op_id: str) -> None:
         self.world.attributes.add(name)
 
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        raise StepFailed("there is no making of VMs here")
-
     def folder_at(self, path: str) -> str:
         raise StepFailed("there are no folders here")
 
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        raise StepFailed("there is no making of VMs here")
-
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         listed = {} if self.world.forgotten else self.world.tasks
         found = [ref for ref, task in listed.items() if task.step == step and task.queued > since]
         return replace(found[-1], foreign=not self.world.tasks[found[-1]].op_id) if found else None

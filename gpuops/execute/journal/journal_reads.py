@@ -169,6 +169,12 @@ class JournalReads:
             self._state = self._abandon(later, JournalState(self.vcenter))
             return ()
 
+    def tasks_of(self, run: Run) -> frozenset[str]:
+        """Return the tasks in vCenter that are known to be of this run, whether or not they have ended."""
+        mine = self.state.runs.get(run.id)
+        intents = mine.intents.values() if mine is not None else ()
+        return frozenset(intended.task for intended in intents if intended.task is not None)
+
     def starts_of(self, run: Run) -> Mapping[str, bool]:
         """Return by VM ref whether its start by the run succeeded; starts without a known outcome are left out."""
         mine = self.state.runs.get(run.id)

@@ -37,7 +37,7 @@ _NOUNS: Final = {
     "SetVmDrs": "override of DRS", "SetAttribute": "marker", "CloseGate": "gate",
     "OpenGate": "opening of the gate", "EnterMaintenance": "maintenance mode",
     "LeaveMaintenance": "end of maintenance mode", "RebootHost": "reboot",
-    "PowerOffForRemoval": "power-off for removal", "RemoveVm": "removal",
+    "CloneVm": "clone", "CreateVm": "creation", "PowerOffForRemoval": "power-off for removal", "RemoveVm": "removal",
 }  # fmt: skip
 """The noun for a kind of step in sentences; any other kind is a setting."""
 

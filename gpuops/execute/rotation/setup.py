@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import socket
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.vm_runs import settle_steps, settled_run
+from gpuops.execute.vm_creation import creation_error, end_cut_off_creations, request_vms
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.plan import Verdict
+from gpuops.plan.core.steps import CreateVm
 from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, NewVm, Setup, lock_vm_in_use, missing_for_a_night, setup_of
+from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, Setup, lock_vm_in_use, missing_for_a_night, setup_of
 
-TIMEOUT_S: Final = 300.0
+INIT: Final = "rotate init"
+"""The kind of run that creates the lock VM, in journals."""
 
 
 def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
@@ -29,19 +33,22 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     created, after a later failure.
     """
     vcenter = site.vcenter
-    setup = setup_of(policy, _read_inventory(policy, vcenter), vcenter.defined_attributes())
+    inventory = _read_inventory(policy, vcenter)
+    if apply and end_cut_off_creations(INIT, socket.gethostname(), inventory, site):
+        inventory = _read_inventory(policy, vcenter)
+    setup = setup_of(policy, inventory, vcenter.defined_attributes())
     if setup.undefined:
         vcenter.check_attribute_names(setup.undefined)
     if not apply or setup.complete:
         return setup
     created: list[str] = []
-    op_id = f"gpuops-init-{secrets.token_hex(8)}"
     try:
         for name in setup.undefined:
-            _ignore_lost_reply(partial(vcenter.define_attribute, name, op_id))
+            with suppress(OutcomeUnknown):  # the attributes are read again at the end
+                vcenter.define_attribute(name, f"gpuops-init-{secrets.token_hex(8)}")
             created.append(f"custom attribute {name}")
         if setup.lock_vm_missing is not None:
-            _create_vm(setup.lock_vm_missing, vcenter, op_id)
+            _create_vm(setup.lock_vm_missing, site)
             created.append(f"VM {setup.lock_vm_missing.name}")
             _write_lease_number(policy, setup.lock_vm_missing.name, site)
     except (Refused, PartlyDone) as error:
@@ -81,17 +88,15 @@ def _read_inventory(policy: Policy, vcenter: Vcenter) -> Inventory:
     return vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
 
-def _create_vm(new_vm: NewVm, vcenter: Vcenter, op_id: str) -> None:
-    """Create the VM. The caller reads back whether it exists: a lost reply and a duplicate name prove nothing."""
-
-    def create() -> None:
-        task = vcenter.create_vm(new_vm, op_id)
-        ended = list(vcenter.wait([task], TIMEOUT_S))
-        error = next((end.error for end in ended if end.error is not None), None)
-        if error is not None:
-            raise error
-
-    _ignore_lost_reply(create)
+def _create_vm(step: CreateVm, site: Site) -> None:
+    """Create the VM. Raises the error of vCenter's task; the caller reads back whether the VM exists."""
+    inventory = site.vcenter.inventory()
+    with site.unlocked_journal() as journal, settled_run(INIT, inventory, journal, site) as run:
+        ended, inventory = request_vms([step], inventory, journal, run, site)
+        outcomes, _ = settle_steps(inventory, journal, run, site)
+    outcome = (ended | outcomes).get(step.vm)
+    if outcome is not None and outcome.verdict in (Verdict.FAILED, Verdict.SKIPPED):
+        raise creation_error(step.name, outcome)
 
 
 def _write_lease_number(policy: Policy, name: str, site: Site) -> None:
@@ -104,8 +109,3 @@ def _write_lease_number(policy: Policy, name: str, site: Site) -> None:
         vm.look()
         if not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
             raise Refused(f"lease number {highest.number} could not be written to {name}: {vm.why}")
-
-
-def _ignore_lost_reply(request: Callable[[], None]) -> None:
-    with suppress(OutcomeUnknown):  # `set_up` reads back what exists at its end
-        request()

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.model.vcenter.vm import Guest, PowerState, Vm
     from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
-    from gpuops.plan.rotation.setup import NewVm
-    from gpuops.plan.vm.clone import NewClone
 
 
 class Hosts(Protocol):
@@ -262,23 +260,15 @@ class Vcenter(Protocol):
         """Define a custom attribute of this name for VMs. Raises OutcomeUnknown, NoPermission."""
         ...
 
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        """Start the task that creates an empty VM. Raises OutcomeUnknown if the reply was lost."""
-        ...
-
     def folder_at(self, path: str) -> str:
         """Return the id of the VM folder at an inventory path. Raises UsageError if there is no such folder."""
         ...
 
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        """Start the task that clones a VM from a template. Raises OutcomeUnknown if the reply was lost."""
-        ...
-
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         """Find the task of a step whose reply was lost, among the recent tasks queued after `since`.
 
         Returns the step's own task, another user's task of the same kind, or None. `login`: the user that gpuops used,
-        if it differs from the present one.
+        if it differs from the present one. `known`: tasks of other steps, which are not returned.
         """
         ...
 

@@ -15,8 +15,6 @@ from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
-from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.vm.clone import NewClone
 
 
 def _refuse() -> NoReturn:
@@ -152,16 +150,10 @@ class SavedVcenter:
     def define_attribute(self, name: str, op_id: str) -> None:
         _refuse()
 
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        _refuse()
-
     def folder_at(self, path: str) -> str:
         _refuse()
 
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        _refuse()
-
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         return None
 
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:

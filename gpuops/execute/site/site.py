@@ -224,6 +224,14 @@ class Site:
                 yield journal
 
     @contextmanager
+    def unlocked_journal(self) -> Iterator[Journal]:
+        """Yield the journal of this vCenter without its lock, for steps that no rotation meets. Raises StateDamaged."""
+        from gpuops.execute.journal import Journal
+
+        with closing(Journal.open(self.state_dir, self.vcenter.uuid, self.clock, url=self.journal_url)) as journal:
+            yield journal
+
+    @contextmanager
     def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
         """Yield the journal of this vCenter for reading, without the lock, or None. Raises StateDamaged."""
         from gpuops.execute.journal import Journal

@@ -27,6 +27,7 @@ from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import as_it_is_now, is_satisfied, objection, pins_without_device
 from gpuops.plan.core.steps import (
     CloseGate,
+    CreationStep,
     GateStep,
     OpenGate,
     PowerOffForRemoval,
@@ -124,7 +125,9 @@ class VmExecutor(VmLooks):
 
     def is_done(self, step: Step) -> bool:
         """Return whether the latest look shows the VM as the step leaves it; a missing VM was removed, or is False."""
-        return (isinstance(step, RemoveVm) or step.vm in self.inventory.vms) and is_satisfied(step, self.inventory)
+        return (isinstance(step, CreationStep | RemoveVm) or step.vm in self.inventory.vms) and is_satisfied(
+            step, self.inventory
+        )
 
     def objection(self, step: Step) -> str | None:
         """Return why the step must not be sent, by the latest look or by the lease that covers its VM, or None."""
@@ -227,7 +230,10 @@ class VmExecutor(VmLooks):
 
         `login`: the user that the step was sent as, if it differs from the current user.
         """
-        return None if isinstance(step, GateStep) else self.vcenter.find_task(step, since, login)
+        if isinstance(step, GateStep):
+            return None
+        known = self.journal.tasks_of(self.run) if isinstance(step, CreationStep) else ()
+        return self.vcenter.find_task(step, since, login, known)
 
     def ends_later(self, step: Step) -> bool:
         """Return whether the guest was asked to shut down, which takes a while."""
@@ -266,9 +272,10 @@ class VmExecutor(VmLooks):
         ):  # a move to the VM's own host does nothing; if the VM is on another host, it was moved
             vm_before, vm_now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return vm_before is not None and vm_now is not None and vm_before.host == vm_now.host
-        # a late request to close a gate would close it when no run expects that any more
+        # a late request to close a gate would close it when no run expects that any more;
+        # vCenter refuses a second VM of the same name in a folder
         return wanted_power(step) is not None or isinstance(
-            step, SetAttribute | SetVmDrs | RunInGuest | OpenGate | RemoveVm
+            step, SetAttribute | SetVmDrs | RunInGuest | OpenGate | CreationStep | RemoveVm
         )
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:

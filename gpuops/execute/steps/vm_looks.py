@@ -21,10 +21,7 @@ from gpuops.execute.steps.step_gates import StepGates
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome
-from gpuops.plan.core.steps import (
-    SetVmDrs,
-    Step,
-)
+from gpuops.plan.core.steps import NEW_VM, SetVmDrs, Step
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by
 
@@ -94,7 +91,11 @@ class VmLooks(StepExecutor[Step]):
     def look(self, vms: Collection[str]) -> None:
         """Read these VMs and the GPUs of their hosts again, with the DRS override where a step changes it."""
         asked_s = self.passed_s()
-        self.inventory = self.vcenter.observe(self.inventory, vms)
+        existing = [ref for ref in vms if not ref.startswith(NEW_VM)]
+        if len(existing) < len(vms):
+            self.inventory = self.vcenter.inventory()  # a VM that is being made has no id yet by which it can be read
+        if existing:
+            self.inventory = self.vcenter.observe(self.inventory, existing)
         self._leases.saw(self.inventory, vms, asked_s)
         steered = self._steered.intersection(vms)
         if steered:

@@ -11,9 +11,7 @@ copied, guests boot or a question is open, so that rotations can run meanwhile.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,8 +20,9 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.execute.steps.plan_executor import execute
-from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.execute.steps.vm_runs import settle_steps
+from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
 from gpuops.extras.clusters.answers import ClusterMade
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.permission import reject_missing_privileges, required_privileges
@@ -31,7 +30,6 @@ from gpuops.extras.clusters.plan import ClusterPlan, ClusterQuestion
 from gpuops.extras.clusters.port import ClusterPort, cluster_port
 from gpuops.extras.clusters.removing import remove_vms
 from gpuops.extras.clusters.run import (
-    CLONES_S,
     alone_with,
     begin,
     changing,
@@ -45,14 +43,14 @@ from gpuops.extras.clusters.use import keep_runs_away
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.workloads.cluster import ClusterWish
-from gpuops.plan.core.plan import Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import CloneVm
 
 BOOT_S: Final = 900.0
 """The time from the last start until the last guest has an address."""
 CLONE_TRIES: Final = 2
-"""A lost request is sent once more, after the inventory was read: vCenter refuses a second clone of the same name."""
+"""A clone whose task was lost is requested once more: vCenter refuses a second one of the same name."""
 SAME_AGAIN: Final = "the same again goes on, gpuops cluster delete removes what is there"
 
 ClusterConsent = Callable[[ClusterPlan], None]
@@ -172,7 +170,7 @@ class _ClusterCreation:
     def _create_all(self) -> dict[str, str]:
         """Make and start all VMs and return the address of each guest. Raises the first error."""
         with changing(self.site, waits=True) as journal:
-            settle_open(self._executor(journal), timeout_s=Limits().step_timeout_s)
+            settle_steps(self.inventory, journal, self.run, self.site)
         for tries_left in reversed(range(CLONE_TRIES + 1)):
             with changing(self.site, waits=True) as journal:
                 plan = self._plan_again()
@@ -183,14 +181,15 @@ class _ClusterCreation:
                     names = ", ".join(clone.name for clone in plan.new)
                     reason = f"{names}: vCenter does not show what was cloned"
                     raise OutcomeUnknown(reason, hint="the same again looks anew")
-                tasks = self._clones(plan)
-            self._wait_for_clones(tasks, len(plan.new))
+                ended, self.inventory = request_vms(plan.new, self.inventory, journal, self.run, self.site)
+            self._wait_for_clones(plan.new, ended)
         return self._addresses()
 
     def _set_up(self, plan: ClusterPlan, journal: Journal) -> None:
         """Configure the VMs, which all exist, and start them. Raises the first error."""
-        executor = self._executor(journal)
-        outcomes = execute(plan.steps, executor, Limits(), self.site.progress, in_flight=self.site.in_flight)
+        site = self.site
+        executor = VmExecutor(site.vcenter, journal, self.run, self.inventory, passed_s=site.passed_s)
+        outcomes = execute(plan.steps, executor, Limits(), site.progress, in_flight=site.in_flight)
         failure = next(
             (outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)), None
         )
@@ -205,28 +204,17 @@ class _ClusterCreation:
             raise Refused("; ".join(plan.reasons))
         return plan
 
-    def _executor(self, journal: Journal) -> VmExecutor:
-        site = self.site
-        return VmExecutor(site.vcenter, journal, self.run, self.inventory, passed_s=site.passed_s)
-
-    def _clones(self, plan: ClusterPlan) -> list[TaskRef]:
-        """Request all clones at once and return their tasks. A lost reply is found later by the name."""
-        tasks = []
-        for new in plan.new:
-            with suppress(OutcomeUnknown):
-                tasks.append(self.site.vcenter.clone_vm(new, f"gpuops-cluster-{secrets.token_hex(8)}"))
-        if tasks:
-            self.site.say(f"{len(tasks)} VMs are being cloned of {self.wish.template}")
-        return tasks
-
-    def _wait_for_clones(self, tasks: list[TaskRef], clone_count: int) -> None:
-        """Wait for the clones. Raises the first error of a clone."""
-        ends = [end.error for end in self.site.vcenter.wait(tasks, CLONES_S)]
-        errors = [error for error in ends if error is not None]
-        certain = next((error for error in errors if not isinstance(error, OutcomeUnknown)), None)
-        if certain is not None:
-            raise certain
-        if errors or len(ends) < clone_count:  # the reply or the task of a clone was lost
+    def _wait_for_clones(self, clones: Sequence[CloneVm], ended: Mapping[str, Outcome]) -> None:
+        """Wait for the clones. Raises the first certain error of one; others are missing in the next plan."""
+        self.site.say(f"{len(clones)} VMs are being cloned of {self.wish.template}")
+        with self.site.unlocked_journal() as journal:
+            outcomes, self.inventory = settle_steps(self.inventory, journal, self.run, self.site, timeout_s=CREATION_S)
+        latest = {**ended, **outcomes}
+        for clone in clones:
+            outcome = latest.get(clone.vm)
+            if outcome is not None and outcome.verdict in (Verdict.FAILED, Verdict.SKIPPED):
+                raise creation_error(clone.name, outcome)
+        if any(outcome.verdict is Verdict.UNKNOWN for outcome in latest.values()):  # the task of a clone was lost
             wait_for_tasks(self.site, self.wish.name)
 
     def _addresses(self) -> dict[str, str]:

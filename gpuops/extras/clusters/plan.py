@@ -38,10 +38,11 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarker, ClusterWish, LatencyLevel, RdmaKind
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.privileges import too_old
-from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step
+from gpuops.plan.core.steps import NEW_VM, CloneVm, NewCard, PowerOnVm, ReconfigureVm, SetVmDrs, Step
 from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.plan.placement.host_filters import unreachable
-from gpuops.plan.vm.clone import FORESEEN, Clone, NewCard, NewClone
+from gpuops.plan.placement.project import project
+from gpuops.plan.vm.clone import Clone
 
 _CARDS: Final = {RdmaKind.PVRDMA: "vmxnet3vrdma", RdmaKind.SRIOV: "sriov"}
 """The kinds of network cards that are part of the clone."""
@@ -54,7 +55,7 @@ class PlannedMember:
     rank: int
     name: str
     host: Host
-    new: NewClone | None
+    new: CloneVm | None
     """None if the VM exists."""
     steps: tuple[Step, ...]
     says: str
@@ -85,7 +86,7 @@ class ClusterPlan:
         return not self.rejections
 
     @property
-    def new(self) -> tuple[NewClone, ...]:
+    def new(self) -> tuple[CloneVm, ...]:
         return tuple(member.new for member in self.members if member.new is not None)
 
     @property
@@ -192,7 +193,7 @@ class _Planning:
             for rank, host in zip(missing, _host_of_each_rank(hosts, counts), strict=True):
                 new_vm = self._new(rank, host)
                 outcome = self._place(new_vm, world)
-                if not isinstance(new_vm, NewClone) or not isinstance(outcome, MemberSteps):
+                if not isinstance(new_vm, CloneVm) or not isinstance(outcome, MemberSteps):
                     return self._refuse(outcome if not isinstance(outcome, MemberSteps) else ())
                 members.append(PlannedMember(rank, new_vm.name, host, new_vm, outcome.steps, outcome.says))
                 world, warnings = outcome.after, [*warnings, *outcome.warnings]
@@ -231,25 +232,25 @@ class _Planning:
         lacks = Rejection(host.name, "has no further virtual function free")
         return tuple(fitting), (lacks,) if limit < len(ranks) else ()
 
-    def _place(self, new_vm: NewClone | tuple[Rejection, ...], world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
-        if not isinstance(new_vm, NewClone):
+    def _place(self, new_vm: CloneVm | tuple[Rejection, ...], world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
+        if not isinstance(new_vm, CloneVm):
             return new_vm
-        world = new_vm.made_in(world)
-        return self._steps(world.vm(f"{FORESEEN}{new_vm.name}"), world)
+        world = project(new_vm, world)
+        return self._steps(world.vm(new_vm.vm), world)
 
     def _steps(self, vm: Vm, world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
         host = world.host_of(vm)
         node = uplink_node(host, self.network, self.question.networks) if self.network and host is not None else None
         kind = _CARDS.get(self.wish.rdma)
         cards = [nic for nic in vm.nics or () if nic.kind == kind]
-        if kind and vm.nics is not None and not vm.ref.startswith(FORESEEN) and not cards:
+        if kind and vm.nics is not None and not vm.ref.startswith(NEW_VM) and not cards:
             create_again = f"gpuops cluster delete {self.wish.name}, then create it anew"
             return (Rejection(vm.name, "has no RDMA network card any more", hint=create_again),)
         if vm.power is PowerState.SUSPENDED:
             return (Rejection(vm.name, "is suspended", hint="resume it: its guest may hold unsaved work"),)
         return member_steps(self.wish, vm, node, world, self.catalog, self.now)
 
-    def _new(self, rank: int, host: Host) -> NewClone | tuple[Rejection, ...]:
+    def _new(self, rank: int, host: Host) -> CloneVm | tuple[Rejection, ...]:
         wish = self.wish
         request = Clone(
             wish.vm_name(rank), wish.template, host.ref, wish.folder, wish.datastore, wish.cpus,

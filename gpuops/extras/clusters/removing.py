@@ -10,7 +10,8 @@ from typing import Final
 
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
-from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, settle_removals
+from gpuops.execute.steps.vm_runs import execute_steps, settle_steps, step_failure
+from gpuops.execute.vm_removal import next_removal_step
 from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.overrides import take_back, vms_with_override
@@ -49,7 +50,7 @@ def delete_cluster(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
             run = begin(journal, name, members[0].marker.id if members else "", [member.vm.ref for member in members])
         wait_for_tasks(site, name)  # without the lock: `rotate day` must not wait for a clone
         with changing(site, waits=True) as journal:
-            settle_removals(inventory, journal, run, site)
+            settle_steps(inventory, journal, run, site)
             inventory = site.vcenter.inventory()
             members = marked_vms(inventory, name)
             refusals = removal_refusals(members)  # an admin may have made a copy meanwhile
@@ -105,8 +106,8 @@ def remove_vms(
         if not to_remove:
             break
         steps = [next_removal_step(member.vm, member.marker.notes) for member in to_remove]
-        outcomes = execute_removals(steps, inventory, journal, run, site)
-        failures.update((ref, failure) for ref, outcome in outcomes.items() if (failure := removal_failure(outcome)))
+        outcomes = execute_steps(steps, inventory, journal, run, site)
+        failures.update((ref, failure) for ref, outcome in outcomes.items() if (failure := step_failure(outcome)))
         inventory = site.vcenter.inventory()
     return tuple(
         f"{member.vm.name}: {failures.get(member.vm.ref) or 'it is still there'}" for member in find_remaining()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from gpuops.clock import rounds
@@ -14,6 +14,7 @@ from gpuops.execute.journal.orders import ClusterOrder, dump_order, load_cluster
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked
+from gpuops.execute.vm_creation import CREATION_S
 from gpuops.extras.clusters.members import marked_vms, marker_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
@@ -23,8 +24,6 @@ CLUSTER: Final = "cluster"
 """The kind of these runs in the journal."""
 _ID: Final = 4
 """Bytes."""
-CLONES_S: Final = 4 * 3600.0
-"""The limit for clones: copying the disks of a large template takes hours."""
 ROTATION_S: Final = 4 * 3600.0
 """How long a call waits for a rotation that began while the call waited for something else."""
 PAUSE_S: Final = 5.0
@@ -44,7 +43,7 @@ def begin(journal: Journal, name: str, id: str, stands: Sequence[str]) -> Run:
 
 def end(site: Site, run: Run) -> None:
     """End the run in the journal. This needs no lock: rotations ignore runs of this kind."""
-    with closing(Journal.open(site.state_dir, site.vcenter.uuid, site.clock, url=site.journal_url)) as journal:
+    with site.unlocked_journal() as journal:
         journal.end(run)
 
 
@@ -131,5 +130,5 @@ def wait_for_tasks(site: Site, name: str) -> None:
     tasks = [TaskRef(task.ref) for task in (*of_cluster, *clones)]
     if tasks:
         site.say(f"cluster {name}: waiting for {len(tasks)} tasks in vCenter")
-        for _ in site.vcenter.wait(tasks, CLONES_S):
+        for _ in site.vcenter.wait(tasks, CREATION_S):
             pass

@@ -8,6 +8,7 @@ copied: a rotation that starts meanwhile goes first, and a pass that meets a rot
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,14 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.api.vms import run
 from gpuops.errors import GpuopsError, Locked, NotConnected, UsageError
-from gpuops.execute.cloning import start_clone, wait_for_clone
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import catalog_of
-from gpuops.execute.vm_removal import execute_removals, removal_failure, removal_run
+from gpuops.execute.steps.vm_runs import end_cut_off_runs, execute_steps, settle_steps, settled_run, step_failure
+from gpuops.execute.vm_creation import CREATION_S, request_vms
 from gpuops.extras.jobs.job_answers import JobVmDeed
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.extras.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
-from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import RemoveVm
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuops.model.workloads.job_rules import JobRules, JobTemplate
 
 JOB_VMS: Final = "job run"
-"""The kind of run that removes VMs, in journals."""
+"""The kind of run that makes or removes VMs, in journals."""
 
 
 def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
@@ -130,10 +130,10 @@ class _Tending:
             ]
             if not steps:
                 return
-            with removal_run(JOB_VMS, inventory, journal, self.site) as run:
-                outcomes = execute_removals(steps, inventory, journal, run, self.site)
+            with settled_run(JOB_VMS, inventory, journal, self.site) as run:
+                outcomes = execute_steps(steps, inventory, journal, run, self.site)
         for step in steps:
-            failure = removal_failure(outcomes[step.vm])
+            failure = step_failure(outcomes[step.vm])
             if failure:
                 hint = " (look at its notes)" if failure.endswith(NOT_MADE) else ""
                 self.deeds.append(JobVmDeed(step.name, f"{failure}{hint}", failed=True))
@@ -142,29 +142,30 @@ class _Tending:
 
     def _make_missing(self) -> set[str]:
         """Clone the VMs that jobs lack, and return their names. Does nothing while any clone of the template runs."""
-        tasks = list[tuple[str, TaskRef | None]]()
         with self._changing() as journal:
             if journal is None:
                 return set()
-            fitted, world = self.look()
-            new = fitted.plan.new
-            if not new:
+            fitted, inventory = self.look()
+            if not fitted.clones:
                 return set()
-            if any("clone" in task.name.lower() for task in world.find_vm(self.template.name).tasks):
-                self._note(new[0][0], f"{self.template.name} is being cloned: the next pass goes on")
+            if any("clone" in task.name.lower() for task in inventory.find_vm(self.template.name).tasks):
+                self._note(fitted.clones[0].name, f"{self.template.name} is being cloned: the next pass goes on")
                 return set()
-            for (name, _), clone in zip(new, fitted.clones, strict=True):
-                tasks.append((name, start_clone(clone, self.site)))
-        for name, task in tasks:
-            try:
-                wait_for_clone(task, self.site)
-            except NotConnected:
-                raise
-            except GpuopsError as error:
-                self.note_failure(name, error)
+            order = f"clones {socket.gethostname()}"  # no removal settles this run: it lasts while disks are copied
+            end_cut_off_runs(JOB_VMS, order, inventory, journal, self.site)
+            run = journal.begin(JOB_VMS, order=order)
+            ended, inventory = request_vms(fitted.clones, inventory, journal, run, self.site)
+        with self.site.unlocked_journal() as journal:
+            outcomes, _ = settle_steps(inventory, journal, run, self.site, timeout_s=CREATION_S)
+            journal.end(run)
+        outcomes = ended | outcomes
+        for clone in fitted.clones:
+            failure = step_failure(outcomes[clone.vm]) if clone.vm in outcomes else ""
+            if failure:
+                self.deeds.append(JobVmDeed(clone.name, failure, failed=True))
             else:
-                self._note(name, f"made of {self.template.name}")
-        return {name for name, _ in tasks}
+                self._note(clone.name, f"made of {self.template.name}")
+        return {clone.name for clone in fitted.clones}
 
     def _equip(self, only: Collection[str] | None = None) -> None:
         """Give its vGPU to each VM that has none, or only to those with these names."""

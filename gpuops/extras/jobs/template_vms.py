@@ -34,11 +34,11 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate, Submitter
 from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import PowerOnVm, SuspendVm
+from gpuops.plan.core.steps import CloneVm, PowerOnVm, SuspendVm
 from gpuops.plan.devices.requested import profile_meant
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.clone import Clone, NewClone
+from gpuops.plan.vm.clone import Clone
 from gpuops.plan.vm.vm_blockers import MoveMode
 
 MARKER_KEY: Final = "gpuops.jobs"
@@ -95,7 +95,7 @@ class FittedPlan:
     """The plan for jobs that fit somewhere, and the clones of its new VMs."""
 
     plan: JobVmPlan
-    clones: tuple[NewClone, ...] = ()
+    clones: tuple[CloneVm, ...] = ()
     """The clones for `plan.new`, in that order."""
 
 
@@ -103,7 +103,7 @@ class FittedPlan:
 class FittedClone:
     """A VM to create, and the snapshot with it and its vGPU."""
 
-    new: NewClone
+    new: CloneVm
     after: Inventory
 
 
@@ -215,7 +215,7 @@ def fitted_plan(
         unfit_before = len(unfit)
         unneeded_refs = {made_vm.vm.ref for made_vm in plan.unneeded}
         world = replace(inventory, vms={ref: vm for ref, vm in inventory.vms.items() if ref not in unneeded_refs})
-        clones = list[NewClone]()
+        clones = list[CloneVm]()
         # an existing VM gets its vGPU on its host; if its job would not fit elsewhere either, the VM goes to another
         # job
         tried = [(f"{rules.template.prefix}00", job, vm) for vm, job in plan.bare]
@@ -250,15 +250,14 @@ def plan_clone(
         return cloning.rejections or (Rejection(name, "another VM has its name"),)
     marker = marker_for(name, job)
     new = replace(cloning.new, notes=marker.notes, settings={MARKER_KEY: marker.text})
-    foreseen = new.made_in(inventory)
-    new_vm = foreseen.find_vm(new.path)
-    request = GiveProfile(f"moid:{new_vm.ref}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
+    foreseen = project(new, inventory)
+    request = GiveProfile(f"moid:{new.vm}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
     plan = request.plan(foreseen, catalog, now)
     if not plan.feasible:
         return plan.rejections
     for step in plan.steps:
         foreseen = project(step, foreseen, catalog)
-    return FittedClone(replace(new, host=foreseen.vm(new_vm.ref).host or new.host), foreseen)
+    return FittedClone(replace(new, host=foreseen.vm(new.vm).host or new.host), foreseen)
 
 
 def _equipped_in(

@@ -6,9 +6,10 @@ revoked there is never granted again, so commands need no lock.
 
 from __future__ import annotations
 
-import secrets
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,7 @@ from gpuops.advise.lending_servers import POOL_MARK
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import ScriptRunner, guest_work
-from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.vm_runs import end_cut_off_runs, execute_steps, step_failure
 from gpuops.extras.lending import lending
 from gpuops.extras.lending import scripts as guest_scripts
 from gpuops.extras.lending.book import PoolBooks, known_book
@@ -31,6 +32,10 @@ from gpuops.plan.core.steps import SetAttribute
 
 SCRIPT_S: Final = 120.0
 """How long one script may take in a guest."""
+MARKS: Final = "pool marks"
+"""The kind of run that marks servers, in journals. Several commands may mark at once."""
+LONGEST_MARKING: Final = timedelta(hours=1)
+"""A run of marks that began earlier and is still open was killed."""
 
 
 @dataclass(slots=True)
@@ -193,29 +198,34 @@ class PoolGuests:
         return ScriptRunner(guest_work(self.site.vcenter), guest_scripts.PREFIX)
 
 
-def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Iterator[str]:
+def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[str]:
     """Mark every server that lends with the name of its pool, and clear that mark on all other VMs: nights, moves and
     rolling changes see the mark without the pool's book.
 
     Yields a line for each VM whose mark could not be changed: the next command tries it again. Run it before clients
     are set up, because `rotate night` reads the mark again just before it suspends; and after clients were cut off.
-    Raises NotConnected.
+    Raises NotConnected, StateDamaged.
     """
-    pool, op_id = book.pool.name, f"gpuops-pool-mark-{secrets.token_hex(4)}"
     uuids = {server.uuid for server in book.servers if lends(server, book)}
-    for vm in inventory.vms.values():
-        is_lending = vm.instance_uuid in uuids
-        if is_lending is (vm.attributes.get(POOL_MARK, "") == pool):
-            continue
-        try:
-            if is_lending and POOL_MARK not in vcenter.defined_attributes():
-                vcenter.define_attribute(POOL_MARK, op_id)
-            vcenter.submit(SetAttribute(vm.ref, POOL_MARK, pool if is_lending else ""), inventory, op_id)
-        except NotConnected:
-            raise
-        except GpuopsError as error:
-            effect = "do not see that it lends" if is_lending else "still see it as a server that lends"
-            yield f"{vm.name}: its mark {POOL_MARK} is not as it should be ({error.line}): nights and moves {effect}"
+    steps = [
+        SetAttribute(vm.ref, POOL_MARK, book.pool.name if vm.instance_uuid in uuids else "")
+        for vm in inventory.vms.values()
+        if (vm.instance_uuid in uuids) is not (vm.attributes.get(POOL_MARK, "") == book.pool.name)
+    ]
+    if not steps:
+        return
+    machine = socket.gethostname()
+    with site.unlocked_journal() as journal:
+        end_cut_off_runs(MARKS, machine, inventory, journal, site, begun_before=site.clock() - LONGEST_MARKING)
+        run = journal.begin(MARKS, order=machine)
+        outcomes = execute_steps(steps, inventory, journal, run, site)
+        journal.end(run)
+    for step in steps:
+        failure = step_failure(outcomes[step.vm])
+        if failure:
+            name = inventory.vm(step.vm).name
+            effect = "do not see that it lends" if step.value else "still see it as a server that lends"
+            yield f"{name}: its mark {POOL_MARK} is not as it should be ({failure}): nights and moves {effect}"
 
 
 def _health(end: CommandEnd, reason: str) -> ServerHealth:

@@ -194,10 +194,10 @@ class _PoolCommand:
             return PoolAnswer(refused.book, book, applied=False, rejections=refused.rejections)
         guests, marks = PoolGuests(self.site, self.inventory, self.books, after), list[str]()
         if self.apply:
-            marks += mark_servers(after, self.inventory, self.site.vcenter)
+            marks += mark_servers(after, self.inventory, self.site)
             guests.do_work()
         if guests.book != after:
-            marks += mark_servers(guests.book, self.inventory, self.site.vcenter)
+            marks += mark_servers(guests.book, self.inventory, self.site)
         failed = tuple(dict.fromkeys((*guests.failed, *marks)))
         if self.apply and not failed:
             self.books.remove_empty(self.pool)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, StepFailed, VmNotFound
+from gpuops.errors import GpuopsError, NotConnected, Refused, StepFailed, VmNotFound
 from gpuops.extras.sizing.measure_plan import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
 from gpuops.model.measurements.measurement import GPU_USE
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice, SharingMeasurement
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BOOT_S: Final = 900.0
 """Time limit until VMware Tools run in a new VM."""
 MEASURE: Final = "measure"
-"""The kind of run that removes VMs, in journals."""
+"""The kind of run that makes and removes VMs, in journals."""
 ROUNDS: Final = 2
 """A VM is powered off in the first round, and removed in the second."""
 _SAMPLE_S: Final = 20
@@ -163,7 +163,8 @@ class MeasuringCall:
         return vm
 
     def _make_vm(self, number: int, settings: Mapping[str, str]) -> str:
-        from gpuops.execute.cloning import make
+        from gpuops.execute.steps.vm_runs import settle_steps, settled_run
+        from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
         from gpuops.plan.vm.clone import Clone
 
         wish, name = self.measurement.wish, self.measurement.name(number)
@@ -175,17 +176,14 @@ class MeasuringCall:
         planned = Clone(name, wish.template, host).planned(before, None)
         if planned.new is None:
             raise Refused("; ".join(rejection.line for rejection in planned.rejections))
+        step = replace(planned.new, notes=self.measurement.marker, settings=settings)
+        with self.site.unlocked_journal() as journal, settled_run(MEASURE, before, journal, self.site) as run:
+            ended, after = request_vms([step], before, journal, run, self.site)
+            outcomes, after = settle_steps(after, journal, run, self.site, timeout_s=CREATION_S)
         try:
-            make(replace(planned.new, notes=self.measurement.marker, settings=settings), self.site)
-        except StepFailed:
-            # a clone of the last call, which was interrupted, may have ended in between
-            with suppress(VmNotFound):
-                return self._find_own(name, self.site.vcenter.inventory())
-            raise
-        try:
-            return self._find_own(name, self.site.vcenter.inventory())
+            return self._find_own(name, after)
         except VmNotFound:
-            raise OutcomeUnknown(f"{name}: vCenter does not show it", hint="the same again goes on") from None
+            raise creation_error(name, (ended | outcomes).get(step.vm)) from None
 
     def _find_own(self, name: str, inventory: Inventory) -> str:
         """Return the id of the measurement's VM of that name. Raises VmNotFound, Refused for a VM without its notes."""
@@ -222,21 +220,18 @@ def remove_vms(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
     Raises NotConnected. The journal is written without the lock of rotations: no rotation uses these VMs, and only one
     measurement runs at a time.
     """
-    from gpuops.execute.journal import Journal
-    from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+    from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
+    from gpuops.execute.vm_removal import next_removal_step
 
     inventory = site.vcenter.inventory()
     if not own_vms(measurement, inventory):
         return ()
     failures: dict[str, str] = {}
-    with (
-        closing(Journal.open(site.state_dir, site.vcenter.uuid, site.clock, url=site.journal_url)) as journal,
-        removal_run(MEASURE, inventory, journal, site) as run,
-    ):
+    with site.unlocked_journal() as journal, settled_run(MEASURE, inventory, journal, site) as run:
         for _ in range(ROUNDS):
             steps = [next_removal_step(vm, measurement.marker) for vm in own_vms(measurement, inventory)]
-            outcomes = execute_removals(steps, inventory, journal, run, site)
-            failures.update((ref, removal_failure(outcome)) for ref, outcome in outcomes.items())
+            outcomes = execute_steps(steps, inventory, journal, run, site)
+            failures.update((ref, step_failure(outcome)) for ref, outcome in outcomes.items())
             inventory = site.vcenter.inventory()
     remaining_vms = own_vms(measurement, inventory)
     return tuple(f"{vm.name}: {failures.get(vm.ref) or 'it is still there'}" for vm in remaining_vms)

@@ -22,12 +22,14 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
 from gpuops.plan.core.passthru_devices import signature, signatures
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
+    CreationStep,
     HostStep,
     NewDirectPath,
     OpenGate,
@@ -53,10 +55,10 @@ from gpuops.plan.core.steps import (
 def is_satisfied(step: Step, inventory: Inventory) -> bool:
     """Return whether the snapshot shows what the step would bring about; what cannot be read is not shown.
 
-    Raises VmNotFound for a VM that the snapshot lacks, unless the step removes it.
+    Raises VmNotFound for a VM that the snapshot lacks, unless the step makes or removes it.
     """
-    if isinstance(step, RemoveVm):
-        return step.vm not in inventory.vms
+    if isinstance(step, CreationStep | RemoveVm):
+        return _is_made_or_removed(step, inventory)
     vm = inventory.vm(step.vm)
     match step:
         case ReconfigureVm(change=change):
@@ -78,6 +80,22 @@ def is_satisfied(step: Step, inventory: Inventory) -> bool:
             return vm.gate is not None and vm.gate.closed is isinstance(step, CloseGate)
         case _:
             assert_never(step)
+
+
+def _is_made_or_removed(step: CreationStep | RemoveVm, inventory: Inventory) -> bool:
+    """Return whether the new VM exists, or the removed one is gone.
+
+    A new VM has its path, which no second VM of vCenter has, and its settings as far as the snapshot holds them.
+    """
+    if isinstance(step, RemoveVm):
+        return step.vm not in inventory.vms
+    settings = step.settings if isinstance(step, CloneVm) else {}
+    return any(
+        vm.is_called(step.path)
+        and vm.template is False
+        and (not settings or bool((vm.extra_config or {}).items() & settings.items()))
+        for vm in inventory.vms.values()
+    )
 
 
 def _devices_done(change: VmChange, vm: Vm) -> bool:
@@ -136,6 +154,7 @@ def _settings_done(change: VmChange, vm: Vm) -> bool:
     return all(vm.extra_config.get(key, "") == text for key, text in change.extra_config.items())
 
 
+GONE: Final = "is gone from vCenter"
 STATE_LOST: Final = "is powered off: its suspended state was discarded by somebody else; not booted in its place"
 POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discard what its guest holds"
 STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
@@ -149,19 +168,20 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
     `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
     Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
     """
+    if isinstance(step, CreationStep):
+        unusable = _unusable_template(step, planned, now) if isinstance(step, CloneVm) else None
+        return f"its template {unusable}" if unusable is not None else None
     vm = now.vms.get(step.vm)
     if vm is None:
-        return "is gone from vCenter"
+        return GONE
     not_ours = _of_others(vm, planned.vms.get(step.vm)) or (None if _gives_back(step, vm) else left_to_manager(vm))
     if not_ours is not None:
         return not_ours
     match step:
         case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
             return None
-        case SuspendVm(gives_way=True):  # its work is in its memory then, whatever it computes
-            return None
-        case SuspendVm():
-            return idleness(vm, idle).objection
+        case SuspendVm(gives_way=gives_way):  # the work of a VM that gives way is in its memory then
+            return None if gives_way else idleness(vm, idle).objection
         case ResumeVm() | PowerOnVm(resumes=True):
             return STATE_LOST if vm.power is PowerState.OFF else None
         case PowerOnVm():
@@ -170,6 +190,16 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
             return _not_running(step, vm)
         case PowerOffForRemoval() | RemoveVm():
             return _not_removable(step, vm)
+
+
+def _unusable_template(step: CloneVm, planned: Inventory, now: Inventory) -> str | None:
+    """Return why the template cannot be cloned any more, or None."""
+    template = now.vms.get(step.source)
+    if template is None:
+        return GONE
+    if not template.template:
+        return "is not a template any more"
+    return _of_others(template, planned.vms.get(step.source))
 
 
 def _of_others(vm: Vm, before: Vm | None) -> str | None:

@@ -18,6 +18,7 @@ from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.host_settings import GraphicsSettings, VsanMode
 from gpuops.model.vcenter.vm import VmDrs
+from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 
 
 @stored_as("GpuDifference", gpu="gpu", before="before", after="after")
@@ -477,6 +478,106 @@ class RemoveVm:
     notes: str
 
 
+NEW_VM: Final = "new:"
+"""How the id of a VM that does not exist yet begins in steps and snapshots; its inventory path follows."""
+
+
+@stored_as("NewCard", kind="kind", switch="switch", port_group="port_group")
+@dataclass(frozen=True, slots=True)
+class NewCard:
+    """An RDMA network card that a new VM gets in addition to those of its template, on a distributed port group."""
+
+    kind: RdmaKind
+    """Paravirtual RDMA, or a virtual function that the host chooses among those of the port group's uplinks."""
+    switch: str
+    """The uuid of the switch."""
+    port_group: str
+    """The key of the port group."""
+
+
+@stored_as(
+    "CloneVm",
+    vm="vm",
+    name="name",
+    source="source",
+    host="host",
+    folder="folder",
+    datastore="datastore",
+    vcpus="vcpus",
+    memory_mib="memory_mib",
+    notes="notes",
+    settings="settings",
+    card="card",
+    memory_locked="memory_locked",
+    cpu_reservation_mhz="cpu_reservation_mhz",
+    latency="latency",
+)
+@dataclass(frozen=True, slots=True)
+class CloneVm:
+    """Make a VM from a template, powered off. All but names and sizes are managed object ids."""
+
+    kind: ClassVar[str] = "clone"
+    noun: ClassVar[str] = "clone"
+    privileges: ClassVar[Collection[str]] = ()  # those on its template: `plan/vm/clone.py`
+
+    vm: str
+    """`new:` and its inventory path."""
+    name: str
+    source: str
+    """The template."""
+    host: str
+    folder: str | None
+    """None = that of its template."""
+    datastore: str | None
+    """None = that of its template."""
+    vcpus: int
+    memory_mib: int
+    notes: str | None = None
+    """None = those of its template."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of extraConfig, in addition to those of its template."""
+    card: NewCard | None = None
+    memory_locked: bool = False
+    """All of its memory is reserved; else as in its template."""
+    cpu_reservation_mhz: int | None = None
+    """None = that of the template."""
+    latency: LatencyLevel = LatencyLevel.NORMAL
+    """`normal` leaves that of the template."""
+
+    @property
+    def path(self) -> str:
+        """Inventory path that it will have."""
+        return self.vm.removeprefix(NEW_VM)
+
+
+@stored_as("CreateVm", vm="vm", name="name", host="host", host_name="host_name", datastore="datastore", notes="notes")
+@dataclass(frozen=True, slots=True)
+class CreateVm:
+    """Make an empty VM, which is never powered on: no disk, no network card. It goes to the root VM folder."""
+
+    kind: ClassVar[str] = "create"
+    noun: ClassVar[str] = "creation"
+    privileges: ClassVar[Collection[str]] = ()  # those on its folder, pool and datastore: vCenter checks them
+
+    vm: str
+    """`new:` and its name: no other VM of the vCenter has it."""
+    name: str
+    host: str
+    """Managed object id of the host that it is registered on."""
+    host_name: str
+    datastore: str
+    """Its name, as used in paths of files."""
+    notes: str
+
+    @property
+    def path(self) -> str:
+        """What it is recognised by."""
+        return self.vm.removeprefix(NEW_VM)
+
+
+CreationStep = CloneVm | CreateVm
+"""A step that makes a VM."""
+
 RemovalStep = PowerOffForRemoval | RemoveVm
 """A step that removes a VM, which nothing brings back: no night has one."""
 
@@ -495,7 +596,7 @@ VcenterStep = (
     | SetVmDrs
     | SetAttribute
 )
-Step = VcenterStep | RemovalStep | GateStep
+Step = VcenterStep | CreationStep | RemovalStep | GateStep
 
 
 if TYPE_CHECKING:

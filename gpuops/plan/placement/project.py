@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
@@ -22,15 +22,20 @@ from gpuops.model.vcenter.vm import (
     DirectPathDevice,
     DynamicDevice,
     GpuDevice,
+    OtherPassthrough,
     PowerState,
     VgpuDevice,
     Vm,
     VmDrs,
     pins_of,
 )
+from gpuops.model.workloads.cluster import RdmaKind
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
+    CreateVm,
+    CreationStep,
     NewDevice,
     NewDirectPath,
     NewDynamic,
@@ -54,6 +59,9 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.vm_demand import demands_of
 
+_NEW_KEY: Final = -1
+"""Key of a device of a VM that does not exist yet."""
+
 
 def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) -> Inventory:
     """Return the snapshot after the step. A VM that starts, or arrives running, gets the GPUs that its host is expected
@@ -61,6 +69,8 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
 
     Without a catalogue GPU models cannot be distinguished, so on a host with several GPUs the expected GPU is a guess.
     """
+    if isinstance(step, CreationStep | RemoveVm):
+        return _make_or_remove(step, inventory)
     vm = inventory.vm(step.vm)
     match step:
         case ReconfigureVm(change=change):
@@ -73,8 +83,6 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
         case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | ShutDownGuest():
             power = PowerState.SUSPENDED if isinstance(step, SuspendVm) else PowerState.OFF
             return release(replace(vm, power=power), inventory)
-        case RemoveVm():
-            return _without_vm(vm, inventory)
         case RunInGuest():
             return inventory
         case SetVmDrs(drs=drs):
@@ -91,9 +99,61 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
             assert_never(step)
 
 
-def _without_vm(vm: Vm, inventory: Inventory) -> Inventory:
-    released = release(vm, inventory)
-    return replace(released, vms={ref: other for ref, other in released.vms.items() if ref != vm.ref})
+def _make_or_remove(step: CreationStep | RemoveVm, inventory: Inventory) -> Inventory:
+    if isinstance(step, CloneVm):
+        return inventory.with_vm(_clone(step, inventory.vm(step.source)))
+    if isinstance(step, CreateVm):
+        new_vm = Vm(step.vm, step.name, host=step.host, power=PowerState.OFF, template=False, snapshots=0)
+        return inventory.with_vm(new_vm)
+    released = release(inventory.vm(step.vm), inventory)
+    return replace(released, vms={ref: vm for ref, vm in released.vms.items() if ref != step.vm})
+
+
+def _clone(step: CloneVm, source: Vm) -> Vm:
+    """Return the new VM as it will be: the devices and settings of its template, powered off, in its own size.
+
+    The devices of the template must be known. Custom attributes are not cloned (from memory).
+    """
+    locked = step.memory_locked or source.memory_locked
+    devices, cores, cores_per_node = source.devices, source.cores_per_socket, source.cores_per_numa_node
+    if devices is not None and step.card is not None and step.card.kind is RdmaKind.SRIOV:
+        devices = (*devices, OtherPassthrough(_NEW_KEY, "SR-IOV"))
+    if cores_per_node and source.vcpus and cores_per_node >= source.vcpus:
+        # a template that is in one virtual node was put there by its host, which does so with its clone as well
+        cores_per_node = step.vcpus
+    return replace(
+        source,
+        ref=step.vm,
+        name=step.name,
+        path=step.path,
+        folders=source.folders if step.path == f"{source.folder}/{step.name}" else (),
+        instance_uuid=None,
+        host=step.host,
+        power=PowerState.OFF,
+        template=False,
+        vcpus=step.vcpus,
+        cores_per_socket=cores if cores and step.vcpus % cores == 0 else 1,
+        cores_per_numa_node=cores_per_node,
+        memory_mib=step.memory_mib,
+        memory_reservation_mib=step.memory_mib if locked else source.memory_reservation_mib,
+        memory_locked=locked,
+        cpu_reservation_mhz=source.cpu_reservation_mhz
+        if step.cpu_reservation_mhz is None
+        else step.cpu_reservation_mhz,
+        devices=devices,
+        extra_config={**(source.extra_config or {}), **step.settings} if step.settings else source.extra_config,
+        datastores=source.datastores if step.datastore is None else (step.datastore,),
+        cpu_usage_mhz=None,
+        console_connections=None,
+        question=None,
+        tasks=(),
+        attributes={},
+        tags=None,
+        vapp=None,
+        snapshots=0,
+        change_version=None,
+        tools_running=False,
+    )
 
 
 def _relocate(vm: Vm, host: str, inventory: Inventory, catalog: Catalog) -> Inventory:

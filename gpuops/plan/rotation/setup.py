@@ -15,8 +15,9 @@ from gpuops.model.nights.rotation import DrsOverride, Policy
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.host import Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.steps import NEW_VM, CreateVm
 
-ANNOTATION: Final = (
+NOTES: Final = (
     "Carries the lease by which runs of gpuops on several machines keep apart. Leave it powered off, and do not delete "
     "it while a night is open."
 )
@@ -24,19 +25,6 @@ ANNOTATION: Final = (
 
 NO_SNAPSHOTS: Final = "delete its snapshots, and leave it out of what makes them (a backup)"
 CHOOSE_LOCK_VM: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
-
-
-@dataclass(frozen=True, slots=True)
-class NewVm:
-    """An empty VM to make: no disk, no network card, never powered on."""
-
-    name: str
-    host: str
-    """Managed object id of the host that it is registered on."""
-    host_name: str
-    datastore: str
-    """Its name, as used in paths of files."""
-    annotation: str = ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,7 @@ class Setup:
     undefined: tuple[str, ...]
     """The attributes that vCenter does not have yet."""
     lock_vm: str | None
-    lock_vm_missing: NewVm | None
+    lock_vm_missing: CreateVm | None
     unmarked: tuple[Unmarked, ...] = ()
     lock_vm_snapshots: int | None = 0
     """None = they cannot be read."""
@@ -164,7 +152,7 @@ def _exists(name: str, inventory: Inventory) -> bool:
     return any(vm.name == name for vm in inventory.vms.values())
 
 
-def _lock_vm(name: str, inventory: Inventory) -> NewVm | None:
+def _lock_vm(name: str, inventory: Inventory) -> CreateVm | None:
     """Return the lock VM to create; None = it exists.
 
     It goes to the datastore that most usable hosts see, so that another host can run it if its own fails.
@@ -185,7 +173,7 @@ def _lock_vm(name: str, inventory: Inventory) -> NewVm | None:
             hint="create a small VM of that name, and leave it powered off",
         )
     seers, store = best
-    return NewVm(name, seers[0].ref, seers[0].name, store.name)
+    return CreateVm(f"{NEW_VM}{name}", name, seers[0].ref, seers[0].name, store.name, NOTES)
 
 
 def _usable(host: Host) -> bool:

@@ -6,118 +6,21 @@ guest are those of the template.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, Vm
-from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NEW_VM, CloneVm
 from gpuops.plan.placement.host_filters import unreachable
 
 PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
 """On the template (vSphere API reference, CloneVM_Task)."""
-FORESEEN: Final = "clone:"
-"""How the id of a VM begins that is not there yet."""
-NEW_KEY: Final = -1
-"""Key of a device that is not there yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewCard:
-    """An RDMA network card that a new VM gets beside those of its template, on a distributed port group."""
-
-    kind: RdmaKind
-    """Paravirtual RDMA, or a virtual function that the host chooses among those of the port group's uplinks."""
-    switch: str
-    """The uuid of the switch."""
-    port_group: str
-    """The key of the port group."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewClone:
-    """A VM to make; all but its name, its path and its size are managed object ids."""
-
-    name: str
-    path: str
-    """Inventory path that it will have."""
-    source: str
-    host: str
-    folder: str | None
-    """None = that of its template."""
-    datastore: str | None
-    """None = that of its template."""
-    vcpus: int
-    memory_mib: int
-    notes: str | None = None
-    """None = those of its template."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Of extraConfig, beside those of its template."""
-    card: NewCard | None = None
-    memory_locked: bool = False
-    """All of its memory is reserved; else as of its template."""
-    cpu_reservation_mhz: int | None = None
-    """None = that of the template."""
-    latency: LatencyLevel = LatencyLevel.NORMAL
-    """`normal` leaves that of the template."""
-
-    def made_in(self, inventory: Inventory) -> Inventory:
-        """The snapshot with the VM in it as it will be: its template's devices and settings, off, in its own size.
-
-        The snapshot must know the template's devices. Custom attributes are not cloned (from memory).
-        """
-        source = inventory.vm(self.source)
-        locked = self.memory_locked or source.memory_locked
-        kept_mib = self.memory_mib if locked else source.memory_reservation_mib
-        function = self.card is not None and self.card.kind is RdmaKind.SRIOV
-        devices = (
-            (*source.devices, OtherPassthrough(NEW_KEY, "SR-IOV")) if function and source.devices is not None else None
-        )
-        cores = source.cores_per_socket
-        new_vm = replace(
-            source,
-            ref=f"{FORESEEN}{self.name}",
-            name=self.name,
-            path=self.path,
-            folders=source.folders if self.path == f"{source.folder}/{self.name}" else (),
-            instance_uuid=None,
-            host=self.host,
-            power=PowerState.OFF,
-            template=False,
-            vcpus=self.vcpus,
-            cores_per_socket=cores if cores and self.vcpus % cores == 0 else 1,
-            cores_per_numa_node=self._cores_per_node(source),
-            memory_mib=self.memory_mib,
-            memory_reservation_mib=kept_mib,
-            memory_locked=locked,
-            cpu_reservation_mhz=source.cpu_reservation_mhz
-            if self.cpu_reservation_mhz is None
-            else self.cpu_reservation_mhz,
-            devices=devices or source.devices,
-            extra_config={**(source.extra_config or {}), **self.settings} if self.settings else source.extra_config,
-            datastores=source.datastores if self.datastore is None else (self.datastore,),
-            cpu_usage_mhz=None,
-            console_connections=None,
-            question=None,
-            tasks=(),
-            attributes={},
-            tags=None,
-            vapp=None,
-            snapshots=0,
-            change_version=None,
-            tools_running=False,
-        )
-        return inventory.with_vm(new_vm)
-
-    def _cores_per_node(self, source: Vm) -> int | None:
-        """A template that is in one virtual node was put there by its host, which does so with its clone as well."""
-        cores = source.cores_per_numa_node
-        return self.vcpus if cores and source.vcpus and cores >= source.vcpus else cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +28,7 @@ class Cloning:
     """What there is to do: nothing where the VM is there, a clone, or every reason against it."""
 
     there: Vm | None = None
-    new: NewClone | None = None
+    new: CloneVm | None = None
     rejections: tuple[Rejection, ...] = ()
 
 
@@ -165,8 +68,8 @@ class Clone:
         if rejections:
             return Cloning(rejections=rejections)
         home = self.folder or source.folder
-        path = f"{home.rstrip('/')}/{self.vm}"
-        return Cloning(new=NewClone(self.vm, path, source.ref, host.ref, folder, store, vcpus, memory_mib))
+        new_ref = f"{NEW_VM}{home.rstrip('/')}/{self.vm}"
+        return Cloning(new=CloneVm(new_ref, self.vm, source.ref, host.ref, folder, store, vcpus, memory_mib))
 
     def _against(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
         if not source.template:

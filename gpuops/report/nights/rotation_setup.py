@@ -7,8 +7,9 @@ from typing import Annotated, Final, Self
 
 from gpuops.model.time_text import format_clock, format_minute
 from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.steps import CreateVm
 from gpuops.plan.rotation.nights.bounds import Skip
-from gpuops.plan.rotation.setup import NO_SNAPSHOTS, NewVm, Setup, Unmarked, may_be_reverted
+from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count
@@ -78,7 +79,7 @@ class LockVmPlaceRecord(DocumentRecord, frozen=True):
     datastore: str
 
     @classmethod
-    def made_of(cls, new: NewVm) -> Self:
+    def made_of(cls, new: CreateVm) -> Self:
         return cls(new.host_name, new.datastore)
 
 

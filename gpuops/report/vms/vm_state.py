@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.vm.clone import FORESEEN
+from gpuops.plan.core.steps import NEW_VM
 from gpuops.report.changes import host_name
 from gpuops.report.device import describe
 from gpuops.report.document import Document
@@ -24,7 +24,7 @@ def vm_state(vm: Vm, inventory: Inventory) -> Document:
     """Return the state of a VM. None means unknown, never off or zero."""
     return {
         "name": vm.name,
-        "moid": None if vm.ref.startswith(FORESEEN) else vm.ref,
+        "moid": None if vm.ref.startswith(NEW_VM) else vm.ref,
         "path": vm.path,
         "instance_uuid": vm.instance_uuid,
         "host": host_name(vm.host, inventory),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import GpuopsError, NoPermission
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import (
+    CloneVm,
+    CreateVm,
     PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
@@ -21,6 +24,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.vsphere.faults import is_gone
+from gpuops.vsphere.writing import new_vms
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -33,6 +37,8 @@ DESCRIPTIONS: Final[dict[type, str]] = {
     SuspendVm: "VirtualMachine.suspend",
     PowerOffVm: "VirtualMachine.powerOff",
     SetVmDrs: "ComputeResource.reconfigureEx",
+    CloneVm: "VirtualMachine.clone",
+    CreateVm: "Folder.createVm",
     PowerOffForRemoval: "VirtualMachine.powerOff",
     RemoveVm: "VirtualMachine.destroy",
 }
@@ -52,13 +58,17 @@ _MOST: Final = 1000
 """More tasks than one VM has at once, as recent ones, or in a night; the limit of ReadNextTasks."""
 
 
-def find_task(session: Session, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+def find_task(
+    session: Session, step: Step, since: datetime, login: str = "", known: Collection[str] = ()
+) -> TaskRef | None:
     """Return the newest task of this type that still runs, or was queued at `since` (vCenter's time) or later.
 
-    It is a task of the step's VM, or of the cluster that the step changes. A task does not contain the operation id of
-    its request, so it is recognised by type, VM and time. Tasks of this login, or of `login`, take precedence. A task
-    of another user, which is marked as foreign, leads to the same state, and the task of this step could not run at the
-    same time. For a running task the time does not count: vCenter's clock may have been set back.
+    It is a task of the step's VM, of the template that the step clones, of the folder in which the step creates a VM,
+    or of the cluster that the step changes. A task does not contain the operation id of its request, so it is
+    recognised by type, object and time. A template may have several: `known` are the tasks of other steps. Tasks of
+    this login, or of `login`, take precedence. A task of another user, which is marked as foreign, leads to the same
+    state, and the task of this step could not run at the same time. For a running task the time does not count:
+    vCenter's clock may have been set back.
     A task object may be lost, for example in a restart of vCenter. The task history then still has the task without an
     end: it cannot be waited for, but may still have an effect.
     None = the request did not arrive, or its task has ended and vCenter has removed it (recentTask has them for some
@@ -67,8 +77,7 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
-    user = _user(session)
-    entity = _cluster(session, step.vm) if isinstance(step, SetVmDrs) else session.vm(step.vm)
+    user, entity = _user(session), _entity(session, step)
     if entity is None:
         return None
     for read_tasks in (_recent_tasks, partial(_history, state=list(UNENDED))):
@@ -80,6 +89,7 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
                 if task_info.get("info.descriptionId") == description
                 and (queued := task_info.get("info.queueTime")) is not None
                 and (queued >= since or task_info.get("info.state") in UNENDED)
+                and ref not in known
                 for is_own in [_is_own(user, task_info.get("info.reason"), login)]
             ]
         if alike:
@@ -151,6 +161,15 @@ def _cluster(session: Session, ref: str) -> Any:
         if is_gone(error):
             return None
         raise
+
+
+def _entity(session: Session, step: Step) -> Any:
+    """Return the object whose task the step is; None if it is a cluster that the VM is no longer in."""
+    if isinstance(step, CloneVm):
+        return session.vm(step.source)
+    if isinstance(step, CreateVm):
+        return new_vms.root_folder(session, step)
+    return _cluster(session, step.vm) if isinstance(step, SetVmDrs) else session.vm(step.vm)
 
 
 def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -9,12 +9,12 @@ from gpuops.model.vcenter.entity_name import decode_name, encode_name
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.step_checks import NOT_MADE
+from gpuops.plan.core.steps import CloneVm
 from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.task import TaskRef
-    from gpuops.plan.rotation.setup import NewVm
-    from gpuops.plan.vm.clone import NewCard, NewClone
+    from gpuops.plan.core.steps import CreateVm, CreationStep, NewCard
     from gpuops.vsphere.session import Session
 
 MEMORY_MIB: Final = 4
@@ -28,8 +28,13 @@ _DEEPEST: Final = 100
 """The limit of nested folders, the same as for reads of inventories."""
 
 
-def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
-    """Clone the VM, powered off, and return the task. Raises OutcomeUnknown if the reply was lost, or vCenter's error.
+def submit_creation(session: Session, step: CreationStep, op_id: str) -> TaskRef:
+    """Return the task that makes the VM. Raises OutcomeUnknown if the reply was lost, or vCenter's error."""
+    return _clone(session, step, op_id) if isinstance(step, CloneVm) else _create(session, step, op_id)
+
+
+def _clone(session: Session, new: CloneVm, op_id: str) -> TaskRef:
+    """Clone the VM, powered off, and return the task.
 
     A template has no resource pool, so the clone gets the root pool of its host (vSphere API reference,
     VirtualMachineRelocateSpec.pool).
@@ -49,7 +54,7 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     return session.start_task(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
 
 
-def _config(new: NewClone) -> Any:
+def _config(new: CloneVm) -> Any:
     """Return the settings of the clone that differ from its template (vSphere API, VirtualMachineCloneSpec.config).
 
     The clone inherits the advanced options of the template (assumption: clone-options).
@@ -92,15 +97,28 @@ def _card(card: NewCard) -> Any:
     return card_device
 
 
-def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
-    """Create a VM without disk or network card in the root VM folder of its host's datacenter, and return the task.
-
-    Raises OutcomeUnknown if the reply was lost, NoPermission, or the error of vCenter's fault.
-    """
+def _create(session: Session, new: CreateVm, op_id: str) -> TaskRef:
+    """Create the VM, without disk or network card, and return the task."""
     from pyVmomi import vim
 
     host = session.host(new.host)
     pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
+    spec = vim.vm.ConfigSpec(
+        name=encode_name(new.name),
+        annotation=new.notes,
+        guestId=GUEST,
+        numCPUs=1,
+        memoryMB=MEMORY_MIB,
+        files=vim.vm.FileInfo(vmPathName=f"[{encode_name(new.datastore)}]"),
+    )
+    return session.start_task(root_folder(session, new).CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
+
+
+def root_folder(session: Session, new: CreateVm) -> Any:
+    """Return the root VM folder of the datacenter of its host. Raises Refused if vCenter names none."""
+    from pyVmomi import vim
+
+    host = session.host(new.host)
 
     def vm_folder() -> Any:
         """Return the VM folder of the host's datacenter: every host has one (vSphere API reference, HostSystem)."""
@@ -114,15 +132,7 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
     folder = session.read(vm_folder, subject=new.name)
     if not isinstance(folder, vim.Folder):
         raise Refused(f"{new.name}: vCenter names no folder for VMs in the datacenter of {new.host_name}")
-    spec = vim.vm.ConfigSpec(
-        name=encode_name(new.name),
-        annotation=new.annotation,
-        guestId=GUEST,
-        numCPUs=1,
-        memoryMB=MEMORY_MIB,
-        files=vim.vm.FileInfo(vmPathName=f"[{encode_name(new.datastore)}]"),
-    )
-    return session.start_task(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
+    return folder
 
 
 def require_made(session: Session, vm: str, name: str, notes: str) -> None:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,11 @@ from typer.testing import CliRunner, Result
 from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.errors import Locked, Refused
+from gpuops.execute.journal import Journal
+from gpuops.execute.journal.record import Kind
 from gpuops.extras.lending.book import PoolBooks
+from gpuops.extras.lending.guests import LONGEST_MARKING, MARKS
+from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import SetAttribute
@@ -28,6 +33,7 @@ from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
+from tests.wire.workloads.test_removals_killed import cut_off
 
 TEMPLATE = Path(__file__).parents[3] / "templates" / "pool.yaml"
 
@@ -374,6 +380,28 @@ def test_a_vm_is_a_server_of_one_pool_only(made: TypedPool) -> None:
     made.told("create", "--file", made.without_servers())
     made.told("create", "--file", made.changed("name: lab", "name: other"))
     assert marks(made) == {"ml-03": "other", "ml-04": "other"}
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize(("line", "before"), [(Kind.INTENT, False), (Kind.SETTLED, True), (Kind.SETTLED, False)])
+def test_marks_that_are_cut_off_are_set_and_settled_by_later_commands(
+    typed_pool: TypedPool, moved_clock: None, monkeypatch: pytest.MonkeyPatch, line: Kind, before: bool
+) -> None:
+    create = ("create", "--file", str(typed_pool.file))
+    cut_off(lambda: typed_pool.run(*create), stored_name(SetAttribute), line, monkeypatch, before=before)
+    typed_pool.told(*create)
+    assert marks(typed_pool) == {"ml-03": "lab", "ml-04": "lab"}
+    clock.set_ahead(clock.wall_clock() - clock.machine_time() + 2 * LONGEST_MARKING)
+    typed_pool.told("reclaim", "--server", "ml-03", "--yes")
+    assert marks(typed_pool) == {"ml-04": "lab"}
+    with Connection(target_of(typed_pool.server)) as connection:
+        journal = Journal.look_into(Path(os.environ["GPUOPS_STATE_DIR"]), connection.uuid, clock.wall_clock)
+    assert journal is not None
+    with closing(journal):
+        assert journal.open_runs((MARKS,)) == ()
+        lines = [(record.kind, record.body) for record in journal.records()]
+    intents = {body["op"] for kind, body in lines if kind is Kind.INTENT}
+    assert intents == {body["op"] for kind, body in lines if kind is Kind.SETTLED}
 
 
 @pytest.mark.long

@@ -24,8 +24,12 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.vm import VmDrs
+from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
+    CreateVm,
+    NewCard,
     NewDirectPath,
     NewDynamic,
     NewVgpu,
@@ -76,6 +80,22 @@ STEPS = (
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop"),
     CloseGate("vm-1", "machine-1"),
     OpenGate("vm-1", "machine-1"),
+    CloneVm(
+        "new:/dc/vm/train-00",
+        "train-00",
+        "vm-9",
+        "host-1",
+        "group-v1",
+        None,
+        8,
+        65536,
+        "made by gpuops",
+        {"a": "b"},
+        NewCard(RdmaKind.SRIOV, "50 1d", "dvportgroup-1"),
+        memory_locked=True,
+        latency=LatencyLevel.HIGH,
+    ),
+    CreateVm("new:gpuops-lock", "gpuops-lock", "host-1", "esx-01", "ds-1", "carries the lease"),
     PowerOffForRemoval("vm-1", "train-00", "made by gpuops"),
     RemoveVm("vm-1", "train-00", "made by gpuops"),
 )

@@ -55,7 +55,7 @@ POINTS: Final = frozenset(
 )
 """Where a process must have been killed at least once in many stories."""
 VM_POINTS: Final = frozenset(
-    {f"{when} {what}" for when in ("before", "after") for what in ("CloneVM", "ReconfigureVm", "RemoveVm")}
+    {f"{when} {what}" for when in ("before", "after") for what in ("CloneVm", "ReconfigureVm", "RemoveVm")}
 )
 """The same of stories whose VMs are made of a template."""
 MADE: Final = "ml-made-"

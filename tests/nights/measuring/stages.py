@@ -48,8 +48,6 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "folder_at": LOOK,
     SUBMIT: SUBMIT,
     "define_attribute": DEFINE,
-    "create_vm": DEFINE,
-    "clone_vm": DEFINE,
     "find_task": ADOPT,
     "started_by_this_login": ADOPT,
     "started_by_others": LOOK,

@@ -91,6 +91,10 @@ class NightPlace(Site):
             yield journal
 
     @contextmanager
+    def unlocked_journal(self) -> Iterator[Journal]:
+        yield Journal(self._opened(self.vcenter.uuid, returning=False), self.vcenter.uuid, self.clock)
+
+    @contextmanager
     def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
         yield Journal(self._opened(vcenter, returning), vcenter, self.clock)
 

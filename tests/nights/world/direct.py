@@ -29,6 +29,7 @@ from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import (
+    CloneVm,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -42,8 +43,6 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.vm.clone import NewClone
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -160,11 +159,11 @@ class DirectVcenter(DirectSession):
     def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_creation(inventory, vms))
 
-    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "", known: Collection[str] = ()) -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
         def look() -> TaskRef | None:
-            vm: Any = self._world.find(step.vm)
+            vm: Any = self._world.find(step.source if isinstance(step, CloneVm) else step.vm)
             if vm is None:
                 return None
             entity = vm.host().compute_resource() if isinstance(step, SetVmDrs) else vm
@@ -175,6 +174,7 @@ class DirectVcenter(DirectSession):
                     for task in found
                     if (task.description_id or description_id(task.name)) == description
                     and (task.queued_at + task.skew >= since or not task.ended)
+                    and task.moid not in known
                 ]
                 if alike:
                     own, _, ref = max(alike)
@@ -224,7 +224,7 @@ class DirectVcenter(DirectSession):
     # --- changing -----------------------------------------------------------------------------------------------
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        name = inventory.vm(step.vm).name
+        name = step.name if isinstance(step, CloneVm) else inventory.vm(step.vm).name
         self._boundary(f"before {type(step).__name__} {name}")
         self._asked(op_id)
         try:
@@ -245,6 +245,8 @@ class DirectVcenter(DirectSession):
             return self._override(step, inventory, op_id)
         if isinstance(step, RunInGuest):
             return self._guests.start(step, op_id)
+        if isinstance(step, CloneVm):
+            return self._clone(step, op_id)
         if isinstance(step, RemoveVm):
             return self._remove(step, op_id)
         method = METHODS[type(step)]
@@ -266,6 +268,19 @@ class DirectVcenter(DirectSession):
         if machine.state.power is not Power.OFF:
             raise Refused(f"{step.name} is not off")
         return TaskRef(self._change("Destroy_Task", step.vm, machine.Destroy_Task, op_id).moid)
+
+    def _clone(self, step: CloneVm, op_id: str) -> TaskRef:
+        """Beside its template."""
+        source: Any = self._world.get(step.source)
+        host: Any = self._world.get(step.host)
+        pool = host.compute_resource().pool
+        location = vim.vm.RelocateSpec(host=vim.HostSystem(step.host), pool=vim.ResourcePool(pool.moid))
+        spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(step))
+        folder = vim.Folder(source.state.folder)
+        task = self._change(
+            "CloneVM_Task", step.source, lambda call: source.CloneVM_Task(call, folder, step.name, spec), op_id
+        )
+        return TaskRef(task.moid)
 
     def _override(self, step: SetVmDrs, inventory: Inventory, op_id: str) -> TaskRef:
         cluster = inventory.cluster_of(inventory.vm(step.vm))
@@ -310,35 +325,8 @@ class DirectVcenter(DirectSession):
     def define_attribute(self, name: str, op_id: str) -> None:
         raise NotImplementedError("nights define their marker as they set it first")
 
-    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        raise NotImplementedError("nights make no VM")
-
     def folder_at(self, path: str) -> str:
         raise NotImplementedError("nights make no VM")
-
-    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        """Beside its template."""
-        source: Any = self._world.get(new.source)
-        host: Any = self._world.get(new.host)
-        pool = host.compute_resource().pool
-        location = vim.vm.RelocateSpec(host=vim.HostSystem(new.host), pool=vim.ResourcePool(pool.moid))
-        spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
-        folder = vim.Folder(source.state.folder)
-        return self._made_task(
-            "CloneVM", new.name, new.source, lambda call: source.CloneVM_Task(call, folder, new.name, spec), op_id
-        )
-
-    def _made_task(self, what: str, name: str, moid: str, act: Callable[[Call], Any], op_id: str) -> TaskRef:
-        self._boundary(f"before {what} {name}")
-        try:
-            task = self._change(f"{what}_Task", moid, act, op_id)
-        except Lost as lost:
-            raise OutcomeUnknown(f"{name}: the reply was lost") from lost
-        except vmodl.MethodFault as fault:
-            raise translate(fault, name) from fault
-        finally:
-            self._boundary(f"after {what} {name}")
-        return TaskRef(task.moid)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

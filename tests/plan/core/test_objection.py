@@ -9,6 +9,7 @@ import pytest
 from gpuops.model.vcenter.vm import ManagedBy, PowerState, VmDrs
 from gpuops.plan.core.step_checks import as_it_is_now, objection
 from gpuops.plan.core.steps import (
+    CloneVm,
     CloseGate,
     OpenGate,
     PowerOffForRemoval,
@@ -39,6 +40,19 @@ def test_a_desktop_is_resumed_where_it_is_registered_now() -> None:
     assert as_it_is_now(ResumeVm("vm-1", "host-1"), unknown) == ResumeVm("vm-1", "host-1")
     assert as_it_is_now(ResumeVm("vm-0", "host-1"), seen) == ResumeVm("vm-0", "host-1"), "gone: said by `objection`"
     assert as_it_is_now(PowerOnVm("vm-91", "host-2"), seen) == PowerOnVm("vm-91", "host-2"), "where it has room"
+
+
+def test_a_template_that_is_another_one_or_none_any_more_is_not_cloned() -> None:
+    seen = small_world().snapshot()
+    template = replace(seen.vm("vm-1"), template=True)
+    planned = seen.with_vm(template)
+    step = CloneVm("new:/dc/vm/new", "new", "vm-1", "host-1", None, None, 2, 2048)
+    assert objection(step, planned, planned) is None
+    another = planned.with_vm(replace(template, instance_uuid="another"))
+    assert "its template is another VM" in (objection(step, planned, another) or "")
+    assert objection(step, planned, seen) == "its template is not a template any more"
+    gone = replace(planned, vms={ref: vm for ref, vm in planned.vms.items() if ref != "vm-1"})
+    assert objection(step, planned, gone) == "its template is gone from vCenter"
 
 
 KUBE = ManagedBy("com.vmware.vcenter.wcp", "VirtualMachine")

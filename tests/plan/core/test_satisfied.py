@@ -10,6 +10,8 @@ from gpuops.errors import VmNotFound
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.step_checks import is_satisfied
 from gpuops.plan.core.steps import (
+    CloneVm,
+    CreateVm,
     NewVgpu,
     PowerOffForRemoval,
     PowerOffVm,
@@ -29,6 +31,7 @@ from tests.plan.snapshots import FIRST, catalog, lab
 
 ML_07, ML_03, DESK_4 = "vm-7", "vm-3", "vm-24"
 PROFILE = "grid_a100-3-20c"
+CLONE = CloneVm("new:/dc/vm/new", "new", ML_07, "host-2", None, None, 2, 2048, settings={"gpuops.cluster": "v1"})
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,8 @@ PROFILE = "grid_a100-3-20c"
         SetAttribute(ML_07, "owner", "ml"),
         PowerOffForRemoval(ML_03, "ml-03", "made"),
         RemoveVm(ML_07, "ml-07", "made"),
+        CLONE,
+        CreateVm("new:gpuops-lock", "gpuops-lock", "host-2", "esx-02", "ds-1", "carries the lease"),
     ],
     ids=str,
 )
@@ -59,6 +64,15 @@ def test_every_step_is_open_before_and_done_after(step: Step) -> None:
     before = lab()
     assert not is_satisfied(step, before)
     assert is_satisfied(step, project(step, before, catalog()))
+
+
+def test_another_vm_of_the_same_path_is_not_the_one_to_make() -> None:
+    made = project(CLONE, lab(), catalog())
+    vm = made.vm(CLONE.vm)
+    assert not is_satisfied(CLONE, made.with_vm(replace(vm, extra_config={"gpuops.cluster": "v1 of others"})))
+    assert not is_satisfied(CLONE, made.with_vm(replace(vm, template=True)))
+    assert not is_satisfied(CLONE, made.with_vm(replace(vm, path="/dc/vm/other/new")))
+    assert is_satisfied(replace(CLONE, settings={}), made.with_vm(replace(vm, extra_config=None)))
 
 
 def test_a_pin_of_another_number_than_the_new_device_got_is_not_done() -> None:

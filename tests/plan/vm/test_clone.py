@@ -9,7 +9,8 @@ import pytest
 from gpuops.errors import HostNotFound, UsageError, VmAmbiguous, VmNotFound
 from gpuops.model.vcenter.host import Datastore
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.vm.clone import Clone, NewClone
+from gpuops.plan.core.steps import CloneVm
+from gpuops.plan.vm.clone import Clone
 from tests.plan.snapshots import SNAPSHOTS
 
 
@@ -28,11 +29,11 @@ def test_what_is_not_said_is_the_templates(lab: Inventory) -> None:
     assert source.vcpus
     assert source.memory_mib
     assert source.host
-    wanted = NewClone("new", "/dc/vm/new", "golden", source.host, None, None, source.vcpus, source.memory_mib)
+    wanted = CloneVm("new:/dc/vm/new", "new", "golden", source.host, None, None, source.vcpus, source.memory_mib)
     assert Clone("new", "golden").planned(lab, None).new == wanted
     host = lab.find_host("esx-05").ref
     told = Clone("new", "golden", host="esx-05", folder="/dc/vm/ml", vcpus=2, memory_mib=2048).planned(lab, "group-v9")
-    assert told.new == NewClone("new", "/dc/vm/ml/new", "golden", host, "group-v9", None, 2, 2048)
+    assert told.new == CloneVm("new:/dc/vm/ml/new", "new", "golden", host, "group-v9", None, 2, 2048)
     stored = Clone("new", "golden", datastore="fast").planned(lab, None).new
     assert stored is not None
     assert stored.datastore == "ds"

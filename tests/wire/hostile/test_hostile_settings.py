@@ -10,8 +10,7 @@ import pytest
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.plan.core.steps import ConfigureGraphics, ReconfigureVm, VmChange
-from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.core.steps import ConfigureGraphics, CreateVm, ReconfigureVm, VmChange
 from gpuops.vsphere.connection import Connection
 from tests.wire.hostile.hostile_server import HostileServer
 
@@ -104,7 +103,7 @@ def test_a_folder_that_is_its_own_parent_ends_the_making_of_a_vm(server: Hostile
         above = re.compile(rb'type="Datacenter"([^>]*)>[^<]+')
         server.rewrites = {"Fetch": lambda body: above.sub(rb'type="Folder"\1>' + place, body)}
         with pytest.raises(NotConnected):
-            vcenter.create_vm(NewVm("lock", host.ref, host.name, store.name), "op-1")
+            vcenter.submit(CreateVm("new:lock", "lock", host.ref, host.name, store.name, "notes"), before, "op-1")
 
 
 @pytest.mark.long

@@ -10,6 +10,8 @@ import pytest
 from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
+from gpuops.execute.journal.record import Kind
+from gpuops.execute.rotation.setup import INIT
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
@@ -24,6 +26,7 @@ from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import movement, snapshots
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
+from tests.wire.workloads.test_removals_killed import POINTS, cut_off
 
 pytestmark = pytest.mark.long
 
@@ -168,7 +171,7 @@ def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
     with site_of(lab, tmp_path) as site:
         for rule in rules_of(fault, {"method": method, "times": 1}):
             lab.world.injector.add(rule)
-        if (fault, method) == ("T2", "AddCustomFieldDef"):
+        if (fault, method) != ("T1", "AddCustomFieldDef"):
             rotate_init(LEASED, site)
         else:
             with pytest.raises(PartlyDone, match="does not show everything yet"):
@@ -178,6 +181,19 @@ def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
         rotate_init(LEASED, site)
         assert rotate_init(LEASED, site).complete
     assert sorted(effects(lab)) == ["AddCustomFieldDef", "CreateVM_Task"]
+
+
+@pytest.mark.parametrize(("line", "before"), [point[1:] for point in POINTS], ids=[point[0] for point in POINTS])
+def test_a_lock_vm_whose_request_is_cut_off_is_made_once_by_the_same_call(
+    lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: Kind, before: bool
+) -> None:
+    with site_of(lab, tmp_path) as site:
+        cut_off(lambda: rotate_init(LEASED, site), "CreateVm", line, monkeypatch, before=before)
+        rotate_init(LEASED, site)
+        assert rotate_init(LEASED, site).complete
+        with site.journal_to_read(site.vcenter.uuid) as journal:
+            assert journal is not None and journal.open_runs((INIT,)) == ()
+    assert effects(lab) == ["AddCustomFieldDef", "CreateVM_Task"]
 
 
 @pytest.mark.long

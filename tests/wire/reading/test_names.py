@@ -15,7 +15,7 @@ from gpuops.execute.site.site import catalog_of
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
-from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.core.steps import CreateVm
 from gpuops.plan.vm.clone import Clone
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
@@ -114,11 +114,14 @@ def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
         inventory = connection.inventory()
         cloning = Clone("50%\\2", "100%", folder="/dc/1/vm/b/team/a", datastore="ds\\1").planned(inventory, folder)
         assert cloning.new is not None, cloning.rejections
-        task = connection.clone_vm(cloning.new, "op-1")
+        task = connection.submit(cloning.new, inventory, "op-1")
+        assert task is not None
         assert [end.error for end in connection.wait([task], 60)] == [None]
         host = next(iter(inventory.hosts.values()))
-        lock = NewVm("lock 5%", host.ref, host.name, "ds\\1", "the lock")
-        assert [end.error for end in connection.wait([connection.create_vm(lock, "op-2")], 60)] == [None]
+        lock = CreateVm("new:lock 5%", "lock 5%", host.ref, host.name, "ds\\1", "the lock")
+        task = connection.submit(lock, inventory, "op-2")
+        assert task is not None
+        assert [end.error for end in connection.wait([task], 60)] == [None]
         made = {vm.name: vm for vm in connection.inventory().vms.values()}
         assert made["50%\\2"].path == cloning.new.path == "/dc/1/vm/b/team/a/50%\\2"
         connection.require_made(made["lock 5%"].ref, "lock 5%", "the lock")

@@ -11,11 +11,13 @@ import pytest
 
 from gpuops.errors import UsageError
 from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.step_executor import SLICE_S
+from gpuops.execute.vm_creation import CREATION_S
 from gpuops.execute.vm_removal import next_removal_step
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.plan import ClusterPlan
-from gpuops.extras.clusters.run import CLONES_S, begin, changing, open_runs
+from gpuops.extras.clusters.run import begin, changing, open_runs
 from gpuops.extras.clusters.showing import read_clusters
 from gpuops.extras.clusters.standing import standing
 from gpuops.model.vcenter.task import TaskRef
@@ -130,7 +132,7 @@ class Watched:
         return getattr(self.real, name)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Any:
-        if timeout_s >= CLONES_S:
+        if timeout_s >= CREATION_S - SLICE_S:
             self.at_clones()
         return self.real.wait(tasks, timeout_s)
 

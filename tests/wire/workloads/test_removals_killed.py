@@ -6,6 +6,7 @@ call that is cut off here ends as by `kill -9`: nothing of gpuops is asked any m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -15,7 +16,9 @@ from pyVmomi import vim
 
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
+from gpuops.execute.vm_removal import next_removal_step
+from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.run import begin, changing, end, open_runs
@@ -44,8 +47,10 @@ def one_vm(training: Training) -> MarkedVm:
     return member
 
 
-def cut_off(training: Training, step: str, line: Kind, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
-    """Remove the cluster, in a call that ends before or after this line of the journal about this kind of step."""
+def cut_off(
+    call: Callable[[], object], step: str, line: Kind, monkeypatch: pytest.MonkeyPatch, *, before: bool
+) -> None:
+    """Make a call that ends before or after this line of the journal about this kind of step."""
     op_ids: set[str] = set()
     append = Journal._append
 
@@ -73,7 +78,11 @@ def cut_off(training: Training, step: str, line: Kind, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched, pytest.raises(CutOffHere):
         patched.setattr(Journal, "_append", append_or_end)
-        delete_cluster("train", training.site, apply=True)
+        call()
+
+
+def removed(training: Training) -> ClusterRemoved:
+    return delete_cluster("train", training.site, apply=True)
 
 
 def journal_lines(training: Training) -> list[tuple[Kind, Any]]:
@@ -102,8 +111,8 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
     training: Training, step: str, line: Kind, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member, sent = one_vm(training), removals_sent(training)
-    cut_off(training, step, line, monkeypatch, before=before)
-    assert delete_cluster("train", training.site, apply=True).left == ()
+    cut_off(lambda: removed(training), step, line, monkeypatch, before=before)
+    assert removed(training).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -113,7 +122,7 @@ def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
 def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Training, phase: Phase) -> None:
     member, sent = one_vm(training), removals_sent(training)
     training.fails(Rule(Effect.RESET, "Destroy_Task", phase=phase, times=1))
-    assert delete_cluster("train", training.site, apply=True).left == ()
+    assert removed(training).left == ()
     assert member.vm.ref not in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent + 1
     check_settled(training)
@@ -121,7 +130,7 @@ def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Trainin
 
 def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     one_vm(training)
-    cut_off(training, KINDS[1], Kind.SETTLED, monkeypatch, before=True)
+    cut_off(lambda: removed(training), KINDS[1], Kind.SETTLED, monkeypatch, before=True)
     template = training.site.vcenter.vm(training.site.vcenter.inventory().find_vm("trainer").ref)  # type: ignore[attr-defined]
     host = next(iter(training.site.vcenter.inventory().hosts))
     pool = training.site.vcenter.host(host).parent.resourcePool  # type: ignore[attr-defined]
@@ -129,8 +138,8 @@ def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, mon
     task = template.CloneVM_Task(folder=template.parent, name="train-00", spec=spec)
     assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
     foreign_ref = task.info.result._moId
-    removed = delete_cluster("train", training.site, apply=True)
-    assert (removed.vms, removed.left) == ((), ())
+    answer = removed(training)
+    assert (answer.vms, answer.left) == ((), ())
     assert foreign_ref in training.site.vcenter.inventory().vms
     check_settled(training)
     task = task.info.result.Destroy_Task()
@@ -142,10 +151,10 @@ def test_a_vm_that_somebody_took_over_before_the_request_stays(
 ) -> None:
     """Its notes were changed after the intent was on disk and before anything was sent."""
     member, sent = one_vm(training), removals_sent(training)
-    cut_off(training, KINDS[1], Kind.INTENT, monkeypatch, before=False)
+    cut_off(lambda: removed(training), KINDS[1], Kind.INTENT, monkeypatch, before=False)
     notes = training.noted(member.vm.ref, "mine now")
-    removed = delete_cluster("train", training.site, apply=True)
-    assert removed.left == (f"train-00: train-00 {NOT_MADE}",)
+    answer = removed(training)
+    assert answer.left == (f"train-00: train-00 {NOT_MADE}",)
     assert member.vm.ref in training.site.vcenter.inventory().vms
     assert removals_sent(training) == sent
     training.noted(member.vm.ref, notes)
@@ -159,8 +168,8 @@ def test_another_vm_under_the_same_id_stays(training: Training) -> None:
     with changing(training.site) as journal:
         run = begin(journal, "train", member.marker.id, ())
         for step in (next_removal_step(member.vm, member.marker.notes), RemoveVm(member.vm.ref, member.vm.name, "")):
-            outcomes = execute_removals([step], planned, journal, run, training.site)
-            assert "is another VM" in removal_failure(outcomes[member.vm.ref])
+            outcomes = execute_steps([step], planned, journal, run, training.site)
+            assert "is another VM" in step_failure(outcomes[member.vm.ref])
     end(training.site, run)
     assert training.site.vcenter.inventory().vm(member.vm.ref).power is member.vm.power
     assert removals_sent(training) == sent
@@ -170,10 +179,10 @@ def test_a_run_that_a_killed_call_left_open_is_settled_by_the_next(training: Tra
     member, sent = one_vm(training), removals_sent(training)
     inventory = training.site.vcenter.inventory()
     with changing(training.site) as journal:
-        with suppress(CutOffHere), removal_run("measure", inventory, journal, training.site) as killed:
+        with suppress(CutOffHere), settled_run("measure", inventory, journal, training.site) as killed:
             op_id = journal.intend(killed, RemoveVm(member.vm.ref, member.vm.name, member.marker.notes), inventory)
             raise CutOffHere
-        with removal_run("measure", inventory, journal, training.site) as run:
+        with settled_run("measure", inventory, journal, training.site) as run:
             assert journal.open_runs(("measure",)) == (run,)
         assert journal.open_runs(("measure",)) == ()
     [outcome] = [body for kind, body in journal_lines(training) if kind is Kind.SETTLED and body["op"] == op_id]
