@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 import gpuops
-from gpuops.extensions import EXTRAS
+from gpuops.extensions import EXTRAS, load, night_extensions
 
 PACKAGE = Path(gpuops.__file__).parent
 ALL = "extras"
+LOADED: Final = re.compile(r"\bload\(\"([\w.]+)\"\)")
+"""What the core names of an extra."""
+FEWEST_LOADED: Final = 10
 ONE_EACH = [pytest.param(name, marks=pytest.mark.long) for name in EXTRAS]
 
 
 def test_every_folder_of_extras_is_in_the_table() -> None:
     assert {path.parent.name for path in (PACKAGE / ALL).glob("*/__init__.py")} == set(EXTRAS)
+
+
+def test_each_name_in_the_table_and_in_the_core_is_there() -> None:
+    modules = {
+        f"gpuops.extras.{name}.{module}"
+        for name, extra in EXTRAS.items()
+        for module in (*extra.commands.values(), *extra.documents, *extra.tasks.values())
+    }
+    assert all(map(import_module, sorted(modules)))
+    assert all(night_extensions())
+    loaded = {path for file in PACKAGE.rglob("*.py") for path in LOADED.findall(file.read_text(encoding="utf-8"))}
+    assert len(loaded) >= FEWEST_LOADED
+    assert all(map(load, sorted(loaded)))
 
 
 @pytest.mark.parametrize("removed", [ALL, *ONE_EACH])
