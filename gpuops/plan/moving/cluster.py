@@ -241,15 +241,13 @@ class ClusterModel:
         holding = tuple(sorted(vgpu[1] for vgpu in content)) if is_certain else content
         key = (self._kinds[host][gpu], is_certain, holding, profile)
         if key not in self._slots:
-            self._slots[key] = self._compute_slots(self.cluster_hosts[host], gpu, content, profile)
+            cluster_host = self.cluster_hosts[host]
+            tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
+            listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
+            state = GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
+            slots = self._rooms.on(state, (profile,)).get(profile)
+            self._slots[key] = Slots(0, 0, "is of another model") if slots is None else slots
         return self._slots[key]
-
-    def _compute_slots(self, cluster_host: ClusterHost, gpu: int, content: GpuContent, profile: str) -> Slots:
-        tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
-        listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
-        state = GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
-        slots = self._rooms.on(state, (profile,)).get(profile)
-        return Slots(0, 0, "is of another model") if slots is None else slots
 
     def board(self, host: int, gpu: int) -> Board | None:
         """Return the model of a GPU; None = not in the catalogue."""

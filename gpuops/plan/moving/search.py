@@ -23,7 +23,6 @@ from typing import Final
 
 from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, HostContents, SearchVm, VmMove
 from gpuops.plan.moving.moves import (
-    Arrival,
     ArrivalBasis,
     Frontier,
     MoveSequence,
@@ -143,7 +142,15 @@ class GreedySearch:
         """Yield the departures that free something on each GPU of the host, or on one of them only."""
         for gpu, content in enumerate(now.contents):
             if only in (None, gpu):
-                yield from _departures_from(self.model, now, gpu, content)
+                worth = self.model.worth(now.number, gpu, content)
+                yielded_kinds: set[tuple[int, ...]] = set()
+                for vms in _departure_sets(self.model, content):
+                    remaining = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
+                    gain = self.model.worth(now.number, gpu, remaining) - worth
+                    kinds = tuple(sorted(self.model.search_vms[vm].kind for vm in vms))
+                    if gain > 0 and kinds not in yielded_kinds:
+                        yielded_kinds.add(kinds)
+                        yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
 
     def _after_departure(self, sequence: MoveSequence, departure: _Departure) -> MoveSequence | None:
         """Return the sequence with these VMs gone from the host, the largest first.
@@ -194,18 +201,12 @@ class GreedySearch:
         """Yield what each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
         for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
             if arrival.now.worth >= now.worth:
-                yield self._preference(arrival), gpus
-
-    def _preference(self, arrival: Arrival) -> tuple[int, ...]:
-        """Return the cost of an arrival.
-
-        In this order: doubt, which fills several GPUs; a GPU that could be freed; few VMs on it; memory left over; a VM
-        that is bound.
-        """
-        contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
-        bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
-        doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
-        return (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied)
+                # Avoid, in this order: doubt, which fills several GPUs; a GPU that could be freed; many VMs on the GPU;
+                # memory left over; binding the VM.
+                contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
+                bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
+                doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
+                yield (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied), gpus
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
@@ -268,18 +269,6 @@ class _Departure:
     vms: tuple[int, ...]
     key: int
     """The key of the host when this was computed."""
-
-
-def _departures_from(model: ClusterModel, now: HostContents, gpu: int, content: GpuContent) -> Iterator[_Departure]:
-    worth = model.worth(now.number, gpu, content)
-    yielded_kinds: set[tuple[int, ...]] = set()
-    for vms in _departure_sets(model, content):
-        remaining = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
-        gain = model.worth(now.number, gpu, remaining) - worth
-        kinds = tuple(sorted(model.search_vms[vm].kind for vm in vms))
-        if gain > 0 and kinds not in yielded_kinds:
-            yielded_kinds.add(kinds)
-            yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
 
 
 def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """VMs that are larger than a NUMA node: GPUs on as many nodes as they need, as evenly as their number divides.
 
 Larger means more cores or memory than a node has, or more GPUs than are beside one. `plan/vm/attach.py`,
-`plan/queue/one_workload.py` and `plan/queue/batch/admission.py` call `place_near` instead of `place`.
+`plan/queue/one_workload.py` and `plan/queue/batch/place_all.py` call `place_near` instead of `place`.
 
 ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaNode` the guest sees as many virtual
 nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).

@@ -141,7 +141,14 @@ class _SeatingAttempt:
             case WantsVgpu():
                 return _seat_vgpu(demand, self.vm, self.states, self.host, self.subject, self.catalog)
             case WantsDirectPath():
-                return _seat_device(demand, self.vm, self.host, self.inventory, self.node)
+                gpu = self.host.device(demand.address)
+                if self.node is not None and gpu is not None and gpu.numa_node != self.node:
+                    rule = f"is not on NUMA node {self.node}"
+                    return (Rejection(f"{self.host.name} {demand.address}", rule, self.node, _node(gpu.numa_node)),), ""
+                answer = judge_device(demand, self.vm, self.host, self.inventory)
+                if isinstance(answer, Rejection):
+                    return (answer,), ""
+                return demand.address, f"{self.host.name} {demand.address}: {answer}" if answer else ""
             case WantsDynamic():
                 dynamic_demands = (dynamic for dynamic in self.demands if isinstance(dynamic, WantsDynamic))
                 missing = sum(
@@ -225,19 +232,6 @@ def _seat_vgpu(
         return tuple(rejections) or (Rejection(subject, "has no GPU"),), ""
     hint = f"remove {pin_key(demand.ordinal)} from its settings, or write the address of a GPU of that host there"
     return (Rejection(subject, f"has no GPU {demand.pin}, which {vm.name} is pinned to", hint=hint),), ""
-
-
-def _seat_device(
-    demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory, node: int | None
-) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    gpu = host.device(demand.address)
-    if node is not None and gpu is not None and gpu.numa_node != node:
-        rule = f"is not on NUMA node {node}"
-        return (Rejection(f"{host.name} {demand.address}", rule, node, _node(gpu.numa_node)),), ""
-    answer = judge_device(demand, vm, host, inventory)
-    if isinstance(answer, Rejection):
-        return (answer,), ""
-    return demand.address, f"{host.name} {demand.address}: {answer}" if answer else ""
 
 
 def _node(number: int | None) -> int | str:

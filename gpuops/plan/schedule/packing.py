@@ -22,9 +22,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from gpuops.plan.schedule.jobs import JobTable
-from gpuops.plan.schedule.problem import Job
-from gpuops.plan.schedule.windows import GpuWindow
+from gpuops.plan.schedule.problem import GpuWindow, Job, JobTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,222 @@
-"""The schedule of a night, and the one function that computes it; `plan/rotation` calls `schedule`.
+"""The schedule of a night, and the one function that computes it: `plan/rotation` calls `schedule`.
 
 The same problem with the same units and seed has the same answer on every machine. The caller may stop the search with
-`keep_going` at any step, for a clock is the caller's, and gets the best schedule so far.
+`keep_going` at any step, by its own clock, and gets the best schedule so far.
+
+If every job runs until its GPUs are due, a GPU has at most one job, and `OpenEndedSearch` schedules the night. Which
+one-GPU jobs run, and on which GPUs, is a matching and exact. Only the places of jobs with several GPUs are searched:
+each at first on the cheapest GPUs of a host, then in random other places as long as that improves the schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.plan.schedule.open_ended import OpenEndedSearch, is_open_ended
-from gpuops.plan.schedule.packing import JobRun
-from gpuops.plan.schedule.problem import NightProblem
+from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom
+from gpuops.plan.schedule.problem import GpuWindow, GpuWindows, Job, JobTable, NightProblem, compute_windows
 from gpuops.plan.schedule.search import EffortBudget, NightSearch, NightState, with_fewest_desktops
-from gpuops.plan.schedule.windows import GpuWindows, compute_windows
+
+GpusOfJob = dict[int, tuple[int, ...]]
+"""The GPUs of each job, both by number."""
+_PATIENCE: Final = 50
+"""Changes without gain, for each job of several GPUs, after which the search ends."""
+_HOSTS_TRIED: Final = 8
+"""Hosts that are tried for a job of several GPUs at first, the cheapest; the others may be drawn later."""
+
+
+def is_open_ended(table: JobTable) -> bool:
+    """Whether each job that could run would run until the end of the longest window it has."""
+    return bool(table.longest) and all(
+        table.jobs[number].minutes > minutes for number, minutes in table.longest.items()
+    )
+
+
+class OpenEndedSearch:
+    """The search of one such night: costs and allowed GPUs are computed once."""
+
+    def __init__(self, problem: NightProblem, table: JobTable, window_alone: dict[int, GpuWindow], seed: int) -> None:
+        self._problem, self._table, self._random = problem, table, SeededRandom(seed)
+        desktops = {number: sum(desktop.cost for desktop in problem.gpus[number].desktops) for number in window_alone}
+        worth = problem.desktop_worth_minutes
+        self._cost = {
+            number: (worth * desktops[number] - window_alone[number].minutes, desktops[number])
+            for number in window_alone
+        }
+        # Cheapest first: the most minutes for the least worth of desktops, then the fewest desktops.
+        self._gpus = sorted(window_alone, key=lambda number: (self._cost[number], number))
+        order = sorted(table.longest, key=lambda number: (-table.jobs[number].priority, number))
+        self._one_gpu = [number for number in order if table.jobs[number].gpus == 1]
+        self._multi_gpu = [number for number in order if table.jobs[number].gpus > 1]
+        self._may_run = {
+            number: [
+                gpu
+                for gpu in self._gpus
+                if table.may_run_on(number, gpu) and _long_enough(table.jobs[number], window_alone[gpu])
+            ]
+            for number in order
+        }
+
+    def solve(self, effort: EffortBudget) -> NightState:
+        """The state with the most GPUs at work by priority, then the most minutes, then the fewest desktops."""
+        # 1. The one-GPU jobs alone, exactly.
+        multi_gpu: GpusOfJob = {}
+        best = self._with_one_gpu_jobs(multi_gpu, effort)
+        # 2. Job by job of several GPUs, by priority: kept on the best of the cheapest GPUs if it gains anything.
+        for job in self._multi_gpu:
+            # The cheapest GPUs of each of the cheapest hosts.
+            width = self._table.jobs[job].gpus
+            choices = [tuple(gpus[:width]) for gpus in self._free_gpus_by_host(job, multi_gpu)]
+            for gpus in sorted(choices, key=lambda gpus: (self._total_cost(gpus), gpus))[:_HOSTS_TRIED]:
+                candidate = self._with_one_gpu_jobs({**multi_gpu, job: gpus}, effort)
+                if self._value(candidate) > self._value(best):
+                    best = candidate
+            multi_gpu = {number: gpus for number, gpus in best.items() if number in self._multi_gpu}
+        # 3. Random changes, until there have been enough without gain.
+        without_gain = 0
+        while self._multi_gpu and without_gain < _PATIENCE * len(self._multi_gpu) and effort.has_work_left:
+            candidate = self._with_one_changed(best, effort)
+            without_gain = 0 if self._value(candidate) > self._value(best) else without_gain + 1
+            best = candidate
+        return self._state(best)
+
+    def _with_one_changed(self, places: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
+        """The places with one job of several GPUs moved, and perhaps another left out; the same if that is worse."""
+        job = self._random.choice(self._multi_gpu)
+        multi_gpu = {number: gpus for number, gpus in places.items() if number in self._multi_gpu and number != job}
+        if self._random.uniform() < 0.5 and multi_gpu:
+            del multi_gpu[self._random.choice(list(multi_gpu))]
+        hosts = self._free_gpus_by_host(job, multi_gpu)
+        if hosts:
+            gpus, width = self._random.choice(hosts), self._table.jobs[job].gpus
+            # The cheapest GPUs may be the only ones that a job of higher priority can run on, so others are tried too.
+            multi_gpu[job] = tuple((gpus if self._random.uniform() < 0.5 else self._random.shuffle(gpus))[:width])
+        candidate = self._with_one_gpu_jobs(multi_gpu, effort)
+        return candidate if self._value(candidate) >= self._value(places) else places
+
+    def _free_gpus_by_host(self, job: int, multi_gpu: GpusOfJob) -> list[list[int]]:
+        """The free GPUs of each host that has enough of them for the job, the cheapest first."""
+        used_gpus = {gpu for gpus in multi_gpu.values() for gpu in gpus}
+        by_host: dict[str, list[int]] = defaultdict(list)
+        for gpu in self._may_run[job]:
+            if gpu not in used_gpus:
+                by_host[self._problem.gpus[gpu].host].append(gpu)
+        return [gpus for gpus in by_host.values() if len(gpus) >= self._table.jobs[job].gpus]
+
+    def _with_one_gpu_jobs(self, multi_gpu: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
+        """These jobs of several GPUs, and the best one-GPU jobs beside them."""
+        used_gpus = {gpu for gpus in multi_gpu.values() for gpu in gpus}
+        free_gpus = [gpu for gpu in self._gpus if gpu not in used_gpus]
+        effort.spend(50 * len(free_gpus) + 10 * len(self._one_gpu))
+        one_gpu = match_jobs(self._one_gpu, free_gpus, self._may_run)
+        return {**multi_gpu, **{job: (gpu,) for job, gpu in one_gpu.items()}}
+
+    def _value(self, places: GpusOfJob) -> tuple[int, int, int]:
+        """(worth, minutes less what the desktops are worth, fewer desktops): greater is better."""
+        worth = sum(self._table.weights[job] * len(gpus) for job, gpus in places.items())
+        minutes, desktops = self._total_cost(gpu for gpus in places.values() for gpu in gpus)
+        return worth, -minutes, -desktops
+
+    def _total_cost(self, gpus: Iterable[int]) -> tuple[int, int]:
+        """(minutes that the desktops are worth less the minutes that the GPUs are free, desktops)."""
+        costs = [self._cost[gpu] for gpu in gpus]
+        return sum(minutes for minutes, _ in costs), sum(desktops for _, desktops in costs)
+
+    def _state(self, places: GpusOfJob) -> NightState:
+        """The places with their times. Jobs that suspends and resumes leave too little time for are left out."""
+        jobs = self._table.jobs
+        while True:
+            gpus_used = {gpu for gpus in places.values() for gpu in gpus}
+            gpu_windows = compute_windows(self._problem, [gpu for gpu in self._gpus if gpu in gpus_used])
+            runs = {job: _job_run(job, jobs[job], gpus, gpu_windows) for job, gpus in places.items()}
+            long_enough = {job: gpus for job, gpus in places.items() if runs[job] is not None}
+            if len(long_enough) == len(places):
+                break
+            places = long_enough
+        hosts: dict[str, list[JobRun]] = defaultdict(list)
+        for run in runs.values():
+            if run is not None:
+                hosts[self._problem.gpus[run.gpus[0]].host].append(run)
+        packings = {name: HostPacking(tuple(of_host)) for name, of_host in hosts.items()}
+        return NightState(gpu_windows, packings, sum(packing.worth(self._table) for packing in packings.values()))
+
+
+def _long_enough(job: Job, window: GpuWindow) -> bool:
+    """Whether a run of the job that counts fits into the window."""
+    end = window.back_from if job.deadline is None else min(window.back_from, job.deadline)
+    return end - window.free_from >= job.at_least
+
+
+def _job_run(number: int, job: Job, gpus: tuple[int, ...], gpu_windows: GpuWindows) -> JobRun | None:
+    """The run from when all GPUs are free until one is due; None = too short to count."""
+    windows = [gpu_windows.of[gpu] for gpu in gpus if gpu in gpu_windows.of]
+    if len(windows) < len(gpus):
+        return None
+    start = max(window.free_from for window in windows)
+    end = min(window.back_from for window in windows)
+    end = end if job.deadline is None else min(end, job.deadline)
+    return JobRun(number, start, end - start, gpus) if end - start >= job.at_least else None
+
+
+def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """A GPU for each job that gets one. `jobs` by priority, `gpus` the cheapest first.
+
+    Jobs are taken in their order, each if those before it can keep a GPU; GPUs in the same way, for the jobs that were
+    taken. Both greedy choices are optimal, and one matching has both (transversal matroids; Mendelsohn and Dulmage,
+    1958). Example: job 0 may run on GPUs 5 and 6, job 1 on 5 only: job 0 first takes 5, then moves to 6, and both run.
+    """
+    # 1. Which jobs can be served: each in turn, earlier ones changing their GPU if need be.
+    places = set(gpus)
+    by_gpu: dict[int, int] = {}
+    edges = {job: [gpu for gpu in may_run[job] if gpu in places] for job in jobs}
+    served = [job for job in edges if _augment(job, edges, by_gpu)]
+    # 2. Which GPUs serve them: each in turn from the cheapest on, for the jobs of step 1.
+    jobs_for: dict[int, list[int]] = {gpu: [] for gpu in gpus}
+    for job in served:
+        for gpu in edges[job]:
+            jobs_for[gpu].append(job)
+    by_job: dict[int, int] = {}
+    for gpu in gpus:
+        if len(by_job) == len(served):
+            break
+        _augment(gpu, jobs_for, by_job)
+    return by_job
+
+
+def _augment(first: int, edges: Mapping[int, Sequence[int]], partner: dict[int, int]) -> bool:
+    """Give `first` a partner, moving other partners if necessary; False = that is not possible.
+
+    This is an augmenting path, searched breadth first, so that as few partners as possible change.
+    """
+    came_from: dict[int, int] = {}
+    heads = [first]
+    for head in heads:
+        for candidate in edges[head]:
+            if candidate in came_from:
+                continue
+            came_from[candidate] = head
+            if candidate in partner:
+                heads.append(partner[candidate])
+                continue
+            _swap_along(candidate, first, came_from, partner)
+            return True
+    return False
+
+
+def _swap_along(end: int, first: int, came_from: Mapping[int, int], partner: dict[int, int]) -> None:
+    """Follow the path back from its end to `first`: each on it takes the partner after it."""
+    partner_before = {head: partnered for partnered, head in partner.items()}
+    current = end
+    while True:
+        head = came_from[current]
+        previous = partner_before.get(head)
+        partner[current] = head
+        if head == first or previous is None:
+            return
+        current = previous
+
 
 QUICK: Final = 1_600_000
 """Units of work: about two seconds of one core."""

@@ -17,10 +17,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from gpuops.plan.schedule.jobs import make_job_table
 from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom, Stretch, fill_stretches, pack_host
-from gpuops.plan.schedule.problem import NightProblem
-from gpuops.plan.schedule.windows import GpuWindow, GpuWindows, compute_windows, freeable_gpus, longest_windows
+from gpuops.plan.schedule.problem import (
+    GpuWindow,
+    GpuWindows,
+    NightProblem,
+    compute_windows,
+    freeable_gpus,
+    longest_windows,
+    make_job_table,
+)
 
 _UPTO_REFILL: Final = 0.75
 _UPTO_ONE_HOST: Final = 0.90

@@ -24,8 +24,7 @@ from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.placement.fleet.geometry import Table
-from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT, slot_prices
+from gpuops.plan.placement.fleet.geometry import VALUE_UNIT, Table, slot_prices
 from gpuops.plan.placement.fleet.site_demand import WHOLE
 from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
 from gpuops.plan.placement.vm_demand import WantsDynamic, WantsVgpu

@@ -24,7 +24,7 @@ import numpy as np
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.vcenter.host import Host, NumaNode, OfferedProfile
+from gpuops.model.vcenter.host import Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.fleet.board_geometry import GpuStates
@@ -181,17 +181,14 @@ class FleetIndex:
         for row, (number_of_node, _) in enumerate(self._layouts[number], self.first_row[number]):
             gpus_of_row = [(rank, state) for rank, state in enumerate(states) if state.gpu.numa_node == number_of_node]
             node = nodes.get(number_of_node) if number_of_node is not None else None
-            self._read_node(row, node, host, inventory)
+            self.known_node[row] = node is not None
+            self.cores[row] = 0 if node is None else free_cores(node, _NO_VM, host, inventory)
+            self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NO_VM, host, inventory)
             self.address[row] = [state.gpu.address for _, state in gpus_of_row]
             for column, (rank, state) in enumerate(gpus_of_row):
                 self.state[row, column] = self.states.number(state, state.gpu.address in holder_of)
                 self.order[row, column], self.more[row, column] = self._order(state, rank, host)
         self.read_again += range(self.first_row[number], self.first_row[number + 1])
-
-    def _read_node(self, row: int, node: NumaNode | None, host: Host, inventory: Inventory) -> None:
-        self.known_node[row] = node is not None
-        self.cores[row] = 0 if node is None else free_cores(node, _NO_VM, host, inventory)
-        self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NO_VM, host, inventory)
 
     def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:
         """Return the order key of a GPU, which sorts as `gpu_filters.host_order` does, and what one more VM adds."""

@@ -15,8 +15,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Final
 
-from gpuops.plan.queue.batch.column_generation import solve_fluid
-from gpuops.plan.queue.batch.highs import SolverProgram
+from gpuops.plan.queue.batch.column_generation import SolverProgram, solve_fluid
 from gpuops.plan.queue.batch.problem import BatchProblem, HostPattern, with_loosest_options
 
 WORK: Final = 40_000
@@ -38,7 +37,14 @@ def plan_anew(
     """Return the hosts' patterns with more VMs placed, if room is found for some of the `unplaced` ones."""
     patterns, remaining_vms = list(hosts), list(unplaced)
     programs: dict[tuple[int, ...], _HostsProgram] = {}
-    lacking = _by_what_they_lack(problem, patterns)
+    # Look first at the hosts that could hold the most more GPU memory than they do. Take at least `_TOGETHER` of them:
+    # full hosts help to fill others.
+    loosest = with_loosest_options(problem)
+    most = [solve_fluid(replace(loosest, shapes=(replace(shape, count=1),)))[0] for shape in loosest.shapes]
+    lacks = [most[pattern.shape] - problem.memory(pattern) for pattern in patterns]
+    ranked = sorted(range(len(patterns)), key=lambda number: (-lacks[number], number))
+    open_hosts = sum(lack >= gcd(*problem.worth) - 1e-6 for lack in lacks)
+    lacking = ranked[: max(_TOGETHER, open_hosts)]
     for three in _threes(len(lacking)):
         if work <= 0 or not any(remaining_vms):
             break
@@ -60,19 +66,6 @@ def plan_anew(
 def _worth(problem: BatchProblem, patterns: Sequence[HostPattern]) -> tuple[int, float]:
     """The GPU memory first: of much of it, beside its GPUs or not, the penalty is more than the worth of a small VM."""
     return sum(map(problem.memory, patterns)), sum(map(problem.value, patterns))
-
-
-def _by_what_they_lack(problem: BatchProblem, patterns: Sequence[HostPattern]) -> list[int]:
-    """The numbers of the hosts that could hold more GPU memory than they do, those that lack most first.
-
-    At least three hosts, where there are so many: full ones help to fill others.
-    """
-    loosest = with_loosest_options(problem)
-    most = [solve_fluid(replace(loosest, shapes=(replace(shape, count=1),)))[0] for shape in loosest.shapes]
-    lacks = [most[pattern.shape] - problem.memory(pattern) for pattern in patterns]
-    ranked = sorted(range(len(patterns)), key=lambda number: (-lacks[number], number))
-    open_hosts = sum(lack >= gcd(*problem.worth) - 1e-6 for lack in lacks)
-    return ranked[: max(_TOGETHER, open_hosts)]
 
 
 def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
