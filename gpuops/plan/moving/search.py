@@ -2,7 +2,7 @@
 
 `frontier.py` calls both. Greedy: the moves that free the most per move go first. A VM goes where it lands on the GPU
 that is hardest to free, best one that cannot be freed at all: such a GPU is full before one is begun that will be
-wanted empty. If no host has room for it, one VM elsewhere may make room first.
+needed empty. If no host has room for it, one VM elsewhere may make room first.
 
 Exact: all orders of moves, shortest first, except those that cannot free more than a known plan. Hosts that are alike,
 GPUs that are alike and VMs that are alike are looked at once, so a state that some other order has led to is not looked
@@ -45,18 +45,18 @@ _PAIRS: Final = 8
 
 @dataclass(slots=True)
 class GreedySearch:
-    """One search, with its budgets and what it has learnt about which host takes which kind of VM."""
+    """One search, with its budgets and a cache of which host takes which kind of VM."""
 
     model: ClusterModel
     limit: int
     binding: bool = False
-    """Whether VMs that may be bound to GPUs are."""
+    """Whether a move may bind a VM to GPUs."""
     _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
     room_for_others: int = _ROOM_FOR_OTHERS
     openings: int = _OPENINGS
 
     def with_fresh_budget(self) -> GreedySearch:
-        """Return the search with its budgets full again, and what it has learnt."""
+        """Return the search with full budgets; the cache is shared."""
         return GreedySearch(self.model, self.limit, self.binding, self._fits)
 
     def sequences(self, sequence: MoveSequence) -> Frontier:
@@ -77,6 +77,8 @@ class GreedySearch:
         """
         improvements: list[MoveSequence] = []
         for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
+            if not host.worth:
+                continue
             departures = sorted(
                 departure
                 for now in sequence.cluster_state
@@ -86,9 +88,7 @@ class GreedySearch:
             by_kind: dict[tuple[str, ...], list[_Departure]] = {}
             for departure in departures:
                 by_kind.setdefault(self.model.search_vms[departure.vms[0]].profiles, []).append(departure)
-            tried = (
-                [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()] if host.worth else []
-            )
+            tried = [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()]
             better = [after for after in tried if after.worth > sequence.worth]
             if better:
                 sequence = min(
@@ -158,9 +158,8 @@ class GreedySearch:
         None = one of them has no target.
         """
         now: MoveSequence | None = sequence
-        for search_vm in sorted(
-            (self.model.search_vms[vm] for vm in departure.vms), key=lambda search_vm: -search_vm.memory_mib
-        ):
+        departing = [self.model.search_vms[vm] for vm in departure.vms]
+        for search_vm in sorted(departing, key=lambda search_vm: -search_vm.memory_mib):
             now = self._vm_placed(now, search_vm) if now is not None else None
         return now
 
@@ -179,10 +178,7 @@ class GreedySearch:
         return min(ranked)[1] if ranked else None
 
     def _rank(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
-        """Return what the arrival of the VM on this host costs, less is better.
-
-        None = no room, or a free GPU would be lost.
-        """
+        """Return the lowest cost of an arrival of the VM on this host; None = no room, or a free GPU would be lost."""
         if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
             return None
         key = (now.number, now.key, search_vm.kind)
@@ -192,13 +188,12 @@ class GreedySearch:
         return self._fits[key]
 
     def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
-        """Return the move of the VM to this host, which takes it, by the way that costs the least."""
         return VmMove(search_vm.number, now.number, min(self._arrival_costs(now, search_vm))[1])
 
     def _arrival_costs(
         self, now: HostContents, search_vm: SearchVm
     ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield what each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
+        """Yield (cost, GPUs that the VM is bound to) for each way in which the VM may arrive on this host."""
         for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
             if arrival.now.worth >= now.worth:
                 # Avoid, in this order: doubt, which fills several GPUs; a GPU that could be freed; many VMs on the GPU;
@@ -211,9 +206,9 @@ class GreedySearch:
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
         for number in sorted(search_vm.allowed):
-            for blocker in (
-                distinct_movable_vms(self.model, sequence.cluster_state[number]) if self.room_for_others > 0 else ()
-            ):
+            if self.room_for_others <= 0:
+                break
+            for blocker in distinct_movable_vms(self.model, sequence.cluster_state[number]):
                 self.room_for_others -= 1
                 host_after = remove_vm(self.model, sequence.cluster_state[number], blocker)
                 if blocker is search_vm or host_after is None or self._rank(host_after, search_vm) is None:
@@ -233,26 +228,19 @@ class GreedySearch:
         One vMotion cannot move a VM between GPUs of one host.
         """
         own_host = host_of(sequence.cluster_state, search_vm)
-        for number in (
-            sorted(search_vm.allowed) if own_host is not None and own_host.number in search_vm.allowed else ()
-        ):
+        if own_host is None or own_host.number not in search_vm.allowed:
+            return None
+        for number in sorted(search_vm.allowed):
             if self.room_for_others <= 0:
                 return None
             self.room_for_others -= 1
-            moved_away = (
-                None if own_host is None else _with_move(self.model, sequence, VmMove(search_vm.number, number))
-            )
-            back = (
-                None
-                if own_host is None or moved_away is None
-                else _with_move(self.model, moved_away, VmMove(search_vm.number, own_host.number))
-            )
-            if (
-                back is not None
-                and own_host is not None
-                and back.worth >= sequence.worth
-                and back.cluster_state[own_host.number].key != own_host.key
-            ):
+            moved_away = _with_move(self.model, sequence, VmMove(search_vm.number, number))
+            if moved_away is None:
+                continue
+            back = _with_move(self.model, moved_away, VmMove(search_vm.number, own_host.number))
+            if back is None or back.worth < sequence.worth:
+                continue
+            if back.cluster_state[own_host.number].key != own_host.key:
                 return back
         return None
 

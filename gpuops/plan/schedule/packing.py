@@ -86,7 +86,7 @@ def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: 
     other_jobs = [candidate for candidate in pool if candidate != number]
     whole, sums = reachable_sums(start, length, jobs, other_jobs)
     before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
-    lasts = min(length - before, jobs[number].minutes, _last_end(jobs[number], end) - start - before)
+    lasts = min(length - before, jobs[number].minutes, jobs[number].last_end(end) - start - before)
     return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, lasts)]
 
 
@@ -132,7 +132,7 @@ def _cut_off(
     most = best
     for number in pool:
         job = jobs[number]
-        room = min(end, _last_end(job, end)) - start
+        room = job.last_end(end) - start
         if job.least_minutes is None or room < job.at_least:
             continue
         before = (sums[-1] & ((2 << (room - job.at_least)) - 1)).bit_length() - 1
@@ -140,11 +140,6 @@ def _cut_off(
         if filled > most:
             most, best_cut = filled, (number, before)
     return best_cut
-
-
-def _last_end(job: Job, end: int) -> int:
-    """The earlier of its deadline and this end."""
-    return end if job.deadline is None else min(end, job.deadline)
 
 
 Item = TypeVar("Item")
@@ -321,21 +316,15 @@ class _FreeTime:
             times = [(start, end) for start, end in self._common(gpus) if end - start >= job.at_least]
             if times:
                 start, end = random.choice(times)
-                until = end if job.deadline is None else min(end, job.deadline)
-                # A run is cut off only where the GPUs are given back at its end, and only if it lasts long enough.
-                fits_completely = until - start >= job.minutes
-                if not fits_completely and not (until - start >= job.at_least and self._given_back(gpus, end)):
-                    continue
-                if not fits_completely:
-                    return JobRun(number, start, min(job.minutes, until - start), gpus)
-                return JobRun(
-                    number, self._start(gpus, start, until - job.minutes, fillable_minutes, random), job.minutes, gpus
-                )
+                until = job.last_end(end)
+                if until - start >= job.minutes:
+                    begin = self._start(gpus, start, until - job.minutes, fillable_minutes, random)
+                    return JobRun(number, begin, job.minutes, gpus)
+                # A run is cut off only where the first of the GPUs is given back, and only if it lasts long enough.
+                given_back = min(self._windows[gpu].back_from for gpu in gpus)
+                if until - start >= job.at_least and end == given_back:
+                    return JobRun(number, start, until - start, gpus)
         return None
-
-    def _given_back(self, gpus: Sequence[int], at: int) -> bool:
-        """Whether `at` is when the first of the GPUs is given back to its desktops."""
-        return at == min(self._windows[gpu].back_from for gpu in gpus)
 
     def _start(self, gpus: Sequence[int], first: int, last: int, fillable_minutes: int, random: SeededRandom) -> int:
         """A start from `first` to `last` before which no GPU need stay idle, if there is one; else `first`."""

@@ -68,6 +68,10 @@ class Job:
     allowed: frozenset[str] | None = None
     """Names of the GPUs that it may run on; None = any."""
 
+    def last_end(self, end: int) -> int:
+        """The earlier of its deadline and this end."""
+        return end if self.deadline is None else min(end, self.deadline)
+
     @property
     def at_least(self) -> int:
         """The shortest run that counts."""
@@ -363,9 +367,13 @@ def make_job_table(problem: NightProblem, window_alone: Mapping[int, GpuWindow])
         None if job.allowed is None else frozenset(number_of[name] for name in job.allowed if name in number_of)
         for job in problem.jobs
     )
-    order = sorted(
-        range(len(problem.jobs)), key=lambda number: _pool_order(problem.jobs[number], may_run[number], number)
-    )
+
+    def pool_order(number: int) -> tuple[int, float, int, float, int]:
+        job, allowed = problem.jobs[number], may_run[number]
+        due = inf if job.deadline is None else job.deadline
+        return -job.priority, due, job.minutes, inf if allowed is None else len(allowed), number
+
+    order = sorted(range(len(problem.jobs)), key=pool_order)
     rank = [0] * len(order)
     for place, number in enumerate(order):
         rank[number] = place
@@ -375,11 +383,6 @@ def make_job_table(problem: NightProblem, window_alone: Mapping[int, GpuWindow])
     everything = problem.ends * max(1, len(window_alone)) + 1
     weights = tuple(everything ** classes.index(job.priority) for job in problem.jobs)
     return JobTable(problem.jobs, may_run, tuple(rank), weights, _longest(problem, window_alone, may_run))
-
-
-def _pool_order(job: Job, allowed: frozenset[int] | None, number: int) -> tuple[int, float, int, float, int]:
-    due = inf if job.deadline is None else job.deadline
-    return -job.priority, due, job.minutes, inf if allowed is None else len(allowed), number
 
 
 def _longest(
@@ -394,31 +397,25 @@ def _longest(
     for number, job in enumerate(problem.jobs):
         demand = (job.gpus, job.deadline, may_run[number])
         if demand not in longest_for:
+            allowed = may_run[number]
             windows_by_host = (
-                [window_alone[gpu] for gpu in gpus if _may_run(demand[2], gpu)] for gpus in by_host.values()
+                [window_alone[gpu] for gpu in gpus if allowed is None or gpu in allowed] for gpus in by_host.values()
             )
-            longest_for[demand] = max(
-                (_longest_common(windows_allowed, job.gpus, job.deadline) for windows_allowed in windows_by_host),
-                default=0,
-            )
+            longest_for[demand] = max((_longest_common(windows, job) for windows in windows_by_host), default=0)
         if longest_for[demand] >= job.at_least:
             longest_run[number] = min(job.minutes, longest_for[demand])
     return longest_run
 
 
-def _may_run(allowed: frozenset[int] | None, gpu: int) -> bool:
-    return allowed is None or gpu in allowed
-
-
-def _longest_common(windows: Sequence[GpuWindow], gpus: int, deadline: int | None) -> int:
-    """How long `gpus` of these windows are open at once, at most.
+def _longest_common(windows: Sequence[GpuWindow], job: Job) -> int:
+    """How long the job could run if each of its GPUs had one of these windows.
 
     Windows 0-60, 10-50 and 20-40: two are open together for 40 minutes (10-50), three for 20.
     """
     longest = 0
     for window in windows:
-        end = window.back_from if deadline is None else min(window.back_from, deadline)
+        end = job.last_end(window.back_from)
         starts = sorted(candidate.free_from for candidate in windows if candidate.back_from >= end)
-        if len(starts) >= gpus:
-            longest = max(longest, end - starts[gpus - 1])
+        if len(starts) >= job.gpus:
+            longest = max(longest, end - starts[job.gpus - 1])
     return longest

@@ -54,7 +54,7 @@ class OpenEndedSearch:
             number: [
                 gpu
                 for gpu in self._gpus
-                if table.may_run_on(number, gpu) and _long_enough(table.jobs[number], window_alone[gpu])
+                if table.may_run_on(number, gpu) and _longest_run(table.jobs[number], [window_alone[gpu]]) is not None
             ]
             for number in order
         }
@@ -130,34 +130,27 @@ class OpenEndedSearch:
         while True:
             gpus_used = {gpu for gpus in places.values() for gpu in gpus}
             gpu_windows = compute_windows(self._problem, [gpu for gpu in self._gpus if gpu in gpus_used])
-            runs = {job: _job_run(job, jobs[job], gpus, gpu_windows) for job, gpus in places.items()}
-            long_enough = {job: gpus for job, gpus in places.items() if runs[job] is not None}
-            if len(long_enough) == len(places):
+            runs = []
+            for job, gpus in places.items():
+                windows = [gpu_windows.of[gpu] for gpu in gpus if gpu in gpu_windows.of]
+                longest = _longest_run(jobs[job], windows) if len(windows) == len(gpus) else None
+                if longest is not None:
+                    runs.append(JobRun(job, *longest, gpus))
+            if len(runs) == len(places):
                 break
-            places = long_enough
+            places = {run.job: run.gpus for run in runs}
         hosts: dict[str, list[JobRun]] = defaultdict(list)
-        for run in runs.values():
-            if run is not None:
-                hosts[self._problem.gpus[run.gpus[0]].host].append(run)
+        for run in runs:
+            hosts[self._problem.gpus[run.gpus[0]].host].append(run)
         packings = {name: HostPacking(tuple(of_host)) for name, of_host in hosts.items()}
         return NightState(gpu_windows, packings, sum(packing.worth(self._table) for packing in packings.values()))
 
 
-def _long_enough(job: Job, window: GpuWindow) -> bool:
-    """Whether a run of the job that counts fits into the window."""
-    end = window.back_from if job.deadline is None else min(window.back_from, job.deadline)
-    return end - window.free_from >= job.at_least
-
-
-def _job_run(number: int, job: Job, gpus: tuple[int, ...], gpu_windows: GpuWindows) -> JobRun | None:
-    """The run from when all GPUs are free until one is due; None = too short to count."""
-    windows = [gpu_windows.of[gpu] for gpu in gpus if gpu in gpu_windows.of]
-    if len(windows) < len(gpus):
-        return None
+def _longest_run(job: Job, windows: Sequence[GpuWindow]) -> tuple[int, int] | None:
+    """Start and minutes of the run from when all of the GPUs are free until one is due; None = too short to count."""
     start = max(window.free_from for window in windows)
-    end = min(window.back_from for window in windows)
-    end = end if job.deadline is None else min(end, job.deadline)
-    return JobRun(number, start, end - start, gpus) if end - start >= job.at_least else None
+    minutes = job.last_end(min(window.back_from for window in windows)) - start
+    return (start, minutes) if minutes >= job.at_least else None
 
 
 def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, Sequence[int]]) -> dict[int, int]:
@@ -280,10 +273,8 @@ def schedule(
         return _as_schedule(problem, NightState(compute_windows(problem, []), {}, 0))
     # 2. Every job runs until the morning: a matching answers.
     if is_open_ended(search.table):
-        final_state = OpenEndedSearch(problem, search.table, search.window_alone, seed).solve(
-            EffortBudget(units, keep_going)
-        )
-        return _as_schedule(problem, final_state)
+        open_ended = OpenEndedSearch(problem, search.table, search.window_alone, seed)
+        return _as_schedule(problem, open_ended.solve(EffortBudget(units, keep_going)))
     # 3. Else local search: half of the units for more worth, the rest for fewer desktops and then for worth again.
     everything = search.table.most_worth(problem.ends * len(problem.gpus))
     effort = EffortBudget(units // 2, keep_going)
@@ -331,12 +322,9 @@ def _with_late_resumes(problem: NightProblem, state: NightState) -> GpuWindows:
         for number in run.gpus:
             ends[number] = max(run.end, ends.get(number, 0))
     late_windows = compute_windows(problem, sorted(ends, key=lambda number: (-ends[number], number)))
-    return late_windows if all(_run_fits(run, late_windows) for run in state.runs()) else state.windows
-
-
-def _run_fits(run: JobRun, gpu_windows: GpuWindows) -> bool:
-    """Whether the run lies in the windows of all of its GPUs."""
-    windows_of = [gpu_windows.of.get(number) for number in run.gpus]
-    return all(
-        window is not None and window.free_from <= run.start and run.end <= window.back_from for window in windows_of
-    )
+    for run in state.runs():
+        for number in run.gpus:
+            window = late_windows.of.get(number)
+            if window is None or not window.free_from <= run.start <= run.end <= window.back_from:
+                return state.windows
+    return late_windows
