@@ -39,7 +39,7 @@ from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.placement.host_filters import Bar, bars, limit_slots
 
 _MOST = 64
-"""More passthrough devices no release allows (VMware configuration maximums)."""
+"""No release allows more passthrough devices in one VM (VMware configuration maximums)."""
 
 
 class InOneVm:
@@ -83,10 +83,10 @@ class DeviceHolders:
                         self._possible_holders[address] = vm.name
 
     def room(self, gpu: PhysicalGpu | OtherDevice) -> Slots | None:
-        """1 or 0 more VMs, or which of them is not known; None = the GPU is not there to be given whole."""
+        """Return whether one more VM can have the device (0, 1 or unknown); None if it is not in passthrough."""
         state = gpu.passthrough
         if state is None:
-            # A GPU that serves graphics is not in passthrough, whatever cannot be read of it.
+            # A GPU with a graphics type serves graphics, so it is not in passthrough.
             unknown = isinstance(gpu, PhysicalGpu) and gpu.graphics_type is None
             return Slots(0, 1, "its passthrough state cannot be read") if unknown else None
         if not state.active and not state.enabled:
@@ -103,7 +103,7 @@ class DeviceHolders:
 def rooms(
     gpus: Iterable[PhysicalGpu | OtherDevice], holding: DeviceHolders, bars: Iterable[Bar]
 ) -> Mapping[Device, Slots]:
-    """Return room among these devices behind the host's bars, by kind of device."""
+    """Return the number of free devices by kind. The host's bars reduce them."""
     general = [bar for bar in bars if not bar.vgpus_alone]
     rooms_by_kind: dict[Device, list[Slots]] = {}
     for gpu in gpus:
@@ -139,10 +139,10 @@ class _HostContext:
 
 
 class HostRoom:
-    """The question to hosts. `offered` are the profiles to answer for where a host does not tell its own.
+    """Counts the room on hosts. `offered`: the profiles to count on hosts that do not report their own.
 
-    Most nodes of a fleet are like another one, so their figures are worked out once. What is kept is found again by
-    the identity of what it was made of, which is kept too.
+    Most nodes of a fleet are like another one, so the figures of equal nodes are computed once. The caches use the
+    identity of their inputs as the key, and keep the inputs alive.
     """
 
     def __init__(self, catalog: Catalog, offered: tuple[str, ...], profile: str | None = None) -> None:
@@ -238,7 +238,7 @@ def _candidate(profile: str, fit: Fit) -> Largest | None:
 
 
 def _limit_to_node(slots: Slots, local: Beside) -> Slots:
-    """Return what of it a VM can be given with cores and memory of the same node."""
+    """Return how many of the slots a VM can have with cores and memory of the same node."""
     if not local.possible:
         return Slots(0, 0, "no cores or no memory left beside the GPUs")
     if not local.certain:
@@ -249,10 +249,7 @@ def _limit_to_node(slots: Slots, local: Beside) -> Slots:
 def _by_node(
     host: Host, states: Sequence[GpuState]
 ) -> Iterator[tuple[NumaNode | None, list[GpuState], list[OtherDevice]]]:
-    """Yield the nodes that have GPUs or give other devices, each with its own.
-
-    Last, under None, what is of no known node.
-    """
+    """Yield each node with its GPUs and other passthrough devices; last, under None, those without a known node."""
     nodes_by_id = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
     devices = [device for device in host.others if device.passed_through]
     for number in (*nodes_by_id, None):

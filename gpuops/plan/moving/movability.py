@@ -27,8 +27,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
-from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import (
+    Headroom,
     cpu_to_reserve,
     logical_cpus,
     not_in_maintenance,

@@ -50,9 +50,13 @@ def kept_profiles(texts: Iterable[str]) -> tuple[KeptProfile, ...]:
         if not (number.isascii() and number.isdigit()):
             raise UsageError(f"--keep-free {text!r}: {number!r} is not a whole number", hint=_SHAPE_HINT)
         if name in by_name:
-            raise UsageError(f"--keep-free names {name} twice", hint="say it once, with one number")
+            raise _named_twice(name)
         by_name[name] = KeptProfile(name.strip(), int(number))
     return tuple(by_name.values())
+
+
+def _named_twice(profile: str) -> UsageError:
+    return UsageError(f"--keep-free names {profile} twice", hint="name each profile once")
 
 
 def once(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
@@ -60,7 +64,7 @@ def once(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
     by_profile: dict[str, KeptProfile] = {}
     for kept_profile in kept_profiles:
         if kept_profile.profile in by_profile:
-            raise UsageError(f"--keep-free names {kept_profile.profile} twice", hint="say it once, with one number")
+            raise _named_twice(kept_profile.profile)
         by_profile[kept_profile.profile] = kept_profile
     return tuple(by_profile.values())
 
@@ -210,12 +214,9 @@ class KeptRoom:
         """Yield the host that the VM goes to and, if it is in the same cluster, the host that it leaves."""
         yield host
         own_host = self.inventory.host_of(self.needs.vm)
-        if (
-            own_host is not None
-            and own_host.ref != host.ref
-            and own_host.cluster is not None
-            and own_host.cluster == host.cluster
-        ):
+        if own_host is None or own_host.ref == host.ref:
+            return
+        if own_host.cluster is not None and own_host.cluster == host.cluster:
             yield own_host
 
     def _with_vm(self, host: Host, seats: Mapping[int, PciAddress]) -> Inventory:

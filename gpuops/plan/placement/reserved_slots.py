@@ -187,10 +187,11 @@ def devices_remaining(capacity: DeviceCapacity, world: Inventory) -> int:
 def _free(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> int:
     """Return how many of these devices on the host are not held by a VM."""
     held_addresses = holders(host, inventory)
-    passthrough_devices = (
-        device for device in host.devices if device.passthrough is not None and device.passthrough.active
+    return sum(
+        device.address not in held_addresses and capacity.is_of(device)
+        for device in host.devices
+        if device.passthrough is not None and device.passthrough.active
     )
-    return sum(device.address not in held_addresses and capacity.is_of(device) for device in passthrough_devices)
 
 
 def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:

@@ -1,7 +1,7 @@
 """Which GPU each device of a VM gets on one host, and whether the VM can start there (`Room`).
 
 The host is expected to choose GPUs at power-on as `gpu_filters.py` describes. A seat is the GPU of one device.
-`candidates.py`, `select.py` and `multi_node.py` seat VMs; nights and rolling changes ask `Room`.
+`select.py` and `multi_node.py` seat VMs; nights and rolling changes ask `Room`.
 """
 
 from __future__ import annotations
@@ -150,14 +150,15 @@ class _SeatingAttempt:
                     return (answer,), ""
                 return demand.address, f"{self.host.name} {demand.address}: {answer}" if answer else ""
             case WantsDynamic():
-                dynamic_demands = (dynamic for dynamic in self.demands if isinstance(dynamic, WantsDynamic))
+                same_type = replace(demand, ordinal=0)
                 missing = sum(
-                    _kind(dynamic) == _kind(demand) and dynamic.ordinal not in self.seats for dynamic in dynamic_demands
+                    isinstance(other, WantsDynamic)
+                    and replace(other, ordinal=0) == same_type
+                    and other.ordinal not in self.seats
+                    for other in self.demands
                 )
-                taken_addresses = self.seats.values()
-                device = find_free_device(
-                    demand, self.vm, taken_addresses, self.host, self.inventory, self.node, missing
-                )
+                taken = self.seats.values()
+                device = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
                 return (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
@@ -200,10 +201,6 @@ def _from_to(least: int, seated: int, further: Sequence[int | None]) -> int | st
 def _wish(demand: Demand) -> object:
     """Return a key that is equal for vGPUs with the same profile and pin."""
     return (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else demand.ordinal
-
-
-def _kind(demand: WantsDynamic) -> tuple[object, ...]:
-    return (demand.allowed, demand.label)
 
 
 def _seat_vgpu(

@@ -142,11 +142,10 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
     if free_mib is not None and needed_mib > free_mib:
         short = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")
         return Claim(vm, host, lost=(short,))
-    asked_mhz, left_mhz = vm.cpu_reservation_mhz or 0, unreserved_mhz(host, vm, inventory)
-    if left_mhz is not None and asked_mhz > left_mhz:
-        return Claim(
-            vm, host, lost=(Rejection(host.name, f"CPU for {vm.name} to come back", asked_mhz, left_mhz, "MHz"),)
-        )
+    free_mhz, needed_mhz = unreserved_mhz(host, vm, inventory), vm.cpu_reservation_mhz or 0
+    if free_mhz is not None and needed_mhz > free_mhz:
+        short = Rejection(host.name, f"CPU for {vm.name} to come back", needed_mhz, free_mhz, "MHz")
+        return Claim(vm, host, lost=(short,))
     seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog)
     if not seating.complete:
         return Claim(vm, host, lost=seating.rejections)
@@ -154,17 +153,16 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
 
 
 def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
-    """Return a function that tells why desktops, once suspended, could not come back to their hosts when the ML VMs
-    are stopped."""
+    """Return a function that lists why suspended desktops could not resume on their hosts after the ML VMs stop."""
 
-    def ask(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+    def refusals_of(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
         by_host: dict[str | None, list[Vm]] = defaultdict(list)
         for vm in desktops:
             by_host[vm.host].append(vm)
         refusals_by_host = (refuse_stranded(vms, inventory, catalog, room) for vms in by_host.values())
         return tuple(refusal for refusals in refusals_by_host for refusal in refusals)
 
-    return ask
+    return refusals_of
 
 
 def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:

@@ -104,33 +104,39 @@ class _Rivalry:
     VM finds one, for the slots that another GPU has left may be those that are reserved."""
 
     def with_steering(self, pin: PinPolicy) -> tuple[Placed, ...]:
+        """Return the new VMs, pinned where that helps, with the first steering that is proven (see the module)."""
         if len(self.new) == 1 and not self.back:
-            return tuple(replace(placed_vm, steering=_steering_of(placed_vm)) for placed_vm in self.new)
+            return tuple(map(_steered, self.new))
+        # 1. Any order ends well, because all that compete are alike.
         if not self.is_reserved and self._any_whole() and self._any_vgpu():
             return tuple(replace(placed_vm, steering=Steering.ANY_ORDER) for placed_vm in self.new)
+        # 2. Any order ends well if the vGPUs are pinned.
         with_pins = self.new if pin is PinPolicy.NEVER else tuple(map(_pin_all, self.new))
-        if not (self.is_reserved and any(map(_has_unpinned, with_pins))) and (
-            (not self.back and self._any_pinned(with_pins)) or self._any_followed(with_pins)
-        ):
-            return tuple(replace(placed_vm, steering=_steering_of(placed_vm)) for placed_vm in with_pins)
+        keeps_reserved = not self.is_reserved or not any(map(_has_unpinned, with_pins))
+        pins_suffice = not self.back and self._any_pinned(with_pins)
+        if keeps_reserved and (pins_suffice or self._any_followed(with_pins)):
+            return tuple(map(_steered, with_pins))
+        # 3. Any order that was followed ends well without further pins.
         if not self.is_reserved and pin is not PinPolicy.NEVER and self._any_followed(self.new):
-            return tuple(replace(placed_vm, steering=_steering_of(placed_vm)) for placed_vm in self.new)
+            return tuple(map(_steered, self.new))
+        # 4. The order of the answer.
         return tuple(self._in_turn(with_pins))
 
     def _in_turn(self, new: Sequence[Placed]) -> Iterator[Placed]:
-        """In the order of the answer; not those that are alone in it with vGPUs that any order leaves room for.
+        """Yield the VMs to start in the order of the answer. Pinned VMs whose GPUs have room in any order are exempt.
 
-        If all are pinned and no other VM comes, no VM on one GPU takes anything from another GPU.
+        The exemption requires that all VMs are pinned and no suspended VM comes back: then no VM on one GPU takes
+        anything from another GPU.
         """
         apart = not self.back and self._any_whole() and not any(map(_has_unpinned, new))
         profiles_by_gpu = _profiles_by_gpu(new)
         tight = {s.gpu.address for s in self.states if not self._fit(s, profiles_by_gpu.get(s.gpu.address, []))}
         for placed_vm in new:
             in_any_order = apart and tight.isdisjoint(placed_vm.placement.seats.values())
-            yield replace(placed_vm, steering=_steering_of(placed_vm) if in_any_order else Steering.LISTED_ORDER)
+            yield _steered(placed_vm) if in_any_order else replace(placed_vm, steering=Steering.LISTED_ORDER)
 
     def _any_whole(self) -> bool:
-        """Whether whole devices requested by type cannot take a device that is meant for another VM."""
+        """Whether no whole device that is requested by type can be one that is meant for another VM."""
         kinds = {
             (device.allowed, device.label)
             for vm in (*(placed_vm.vm for placed_vm in self.new), *self.back)
@@ -140,10 +146,10 @@ class _Rivalry:
         return len(kinds) + any(placed_vm.workload.device for placed_vm in self.new) <= 1
 
     def _any_vgpu(self) -> bool:
-        """Whether all vGPUs are alike, and together have room: then any GPU that the host gives to any of them will do.
+        """Whether all vGPUs are alike and have room together: then it does not matter which GPU each of them gets.
 
-        Alike is one size, with one count per GPU, and the same starts where a mode has any: such vGPUs never lie across
-        each other's places, whatever else runs there already.
+        Alike means one size, one number per GPU, and the same start offsets in modes that have them. Such vGPUs never
+        overlap each other's places, whatever else runs there.
         """
         if any(placed_vm.placement.pins or placed_vm.workload.device_group is not None for placed_vm in self.new):
             return False
@@ -174,7 +180,7 @@ class _Rivalry:
         return too_late(coming, self.states, self.host, self.catalog, self.ways, whichever=True) is None
 
     def _any_pinned(self, pinned: Sequence[Placed]) -> bool:
-        """Whether on each GPU every vGPU meant for it fits beside all the others meant for it, however they lie."""
+        """Whether on each GPU every vGPU meant for it fits beside the others meant for it, wherever they start."""
         if not self._any_whole() or any(_has_unpinned(placed_vm) for placed_vm in pinned):
             return False
         profiles_by_gpu = _profiles_by_gpu(pinned)
@@ -248,8 +254,8 @@ def _has_unpinned(placed: Placed) -> bool:
     )
 
 
-def _steering_of(placed: Placed) -> Steering:
-    return Steering.PINNED if placed.placement.pins else Steering.ANY_ORDER
+def _steered(placed: Placed) -> Placed:
+    return replace(placed, steering=Steering.PINNED if placed.placement.pins else Steering.ANY_ORDER)
 
 
 _FEW: Final = 3
@@ -364,7 +370,7 @@ def _elsewhere(placed: Placed) -> str:
 def _late_text(late: Late, host: Host, *, anyway: bool) -> str:
     which = f"{late.vm.name} (suspended)"
     if late.unproven:
-        return f"whether {which} and the others find their GPUs on {host.name} in any order is not worked out"
+        return f"whether {which} and the others find their GPUs on {host.name} in any order could not be proven"
     names = [vm.name for vm in late.after]
     and_more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     after = f" after {', '.join(names[:_FEW])}{and_more}" if names else ""
@@ -439,7 +445,7 @@ class Place:
         names = Counter(workload.name for workload in self.workloads)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
-            raise UsageError(f"the request {twice[0]!r} is there twice", hint="give each request its own name")
+            raise UsageError(f"two requests are named {twice[0]!r}", hint="give each request its own name")
 
     @property
     def needs_tags(self) -> bool:

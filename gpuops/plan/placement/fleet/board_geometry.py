@@ -104,7 +104,7 @@ class GpuStates:
 
         def answer(state: GpuState, is_held: bool) -> bool:
             gpu = state.gpu
-            return not is_held and matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
+            return not is_held and matches_type(gpu, demand) and gpu.is_active_in_passthrough
 
         return self._table(("whole", demand.allowed, demand.label), answer)
 
@@ -133,7 +133,7 @@ class GpuStates:
         """1 where the GPU can be given to a VM as a whole."""
 
         def answer(state: GpuState, is_held: bool) -> bool:
-            return not is_held and state.gpu.passthrough is not None and state.gpu.passthrough.active
+            return not is_held and state.gpu.is_active_in_passthrough
 
         return self._table(("any whole",), answer)
 

@@ -63,7 +63,7 @@ class FleetIndex:
 
     @classmethod
     def of(cls, inventory: Inventory, catalog: Catalog) -> FleetIndex:
-        """Return the index of this snapshot: the index of a snapshot it is derived from, updated, or a new one."""
+        """Return the index of this snapshot. If it derives from a snapshot with an index, that index is updated."""
         index = inventory.worked_out.get(cls)
         if not isinstance(index, FleetIndex) or index.catalog is not catalog:
             index = inventory.worked_out[cls] = FleetIndex(inventory, catalog)
@@ -150,18 +150,14 @@ class FleetIndex:
         changed = map(or_, map(is_not, hosts, self._seen_hosts), map(is_not, vms, self._seen_vms))
         for number in [*compress(range(len(hosts)), changed)]:
             now = hosts[number]
-            if now is not self._seen_hosts[number] and not self._is_in_place(number, now):
+            # The rows hold as long as the host has its name and its numbers of GPUs on each node.
+            if now is None or now.name != self.hosts[number].name or _gpu_layout(now) != self._layouts[number]:
                 self._build(inventory)
                 return
-            assert now is not None, "asked where it is"
             self._read(number, now, inventory)
         self._seen_hosts, self._seen_vms = hosts, vms
         if any(inventory.hosts[ref].gpus for ref in inventory.hosts.keys() - self._number.keys()):
             self._build(inventory)
-
-    def _is_in_place(self, number: int, now: Host | None) -> bool:
-        """Whether the host still fits into its rows: the same name and the same number of GPUs on the same nodes."""
-        return now is not None and _gpu_layout(now) == self._layouts[number] and now.name == self.hosts[number].name
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
         if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):

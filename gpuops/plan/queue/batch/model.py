@@ -76,10 +76,10 @@ class VgpuLayouts:
         tenant_starts = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
         alike = (state.gpu.admission_traits, state.gpu.vgpus is None, tenant_starts, state.fewest)
         if alike not in self._cached_layouts:
-            self._cached_layouts[alike] = self._worked_out(state)
+            self._cached_layouts[alike] = self._find_layouts(state)
         return self._cached_layouts[alike]
 
-    def _worked_out(self, state: GpuState) -> tuple[VgpuLayout, ...]:
+    def _find_layouts(self, state: GpuState) -> tuple[VgpuLayout, ...]:
         # 1. All numbers of each profile that fit together, found depth first.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
         counts_found: dict[tuple[int, ...], None] = {}
@@ -129,11 +129,8 @@ class VgpuLayouts:
         """The GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
         states = [state]
         while self._room(states[-1], profile):
-            tenant = Tenant("", "", profile)
-            next_state = (
-                with_expected(states[-1], tenant, self.catalog) if self.certain else states[-1].with_tenants(tenant)
-            )
-            states.append(next_state)
+            state, tenant = states[-1], Tenant("", "", profile)
+            states.append(with_expected(state, tenant, self.catalog) if self.certain else state.with_tenants(tenant))
         return states
 
     def _room(self, state: GpuState, profile: str) -> bool:
@@ -189,7 +186,7 @@ class BatchModel:
 def build_model(
     kinds: Sequence[RequestKind], inventory: Inventory, catalog: Catalog, *, certain: bool = True
 ) -> BatchModel:
-    """The problem with what is certain to work; without `certain` with all that might, for a bound."""
+    """Return the problem with only what certainly works or, if `certain` is off, all that might work (for a bound)."""
     return _ModelBuilder(tuple(kinds), inventory, catalog, certain).model()
 
 
@@ -221,9 +218,8 @@ class _ModelBuilder:
             worth=tuple(kind.gpu_mib for kind in self.kinds),
             shapes=tuple(replace(shape, count=len(hosts_alike)) for shape, hosts_alike in shapes.values()),
         )
-        return BatchModel(
-            problem, self.kinds, tuple(tuple(hosts_alike) for _, hosts_alike in shapes.values()), self.devices
-        )
+        hosts_by_shape = tuple(tuple(hosts_alike) for _, hosts_alike in shapes.values())
+        return BatchModel(problem, self.kinds, hosts_by_shape, self.devices)
 
     def _shape(self, host: Host) -> tuple[HostShape, HostGpus]:
         states = gpu_states(host, self.inventory, self.catalog)
@@ -257,8 +253,8 @@ class _ModelBuilder:
         self, state: GpuState, nodes: Sequence[int], holder_of: Mapping[PciAddress, str]
     ) -> tuple[Amounts, ...]:
         """Every layout of the GPU, in rows: in the block of its NUMA node and in that of the whole host."""
-        layouts: list[tuple[tuple[Device, int], ...]] = [*map(_as_devices, self._layouts.of(state))]
-        if state.gpu.address not in holder_of and state.gpu.passthrough is not None and state.gpu.passthrough.active:
+        layouts: list[tuple[tuple[Device, int], ...]] = [*self._layouts.of(state)]
+        if state.gpu.address not in holder_of and state.gpu.is_active_in_passthrough:
             whole = (device for device in self.devices if not isinstance(device, str))
             layouts += [((device, 1),) for device in whole if matches_type(state.gpu, WantsDynamic(0, *device))]
         blocks = [len(nodes)]
@@ -283,12 +279,6 @@ class _ModelBuilder:
             for index, number in enumerate(nodes)
             if kind.first.vcpus <= cores[number]
         )
-        return (
-            local_options
-            if kind.numa is NumaPolicy.REQUIRED
-            else (*local_options, PlacementOption(anywhere, remote=True))
-        )
-
-
-def _as_devices(layout: VgpuLayout) -> tuple[tuple[Device, int], ...]:
-    return tuple((profile, count) for profile, count in layout)
+        if kind.numa is NumaPolicy.REQUIRED:
+            return local_options
+        return (*local_options, PlacementOption(anywhere, remote=True))

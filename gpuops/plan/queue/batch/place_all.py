@@ -24,7 +24,7 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.core.scope import gpu_hosts
-from gpuops.plan.placement.ha_headroom import Headroom
+from gpuops.plan.placement.host_filters import Headroom
 from gpuops.plan.placement.keep_free import kept_counts
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.project import take

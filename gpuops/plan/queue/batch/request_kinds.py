@@ -3,11 +3,12 @@
 `place_all.py` calls it. Requests that the solver cannot place (they refer to each other, name devices, or mix profiles)
 are set aside and placed one after another.
 
-Expected starts are tried where what is certain in any way to lie leaves something without a place. The VMs are bound to
-their GPUs and started in turn, so that what a GPU holds at each start is known; where the host lets a vGPU start is its
-documented rule (`advise/expected_start.py`), and of Ampere an expectation.
+Plans that hold wherever vGPUs start on their GPUs come first. If they leave requests without a place, expected starts
+are tried. The VMs are then bound to their GPUs and started in turn, so the content of a GPU at each start is known. The
+start follows from the host's documented rule (`advise/expected_start.py`); for Ampere it is an expectation.
 
-Example: a 3g instance goes to slice 4 of an H100, and four 1g fit beside it; wherever it may lie, only three do.
+Example: a 3g instance starts at slice 4 of an H100, and four 1g fit beside it. With an unknown start only three surely
+fit.
 """
 
 from __future__ import annotations
@@ -72,14 +73,13 @@ class GroupedRequests:
 
 
 def group_requests(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> GroupedRequests:
-    """The requests as kinds of equal ones, and those that refer to each other, name devices or mix profiles."""
+    """Return the requests as kinds of equal ones, and those that refer to each other, name devices or mix profiles."""
     limits = sorted({*_cores(inventory)})
     alike: dict[Workload, list[Workload]] = {}
     for workload in workloads:
         # vCPUs are not used up, they only fit or not: numbers between the same two limits are equal.
-        alike.setdefault(
-            replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus)), []
-        ).append(workload)
+        key = replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus))
+        alike.setdefault(key, []).append(workload)
     kinds: list[RequestKind] = []
     other_requests: list[Workload] = []
     for group in alike.values():
@@ -132,20 +132,18 @@ _WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
 
 
 def expecting_starts(inventory: Inventory, claimed: Inventory) -> Inventory:
-    """Return the snapshot in which GPUs that are empty, also of claims, count as GPUs whose vGPUs are known.
+    """Return the snapshot with the content of empty GPUs set to known (no vGPUs), so that starts can be expected.
 
-    `claimed` is the same snapshot with the claims of suspended VMs.
+    `claimed` is the same snapshot with the claims of suspended VMs; a GPU with a claim is not empty.
     """
     hosts = []
     for host in inventory.hosts.values():
-        pairs = list(zip(host.gpus, claimed.hosts[host.ref].gpus, strict=True))
-        if any(_is_empty(gpu) for pair in pairs for gpu in pair):
-            hosts.append(replace(host, gpus=tuple(_as_empty(gpu, with_claims) for gpu, with_claims in pairs)))
+        pairs = zip(host.gpus, claimed.hosts[host.ref].gpus, strict=True)
+        empty = {gpu.address for gpu, claimed_gpu in pairs if _is_empty(gpu) and _is_empty(claimed_gpu)}
+        if empty:
+            gpus = (replace(gpu, vgpus=()) if gpu.address in empty else gpu for gpu in host.gpus)
+            hosts.append(replace(host, gpus=tuple(gpus)))
     return inventory.with_hosts(hosts) if hosts else inventory
-
-
-def _as_empty(gpu: PhysicalGpu, claimed: PhysicalGpu) -> PhysicalGpu:
-    return replace(gpu, vgpus=()) if _is_empty(gpu) and _is_empty(claimed) else gpu
 
 
 def _is_empty(gpu: PhysicalGpu) -> bool:
