@@ -258,10 +258,8 @@ def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, 
 
 
 def _mode(state: GpuState, catalog: Catalog) -> VgpuMode | None:
-    """Return the mode of a GPU before it is emptied. If vCenter does not report it, the running vGPUs show it.
-
-    Before 8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither.
-    """
+    """Return the mode of a GPU before it is emptied. If vCenter does not report it, the running vGPUs show it. Before
+    8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither."""
     running = [catalog.profile(tenant.profile) for tenant in state.tenants if tenant.certain]
     if state.gpu.vgpu_mode is not None or state.unclear or not running or None in running:
         return state.gpu.vgpu_mode

@@ -69,11 +69,8 @@ def make_search_vms(
     ways: frozenset[MoveMethod],
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
-    """Return the VMs of the search, numbered in their order.
-
-    `seats`: on how many GPUs each is or may be. `ways`: the methods by which VMs may move in this plan. `pin`: whether
-    those that are off for it may be bound to a GPU.
-    """
+    """Return the VMs of the search, numbered in their order. `seats`: on how many GPUs each is or may be. `ways`: the
+    methods by which VMs may move in this plan. `pin`: whether those that are off for it may be bound to a GPU."""
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
     vms = []
@@ -173,10 +170,8 @@ class ClusterHost:
 
 @dataclass(slots=True)
 class ClusterModel:
-    """Hosts, VMs and the goal, which do not change while VMs move, and a cache of the free slots of GPUs.
-
-    A search asks about the same few GPUs a hundred thousand times, so each answer of the placement rules is cached.
-    """
+    """Hosts, VMs and the goal, which do not change while VMs move, and a cache of the free slots of GPUs. A search asks
+    about the same few GPUs a hundred thousand times, so each answer of the placement rules is cached."""
 
     cluster_hosts: Sequence[ClusterHost]
     search_vms: Sequence[SearchVm]

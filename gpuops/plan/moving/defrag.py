@@ -156,10 +156,8 @@ def describe_plan(
     powered_off: frozenset[str],
     limit: int,
 ) -> Defragmentation:
-    """Return the plan with names instead of numbers.
-
-    Each sequence is cut where the exact rules of placement refuse a move.
-    """
+    """Return the plan with names instead of numbers. Each sequence is cut where the exact rules of placement refuse a
+    move."""
     before = sum(plans.start.worth for plans in all_plans)
     chosen = [
         _confirm_sequence(plans, sequence, inventory, catalog)

@@ -165,9 +165,7 @@ class ClusterPlans:
 
 def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int, tables: int = TABLES) -> ClusterPlans:
     """Return the best plans of up to `limit` moves that were found in this cluster; in small clusters they are optimal.
-
-    A plan binds a VM to a GPU only if it frees more than any known plan without binding, or as much in fewer moves.
-    """
+    A plan binds a VM to a GPU only if it frees more than any known plan without binding, or as much in fewer moves."""
     # 1. Nothing to gain, or no move allowed.
     start, bound = MoveSequence(cluster_state), most_to_gain(model, cluster_state)
     if not bound or not limit:
@@ -181,10 +179,8 @@ def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int
 
 
 def _further(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> ClusterPlans:
-    """Return the best of these plans and of those that a greedy and an exact search find.
-
-    `settled` of the result is what this search proves; earlier proofs do not count.
-    """
+    """Return the best of these plans and of those that a greedy and an exact search find. `settled` of the result is
+    what this search proves; earlier proofs do not count."""
     model, start = plans.model, plans.start
     # 1. The greedy search, and its longest plan without the moves that it does not need.
     frontier = make_frontier([*plans.frontier, *_greedy_frontier(model, start, limit, binding=binding)])

@@ -109,9 +109,7 @@ def bound_arrivals(
     model: ClusterModel, now: HostContents, search_vm: SearchVm
 ) -> Iterator[tuple[tuple[int, ...], Arrival]]:
     """For each choice of GPUs that the VM's vGPUs may be bound to, but for choices that are alike: the host with it.
-
-    GPUs of which it is not known which one is meant are left out: a VM that came to one of them may be on this one.
-    """
+    GPUs of which it is not known which one is meant are left out: a VM that came to one of them may be on this one."""
     if not search_vm.bindable or search_vm.memory_mib > now.free_mib:
         return
     # Each vGPU in turn: of GPUs that are alike, with what is on them, the first.
@@ -129,10 +127,8 @@ def bound_arrivals(
 
 
 def arrival_of(model: ClusterModel, now: HostContents, vm_move: VmMove) -> Arrival | None:
-    """Return the host with the VM of this move, as the host chooses or bound.
-
-    None = it has no room for it, or not for certain.
-    """
+    """Return the host with the VM of this move, as the host chooses or bound. None = it has no room for it, or not for
+    certain."""
     search_vm = model.search_vms[vm_move.search_vm]
     if not vm_move.gpus:
         return add_vm(model, now, search_vm)
@@ -162,10 +158,8 @@ def _bound_arrival(model: ClusterModel, after: HostContents, search_vm: SearchVm
 
 
 def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], profile: str) -> _VgpuArrival | None:
-    """Return the GPUs that one vGPU may go to; None = there is no certain room.
-
-    Suspended VMs keep their slots, but the host does not count them when it chooses.
-    """
+    """Return the GPUs that one vGPU may go to; None = there is no certain room. Suspended VMs keep their slots, but the
+    host does not count them when it chooses."""
     # 1. What runs, and the slots with and without those of suspended VMs.
     real = [tuple(vgpu for vgpu in content if model.search_vms[vgpu[0]].running) for content in contents]
     slots = [model.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
@@ -193,10 +187,8 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
 def _possible_choices(
     model: ClusterModel, host: int, real: list[GpuContent], open_to_host: dict[int, bool]
 ) -> tuple[tuple[int, ...], bool]:
-    """Return the GPUs that the host may choose, and whether that follows from a documented rule.
-
-    `open_to_host`: the GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own.
-    """
+    """Return the GPUs that the host may choose, and whether that follows from a documented rule. `open_to_host`: the
+    GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own."""
     cluster_host = model.cluster_hosts[host]
     is_certain = all(vgpu[2] == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
     is_certain = is_certain and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
@@ -273,9 +265,7 @@ Frontier = tuple[MoveSequence, ...]
 
 def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
     """Return the best of these sequences for each number of moves; of equal ones the one that binds the fewest VMs.
-
-    Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4).
-    """
+    Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4)."""
     frontier: list[MoveSequence] = []
     for sequence in sorted(sequences, key=lambda sequence: (sequence.moves, -sequence.worth, sequence.bound)):
         if not frontier or sequence.worth > frontier[-1].worth:
@@ -307,10 +297,8 @@ def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[
 def one_move_further(
     model: ClusterModel, sequences: Iterable[MoveSequence], *, binding: bool = False
 ) -> Iterator[MoveSequence]:
-    """These sequences with one more move: every one there is, except those that are like another one.
-
-    `binding`: also those that bind a VM to a GPU.
-    """
+    """These sequences with one more move: every one there is, except those that are like another one. `binding`: also
+    those that bind a VM to a GPU."""
     for sequence in sequences:
         for source in distinct_hosts(sequence.cluster_state):
             for search_vm in distinct_movable_vms(model, source):

@@ -103,10 +103,8 @@ class _Search:
         return None
 
     def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
-        """Return every VM that may be placed next, one of each kind, with each host that takes it.
-
-        Empty if any waiting VM finds no place now: no later arrival makes room for it.
-        """
+        """Return every VM that may be placed next, one of each kind, with each host that takes it. Empty if any waiting
+        VM finds no place now: no later arrival makes room for it."""
         arrivals: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
             for vm in self._one_of_each(group):

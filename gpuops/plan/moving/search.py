@@ -72,9 +72,7 @@ class GreedySearch:
 
     def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
         """Fill each host in turn, those with the least free first: it loses a free GPU, and others gain more.
-
-        Departures of one kind of VM go together, since GPUs in same-size mode hold one size only.
-        """
+        Departures of one kind of VM go together, since GPUs in same-size mode hold one size only."""
         improvements: list[MoveSequence] = []
         for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
             if not host.worth:
@@ -115,10 +113,8 @@ class GreedySearch:
         return best
 
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Return the sequences that departures improve; each is tried once, the cheapest first.
-
-        Where its host has changed meanwhile it is computed anew.
-        """
+        """Return the sequences that departures improve; each is tried once, the cheapest first. Where its host has
+        changed meanwhile it is computed anew."""
         improvements: list[MoveSequence] = []
         heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
         heapq.heapify(heap)
@@ -224,9 +220,7 @@ class GreedySearch:
 
     def _there_and_back(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which the VM leaves its host and comes back to another GPU there; None = no such way.
-
-        One vMotion cannot move a VM between GPUs of one host.
-        """
+        One vMotion cannot move a VM between GPUs of one host."""
         own_host = host_of(sequence.cluster_state, search_vm)
         if own_host is None or own_host.number not in search_vm.allowed:
             return None
@@ -292,10 +286,8 @@ class ExactResult:
 def search_all_orders(
     model: ClusterModel, known_plans: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
 ) -> ExactResult:
-    """Return the best plans of up to `limit` moves.
-
-    `known_plans`: the plans of the greedy search. `most`: the most that can be freed. `binding`: VMs may be bound.
-    """
+    """Return the best plans of up to `limit` moves. `known_plans`: the plans of the greedy search. `most`: the most
+    that can be freed. `binding`: VMs may be bound."""
     start = known_plans[0]
     best, layer, moves, proven = known_plans, [start], 0, limit
     visited = {_key(start.cluster_state)}

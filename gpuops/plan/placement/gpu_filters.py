@@ -67,10 +67,7 @@ class _NoSlot:
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
     """Return a doubt about the slot ("" = certain), or why the GPU has no slot next to the running vGPUs and those that
-    this VM already got.
-
-    A doubt does not name the GPU.
-    """
+    this VM already got. A doubt does not name the GPU."""
     verdict = _verdict(state, demand.profile, vm.ref, catalog)
     return verdict if isinstance(verdict, str) else _as_rejection(verdict, state, host)
 
@@ -318,10 +315,7 @@ def find_free_device(
     missing: int = 1,
 ) -> PciAddress | Rejection:
     """Return the free device with the lowest address that fits, on NUMA node `node` if given, or why there is no such
-    device.
-
-    `missing` is how many such devices the VM still needs, including this one.
-    """
+    device. `missing` is how many such devices the VM still needs, including this one."""
     fitting = [gpu for gpu in host.devices if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
     active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
     held_by_others = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}

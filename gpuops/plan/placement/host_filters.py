@@ -55,10 +55,8 @@ def not_in_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejec
 
 
 def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices).
-
-    Reservations of other VMs that cannot be read are a doubt in `seating.py` and no reason to refuse.
-    """
+    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices). Reservations of other
+    VMs that cannot be read are a doubt in `seating.py` and no reason to refuse."""
     if needs.vm.memory_mib is None:
         return Rejection(needs.vm.name, "its memory size cannot be read, and all of it must be reserved")
     free_mib = unreserved_mib(host, needs.vm, inventory)
@@ -71,10 +69,8 @@ def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Reject
 
 
 def cpu_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """The CPU that the VM reserves must be left at power-on (vSphere API, InsufficientCpuResourcesFault).
-
-    Most VMs reserve none; a reservation that cannot be read counts as none.
-    """
+    """The CPU that the VM reserves must be left at power-on (vSphere API, InsufficientCpuResourcesFault). Most VMs
+    reserve none; a reservation that cannot be read counts as none."""
     needed_mhz = needs.vm.cpu_reservation_mhz
     if not needed_mhz:
         return None

@@ -162,11 +162,8 @@ class KeptRoom:
     """Counts by profile and cluster, kept because many places are of one cluster."""
 
     def refusal(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
-        """Return why the VM may not have these GPUs, or None.
-
-        A place is refused if fewer vGPUs would stay free than are to be kept, and fewer than now. If that is so for
-        several profiles, the first one is reported.
-        """
+        """Return why the VM may not have these GPUs, or None. A place is refused if fewer vGPUs would stay free than
+        are to be kept, and fewer than now. If that is so for several profiles, the first one is reported."""
         afterwards: FreeSlots | None = None
         for kept_profile in self.needs.keep_free.profiles:
             free = self._free_in_cluster(host, kept_profile.profile)

@@ -49,9 +49,7 @@ _UNKNOWN_DEVICES: Final = 64
 
 def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
     """Return the best place. If locality counts and the VM is larger than a node, its GPUs are spread over its nodes.
-
-    For a VM that fits into one node it does the same as `place`.
-    """
+    For a VM that fits into one node it does the same as `place`."""
     # 1. The ordinary placement. If it is local, or locality does not count, that is all.
     if not needs.reasons:
         needs = without_full_hosts(needs, inventory, catalog)
@@ -135,10 +133,7 @@ def spread_over_nodes(
     needs: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
     """Return the place with the fewest doubts among those on this host with GPUs on each node that the VM needs, or
-    what the nodes lack.
-
-    () = one node is enough, or the host is refused for other reasons than its nodes.
-    """
+    what the nodes lack. () = one node is enough, or the host is refused for other reasons than its nodes."""
     count = nodes_needed(needs.vm, () if needs.grouped else needs.demands, host, catalog)
     if count < 2 or len(needs.demands) < count:
         return ()

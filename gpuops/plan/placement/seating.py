@@ -108,10 +108,8 @@ class _SeatingAttempt:
                 self.unsure.add(demand.ordinal)
 
     def _fill(self, demands: Sequence[Demand]) -> int:
-        """Fill all GPUs if they have fewer slots than these vGPUs need, and return how many were seated.
-
-        The order does not matter then: each GPU gets as many as it takes.
-        """
+        """Fill all GPUs if they have fewer slots than these vGPUs need, and return how many were seated. The order does
+        not matter then: each GPU gets as many as it takes."""
         first = demands[0]
         if not isinstance(first, WantsVgpu) or first.pin is not None or len(demands) == 1:
             return 0
@@ -206,10 +204,8 @@ def _wish(demand: Demand) -> object:
 def _seat_vgpu(
     demand: WantsVgpu, vm: Vm, states: Mapping[PciAddress, GpuState], host: Host, subject: str, catalog: Catalog
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    """Return the first GPU in the host's order that surely has a slot, else the first that may have one.
-
-    GPUs of other models are not reported: a host may have many of them, and they could not help.
-    """
+    """Return the first GPU in the host's order that surely has a slot, else the first that may have one. GPUs of other
+    models are not reported: a host may have many of them, and they could not help."""
     rejections = []
     doubtful: tuple[PciAddress, str] | None = None
     candidates = [state for state in states.values() if demand.pin in (None, state.gpu.address)]

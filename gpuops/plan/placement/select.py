@@ -79,10 +79,8 @@ class PlacementQuestion:
 
 
 def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
-    """Yield each feasible place on the host, and each reason why other places are not feasible.
-
-    One place for the host; one for each NUMA node if locality is required; one for each GPU if the plan may choose it.
-    """
+    """Yield each feasible place on the host, and each reason why other places are not feasible. One place for the host;
+    one for each NUMA node if locality is required; one for each GPU if the plan may choose it."""
     needs = question.needs
     # 1. The host filters. The GPUs of a refused host are only checked if it is the only host: they may explain why.
     refused = refusals(needs, host, question.inventory)
@@ -353,10 +351,8 @@ _FEW_HOSTS: Final = 8
 def place(
     needs: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
 ) -> Placement | tuple[Rejection, ...]:
-    """Return the best place for the VM's devices, or every reason why there is no place.
-
-    With `needs.explain` the placement has a line for every place that was checked.
-    """
+    """Return the best place for the VM's devices, or every reason why there is no place. With `needs.explain` the
+    placement has a line for every place that was checked."""
     if not needs.explain and scorers is SCORERS and not needs.beyond_gpus:
         placement = place_in_fleet(needs, inventory, catalog) if len(needs.hosts) > _FEW_HOSTS else None
         if placement is not None:
@@ -427,11 +423,8 @@ def place_in_fleet(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Pla
 
 
 def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
-    """Return the best place that leaves enough free; None = use the exact pass.
-
-    The index searches the hosts that leave enough on any GPU. Its choice is then compared, by the exact rules, with the
-    hosts where it depends on the GPU.
-    """
+    """Return the best place that leaves enough free; None = use the exact pass. The index searches the hosts that leave
+    enough on any GPU. Its choice is then compared, by the exact rules, with the hosts where it depends on the GPU."""
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
     from gpuops.plan.placement.fleet.index import kept_hosts
 

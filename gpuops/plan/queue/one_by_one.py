@@ -116,9 +116,7 @@ class Queue:
         part: str = "",
     ) -> Queue:
         """Refuse the complete unit: for contradictions, for workloads without any place, or for the hosts' reasons.
-
-        `part` tells how many of them a host would take.
-        """
+        `part` tells how many of them a host would take."""
         alone = {workload.name: self.trial(workload).answer() for workload in unit}
         impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
         about_all = tuple(contradicted)

@@ -69,9 +69,7 @@ def steer(
     placed: Sequence[Placed], waiting: Sequence[Claim], pin: PinPolicy, inventory: Inventory, catalog: Catalog
 ) -> tuple[Placed, ...]:
     """Return the same places, each with its steering. `waiting`: suspended VMs that come back to these hosts.
-
-    `inventory` is the snapshot as vCenter shows it, without the claims.
-    """
+    `inventory` is the snapshot as vCenter shows it, without the claims."""
     groups: dict[tuple[str, str], list[Placed]] = {}
     for placed_vm in placed:
         groups.setdefault((placed_vm.placement.host.ref, competing(placed_vm.vm, catalog)), []).append(placed_vm)
@@ -167,10 +165,7 @@ class _Rivalry:
 
     def _any_followed(self, new: Sequence[Placed]) -> bool:
         """Whether all find their vGPUs in every order, on whichever GPU with room the host starts each; False = not
-        proven.
-
-        Members of a device group get joined GPUs, which cannot be predicted here.
-        """
+        proven. Members of a device group get joined GPUs, which cannot be predicted here."""
         if not self._any_whole() or any(placed_vm.workload.device_group is not None for placed_vm in new):
             return False
         coming = [
@@ -264,10 +259,8 @@ _FEW: Final = 3
 def in_turn(
     placed: Sequence[Placed], waiting: Sequence[Claim], inventory: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
-    """Return what may go wrong although each VM has its place, one line each.
-
-    `waiting` are suspended VMs that come back; `inventory` is the snapshot as vCenter shows it, without their claims.
-    """
+    """Return what may go wrong although each VM has its place, one line each. `waiting` are suspended VMs that come
+    back; `inventory` is the snapshot as vCenter shows it, without their claims."""
     back = [claim for claim in waiting if not claim.lost]
     lines = [*_simulate_starts(placed, back, inventory, catalog), *_taken_away(placed, back)]
     for (ref, model), group in _in_order(placed, catalog).items():
@@ -483,10 +476,8 @@ class Place:
         )
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
-        """Return a place for each workload in this snapshot, or every reason why it has no place.
-
-        Raises ProfileUnknown if `--keep-free` names an unknown profile.
-        """
+        """Return a place for each workload in this snapshot, or every reason why it has no place. Raises ProfileUnknown
+        if `--keep-free` names an unknown profile."""
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog))
         claim = self.suspended is SuspendedPolicy.CLAIM
         later, unclear = later_returns(inventory, self.until) if claim else ((), ())

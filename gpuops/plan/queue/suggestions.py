@@ -45,10 +45,8 @@ class _Wish:
 
 
 def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
-    """Return the first smaller request that has a place now, and where; empty if there is no such request.
-
-    `against`: why the workload itself has no place.
-    """
+    """Return the first smaller request that has a place now, and where; empty if there is no such request. `against`:
+    why the workload itself has no place."""
     requested = _Wish(trial.workload)
     named = tuple(_named_nearly(requested, trial))
     suggestion = _first_of(named, trial)

@@ -125,9 +125,7 @@ _WITHOUT_BRACKETS: Final = str.maketrans("[]", "  ")
 
 def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
     """Return the VM that the workload asks for, powered off and not on a host, with the settings that its devices need.
-
-    `version` is the release of the host that it is made on; None = not known yet.
-    """
+    `version` is the release of the host that it is made on; None = not known yet."""
     return Vm(
         ref=f"workload:{workload.name}",
         name=workload.name,
@@ -288,10 +286,8 @@ def _member(key: int, device: NewDevice) -> GpuDevice:
 
 
 def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
-    """Return the requested number of devices for each matching model that hosts have in passthrough.
-
-    A workload without a model and a label asks for NVIDIA GPUs.
-    """
+    """Return the requested number of devices for each matching model that hosts have in passthrough. A workload without
+    a model and a label asks for NVIDIA GPUs."""
     label = workload.label
     named = label is not None or workload.model is not None
     passthrough_devices = [

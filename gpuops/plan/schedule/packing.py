@@ -236,10 +236,8 @@ def pack_host(
     leave_out: float = 0.0,
     staying_runs: Sequence[JobRun] = (),
 ) -> HostPacking:
-    """A random packing of the host whose GPUs have these windows; the `staying_runs` keep their places.
-
-    `leave_out`: the share of the jobs of several GPUs that are not tried.
-    """
+    """A random packing of the host whose GPUs have these windows; the `staying_runs` keep their places. `leave_out`:
+    the share of the jobs of several GPUs that are not tried."""
     pool = list(pool)
     one_gpu = table.pool(pool, multi_gpu=False)
     free = _FreeTime(windows)
@@ -306,10 +304,8 @@ class _FreeTime:
             self._of[number] = still_free
 
     def place_for(self, number: int, table: JobTable, fillable_minutes: int, random: SeededRandom) -> JobRun | None:
-        """A random place for a job of several GPUs; None = no tried set of GPUs has one.
-
-        `fillable_minutes`: bits of the lengths of time before it that one-GPU jobs can fill exactly.
-        """
+        """A random place for a job of several GPUs; None = no tried set of GPUs has one. `fillable_minutes`: bits of
+        the lengths of time before it that one-GPU jobs can fill exactly."""
         job = table.jobs[number]
         allowed_gpus = [gpu for gpu in self._of if table.may_run_on(number, gpu)]
         for gpus in _some_sets(allowed_gpus, job.gpus, random):

@@ -277,10 +277,8 @@ def longest_windows(problem: NightProblem, gpus: Iterable[int]) -> dict[int, Gpu
 
 
 def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, resumes: dict[str, int]) -> int | None:
-    """Book the resumes of the GPU's desktops as late as possible, and add their starts to `resumes`.
-
-    Returns when the first of them starts; None = there is no room for one, and none is booked.
-    """
+    """Book the resumes of the GPU's desktops as late as possible, and add their starts to `resumes`. Returns when the
+    first of them starts; None = there is no room for one, and none is booked."""
     back_from = problem.ends
     booked: list[tuple[Desktop, int]] = []
     for desktop in gpu.desktops:
@@ -299,10 +297,8 @@ def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, res
 
 
 def _book_suspends(gpu: NightGpu, book: OperationBook, suspends: dict[str, int]) -> int | None:
-    """Book the suspends of the GPU's desktops as early as possible, and add their starts to `suspends`.
-
-    Returns when the last of them ends; None = there is no room for one.
-    """
+    """Book the suspends of the GPU's desktops as early as possible, and add their starts to `suspends`. Returns when
+    the last of them ends; None = there is no room for one."""
     free_from = 0
     for desktop in sorted(gpu.desktops, key=lambda desktop: (desktop.idle_from or 0, desktop.name)):
         start = suspends.get(desktop.name)
@@ -408,10 +404,8 @@ def _longest(
 
 
 def _longest_common(windows: Sequence[GpuWindow], job: Job) -> int:
-    """How long the job could run if each of its GPUs had one of these windows.
-
-    Windows 0-60, 10-50 and 20-40: two are open together for 40 minutes (10-50), three for 20.
-    """
+    """How long the job could run if each of its GPUs had one of these windows. Windows 0-60, 10-50 and 20-40: two are
+    open together for 40 minutes (10-50), three for 20."""
     longest = 0
     for window in windows:
         end = job.last_end(window.back_from)

@@ -179,10 +179,8 @@ def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, S
 
 
 def _augment(first: int, edges: Mapping[int, Sequence[int]], partner: dict[int, int]) -> bool:
-    """Give `first` a partner, moving other partners if necessary; False = that is not possible.
-
-    This is an augmenting path, searched breadth first, so that as few partners as possible change.
-    """
+    """Give `first` a partner, moving other partners if necessary; False = that is not possible. This is an augmenting
+    path, searched breadth first, so that as few partners as possible change."""
     came_from: dict[int, int] = {}
     heads = [first]
     for head in heads:

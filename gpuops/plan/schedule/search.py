@@ -46,10 +46,8 @@ _FIRST_TRIAL_UNITS: Final = 4_000
 
 @dataclass(slots=True)
 class EffortBudget:
-    """The remaining work in units: one unit is one job tried for one stretch, about half a microsecond.
-
-    `keep_going` lets the caller end the search by a clock.
-    """
+    """The remaining work in units: one unit is one job tried for one stretch, about half a microsecond. `keep_going`
+    lets the caller end the search by a clock."""
 
     units: int
     keep_going: Callable[[], bool] = lambda: True

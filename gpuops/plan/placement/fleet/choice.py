@@ -236,9 +236,7 @@ def _gpu_of_host_choice(row: int, among: Flags, needs: Wanted, fleet: FleetIndex
 
 def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
     """Yield sets of rows, the preferred ones first regardless of their loss, and whether the VM would be local there.
-
-    The order is that of `SCORERS`: spread, then locality, then the cluster.
-    """
+    The order is that of `SCORERS`: spread, then locality, then the cluster."""
     beside = _rows_beside(needs, fleet)
     clusters = [_same_cluster(needs, fleet), np.ones(len(admitted), dtype=np.bool_)]
     for alike in _by_spread(needs, admitted, fleet):

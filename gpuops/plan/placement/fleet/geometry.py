@@ -165,10 +165,8 @@ class GpuTransitions:
         return self._after[kind]
 
     def add_one(self, kind: int, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return every way to add one device to these nodes, as arrays: node, GPU, number of the way, new GPU state.
-
-        If several GPUs of a node are in the same state, only the first is used.
-        """
+        """Return every way to add one device to these nodes, as arrays: node, GPU, number of the way, new GPU state. If
+        several GPUs of a node are in the same state, only the first is used."""
         after = self.after(kind).of(states)
         fresh: Flags = np.ones(states.shape, dtype=np.bool_)
         for gpu in range(1, states.shape[1]):
@@ -244,10 +242,8 @@ def place_prices(large: LargeShapes, free_places: Ints, free: float) -> Floats:
 
 
 def chance_of_at_least(many: int, mean: float) -> float:
-    """The chance that `many` or more arrive where `mean` are expected, each independent of the others (Poisson).
-
-    From a mean of 50 on by the normal distribution. `chance_of_at_least(1, 1.0)` is 1 - 1/e = 0.632.
-    """
+    """The chance that `many` or more arrive where `mean` are expected, each independent of the others (Poisson). From a
+    mean of 50 on by the normal distribution. `chance_of_at_least(1, 1.0)` is 1 - 1/e = 0.632."""
     if many <= 0:
         return 1.0
     if mean > _NORMAL_FROM:
@@ -300,10 +296,8 @@ class ShapeArrays:
 
 
 def node_value(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-    """The value of each of these nodes to the mix.
-
-    `gains` has, per node: the free slots for every kind of device, what these could use, and the value at the prices.
-    """
+    """The value of each of these nodes to the mix. `gains` has, per node: the free slots for every kind of device, what
+    these could use, and the value at the prices."""
     sold: Floats = gains[:, 2 * len(shapes.kinds)] / VALUE_UNIT
     if shapes.fed_by_memory < np.inf:
         sold = np.minimum(sold, shapes.fed_by_memory * memory)

@@ -79,10 +79,8 @@ NO_ROOM: Final = np.inf
 
 
 class NodePool:
-    """The current nodes, and the value of each to the mix.
-
-    `sibling` is the other node of a host with two nodes, else -1.
-    """
+    """The current nodes, and the value of each to the mix. `sibling` is the other node of a host with two nodes, else
+    -1."""
 
     def __init__(
         self,
@@ -177,11 +175,8 @@ class NodePool:
         return node_value(self.shapes, gains, cpu, memory)
 
     def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Return the places for each large shape on these nodes with these gains, CPU and memory.
-
-        A shape that needs both nodes of a host has a place there if each node has room for one half. The place counts
-        on both nodes.
-        """
+        """Return the places for each large shape on these nodes with these gains, CPU and memory. A shape that needs
+        both nodes of a host has a place there if each node has room for one half. The place counts on both nodes."""
         if self.large is None:
             return np.zeros((len(rows), 0), dtype=np.int64)
         counts = count_places(self.large, gains, cpu, memory)
@@ -496,10 +491,8 @@ class Losses:
         return table.at(state)
 
     def at(self, rows: Ints, states: Ints, memory: Ints, place: Ints, places: int) -> tuple[Ints, Floats, Floats]:
-        """Return the loss of each place in steps, in usable GPU memory and in places for large VMs.
-
-        `rows` change to these `states` and lose so much `memory`; `place`: the place that each row belongs to.
-        """
+        """Return the loss of each place in steps, in usable GPU memory and in places for large VMs. `rows` change to
+        these `states` and lose so much `memory`; `place`: the place that each row belongs to."""
         steps = np.zeros(places, dtype=np.int64)
         worth_mib, kept_mib = np.zeros(places), np.zeros(places)
         for priced_pool in self.pools:

@@ -35,10 +35,8 @@ _MOST_SHAPES: Final = 256
 
 
 class VmShape(NamedTuple):
-    """The shape of a VM: so many devices of one kind, with roughly so much memory.
-
-    A tuple, since every decision sorts the mix and looks shapes up in it.
-    """
+    """The shape of a VM: so many devices of one kind, with roughly so much memory. A tuple, since every decision sorts
+    the mix and looks shapes up in it."""
 
     profile: str
     devices: int
@@ -106,8 +104,7 @@ def _combine_counts(counts: ShapeCounts, change: ShapeCounts, sign: int) -> Shap
 
 def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], host_gpus: int) -> Mix:
     """Return the mix of one board. `largest_profiles` are those that hosts offer for it, each with a whole GPU;
-    `host_gpus` is the number of GPUs of the board in the host that has the most.
-    """
+    `host_gpus` is the number of GPUs of the board in the host that has the most."""
     weights: dict[VmShape, float] = dict(counts.get(board, {}))
     largest = tuple(largest_profiles)
     takes_whole_gpus = all(shape.profile in (WHOLE, *largest) for shape in weights)

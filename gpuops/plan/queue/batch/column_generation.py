@@ -54,10 +54,8 @@ def _silent_solver() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SolverAnswer:
-    """The best point that was found, its value, a bound on any value, and the dual price of each row.
-
-    Where the solver gave up, the point is zero and the bound is infinite.
-    """
+    """The best point that was found, its value, a bound on any value, and the dual price of each row. Where the solver
+    gave up, the point is zero and the bound is infinite."""
 
     point: Floats
     value: float
@@ -182,10 +180,8 @@ class KnownPatterns:
         return True
 
     def shares(self, remaining: Sequence[int], hosts: Sequence[int]) -> PatternShares:
-        """Return the best mix for the remaining VMs of each kind and the remaining hosts of each shape.
-
-        Maximise the worth of the patterns; rows: the VMs of each kind, then the hosts of each shape.
-        """
+        """Return the best mix for the remaining VMs of each kind and the remaining hosts of each shape. Maximise the
+        worth of the patterns; rows: the VMs of each kind, then the hosts of each shape."""
         import numpy as np
 
         kinds, shapes = len(remaining), len(hosts)
@@ -211,10 +207,8 @@ class KnownPatterns:
 
 
 def cut_to_demand(pattern: HostPattern, remaining: Sequence[int]) -> HostPattern:
-    """Return the pattern without the VMs that exceed the remaining ones of their kind.
-
-    With `remaining` (2, 0), a pattern of three VMs of kind 0 and one of kind 1 becomes two VMs of kind 0.
-    """
+    """Return the pattern without the VMs that exceed the remaining ones of their kind. With `remaining` (2, 0), a
+    pattern of three VMs of kind 0 and one of kind 1 becomes two VMs of kind 0."""
     if all(count <= remaining[kind] for kind, count in pattern.counts):
         return pattern
     uncovered, vms = list(remaining), []
@@ -334,10 +328,8 @@ class ColumnGeneration:
     def price_shares(
         self, unplaced: Sequence[int], hosts: Sequence[int], rounds: int, center: Sequence[float] | None = None
     ) -> PricedShares:
-        """The best shares for these VMs and hosts after at most `rounds` rounds.
-
-        `center`: prices to begin with, where good ones are known.
-        """
+        """The best shares for these VMs and hosts after at most `rounds` rounds. `center`: prices to begin with, where
+        good ones are known."""
         most = float(sum(count * worth for count, worth in zip(unplaced, self.problem.worth, strict=True)))
         shares = self._columns.shares(unplaced, hosts)
         center, best = center or shares.kind_prices, float("inf")
@@ -366,10 +358,8 @@ class ColumnGeneration:
     def _look(
         self, prices: Sequence[float], shares: PatternShares, unplaced: Sequence[int], hosts: Sequence[int]
     ) -> tuple[float, bool]:
-        """Solve the shapes' programs at these prices, and add the better patterns.
-
-        Returns a bound on any solution, infinite where not every shape was looked at, and whether a pattern was added.
-        """
+        """Solve the shapes' programs at these prices, and add the better patterns. Returns a bound on any solution,
+        infinite where not every shape was looked at, and whether a pattern was added."""
         programs = [program for program in self._hosts if hosts[program.number]]
         # The Lagrangian bound: all VMs at their prices, and for each host what its best pattern earns beyond them.
         bound = sum(price * count for price, count in zip(prices, unplaced, strict=True))
@@ -399,10 +389,8 @@ def _smooth(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
 
 
 def solve_fluid(problem: BatchProblem) -> tuple[float, tuple[float, ...]]:
-    """A bound on the worth of any solution, and what one more VM of each kind would be worth.
-
-    All hosts of a shape are one large host, and VMs go there in fractions: a linear program, solved once.
-    """
+    """A bound on the worth of any solution, and what one more VM of each kind would be worth. All hosts of a shape are
+    one large host, and VMs go there in fractions: a linear program, solved once."""
     answer = _solve_large_hosts(problem, integer=False)
     if answer is None:
         return 0.0, (0.0,) * len(problem.demand)

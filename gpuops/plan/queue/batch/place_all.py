@@ -90,10 +90,8 @@ def admit_vms(
     *,
     pin_at_once: bool = False,
 ) -> AdmittedVms:
-    """The proposed VMs that the host takes for certain, each beside the earlier ones.
-
-    `pin_at_once`: an equal host already spoilt the same pattern when it was left to choose.
-    """
+    """The proposed VMs that the host takes for certain, each beside the earlier ones. `pin_at_once`: an equal host
+    already spoilt the same pattern when it was left to choose."""
     host = inventory.hosts[ref]
     # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
     alone = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
@@ -167,10 +165,8 @@ class _Admission:
 
 
 def _spread_over_gpus(proposed: Sequence[tuple[ProposedVm, Workload]]) -> list[tuple[ProposedVm, Workload]]:
-    """The VMs in an order in which each GPU gets its first vGPU, and with it its size, before any gets a second.
-
-    A host that spreads VMs over GPUs then cannot give a GPU another size than the pattern has.
-    """
+    """The VMs in an order in which each GPU gets its first vGPU, and with it its size, before any gets a second. A host
+    that spreads VMs over GPUs then cannot give a GPU another size than the pattern has."""
     vgpus_on: dict[PciAddress, int] = {}
     turns = []
     for proposal, _ in proposed:

@@ -133,9 +133,7 @@ _WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
 
 def expecting_starts(inventory: Inventory, claimed: Inventory) -> Inventory:
     """Return the snapshot with the content of empty GPUs set to known (no vGPUs), so that starts can be expected.
-
-    `claimed` is the same snapshot with the claims of suspended VMs; a GPU with a claim is not empty.
-    """
+    `claimed` is the same snapshot with the claims of suspended VMs; a GPU with a claim is not empty."""
     hosts = []
     for host in inventory.hosts.values():
         pairs = zip(host.gpus, claimed.hosts[host.ref].gpus, strict=True)
@@ -157,10 +155,8 @@ def order_of_starting(
     inventory: Inventory,
     catalog: Catalog,
 ) -> list[int]:
-    """Return the numbers of these VMs, planned for these GPUs, in an order of starting in which they all fit.
-
-    The largest come first. VMs on GPUs where that fails come last, and smallest first.
-    """
+    """Return the numbers of these VMs, planned for these GPUs, in an order of starting in which they all fit. The
+    largest come first. VMs on GPUs where that fails come last, and smallest first."""
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
     profiles_by_gpu: dict[PciAddress, list[str]] = {}
     for kind, seats in zip(kinds, gpus, strict=True):

@@ -95,10 +95,8 @@ def _worth(problem: BatchProblem, patterns: Sequence[HostPattern]) -> tuple[int,
 
 
 def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
-    """Three hosts each time, first neighbours and then ever farther ones; all of them where there are no more.
-
-    Of six: (0, 1, 2), (3, 4, 5), (0, 1, 3), (3, 4, 0), (0, 2, 3), ...
-    """
+    """Three hosts each time, first neighbours and then ever farther ones; all of them where there are no more. Of six:
+    (0, 1, 2), (3, 4, 5), (0, 1, 3), (3, 4, 0), (0, 2, 3), ..."""
     if hosts <= _TOGETHER:
         yield tuple(range(hosts))
         return
@@ -246,10 +244,8 @@ def _remaining(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]])
 
 
 def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:
-    """The whole parts of the shares; where all are below 1, one host each for the largest sixteenth of them.
-
-    Shares of 2.4 and 0.7 give two hosts of the first pattern; shares of 0.7 and 0.3 give one host of the first.
-    """
+    """The whole parts of the shares; where all are below 1, one host each for the largest sixteenth of them. Shares of
+    2.4 and 0.7 give two hosts of the first pattern; shares of 0.7 and 0.3 give one host of the first."""
     whole_parts = [(pattern, int(share + 1e-6)) for pattern, share in shares.patterns if share + 1e-6 >= 1]
     if whole_parts:
         return whole_parts
