@@ -26,14 +26,13 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, Level, fleet_part
-from gpuops.plan.capacity.host_room import HostRoom
+from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, HostRoom, Level, fleet_part
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.placement.keep_free import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.seating import around
 
 _NONE: Final = Slots(0, 0)

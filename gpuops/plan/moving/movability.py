@@ -1,8 +1,6 @@
 """Whether a VM may be moved by vMotion, only powered off, or not at all; which hosts may take it; and whether a plan's
 moves are admitted. What is unknown counts against a move.
 
-`defrag.py`, `plan/hosts/change/emptying.py`, `plan/doctor/vm_findings.py` and `execute/change/moves.py` call it.
-
 Sources: VMware vSphere docs, vMotion of VMs with a vGPU (`vgpu.hotmigrate.enabled`; vSphere API,
 HostSharedGpuCapabilities.migrateSupported); NVIDIA AI Enterprise docs: unified memory, debugger and profiler rule out
 migration, peer-to-peer needs the same NVLink topology; VMware vSphere docs: DirectPath I/O excludes vMotion, and
@@ -38,9 +36,9 @@ from gpuops.plan.placement.host_filters import (
     sees_files,
     stays_in_its_vapp,
 )
+from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
 from gpuops.plan.placement.vm_demand import Wanted, demands_of

@@ -1,7 +1,5 @@
 """Whether a GPU has a slot for a vGPU, whether a host can give a PCI device to a VM, and in which order hosts choose.
 
-`seating.py`, `select.py`, `explain.py` and `fleet/board_geometry.py` call it.
-
 Sources: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force) and HostAssignableHardwareBinding;
 HostGraphicsInfo.graphicsType; HostGraphicsConfig.sharedPassthruAssignmentPolicy.
 """

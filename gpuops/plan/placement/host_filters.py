@@ -1,6 +1,6 @@
 """Reasons why a host cannot take a VM other than its GPUs. The cheapest check comes first.
 
-`select.py`, `multi_node.py` and `fleet/choice.py` call it; `HOST_FILTERS` is the list, with a reason for its order.
+`HOST_FILTERS` is the list, with a reason for its order.
 
 `Headroom` checks HA admission control. Sources: VMware vSphere Availability, "vSphere HA Admission Control"; vSphere
 API, ClusterDasAdmissionControlPolicy and InsufficientFailoverResourcesFault. HA counts reserved memory and CPU, not

@@ -1,7 +1,5 @@
 """Which NUMA nodes of a host have the cores and the memory for a VM beside their GPUs.
 
-`select.py`, `multi_node.py`, `explain.py` and the fleet index call it.
-
 Sources: vSphere API, HostNumaNode (logical CPUs, memory, PCI devices beside it); VMware vSphere Resource Management:
 `numa.nodeAffinity` binds vCPUs hard and memory as far as the node has any.
 """

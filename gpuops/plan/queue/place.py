@@ -50,15 +50,14 @@ from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.gpu_filters import matches_type
-from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, kept_counts, kept_profiles
+from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, is_reserved_in, kept_counts, kept_profiles
 from gpuops.plan.placement.project import take
-from gpuops.plan.placement.reserved_slots import is_reserved_in
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, claims, later_returns, with_claims
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, WantsDynamic, demands_of
+from gpuops.plan.queue.batch.model import expecting_starts
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
-from gpuops.plan.queue.batch.request_kinds import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.suggestions import RoomByMoves

@@ -2,7 +2,7 @@
 
 One requirement is given up at a time, and the number of GPUs last. Only if that is not enough, the vCPUs and memory are
 first cut to what hosts have. vMotions are only searched for in small fleets, where that is fast; in larger ones use
-`gpuops defrag`. `one_by_one.py` and `place.py` call it.
+`gpuops defrag`.
 """
 
 from __future__ import annotations

@@ -25,21 +25,22 @@ from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.placement.host_filters import Headroom
-from gpuops.plan.placement.keep_free import kept_counts
+from gpuops.plan.placement.keep_free import kept_counts, reserved_left
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.project import take
-from gpuops.plan.placement.reserved_slots import reserved_left
 from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.batch import column_generation
-from gpuops.plan.queue.batch.model import BatchModel, HostGpus, build_model
-from gpuops.plan.queue.batch.problem import HostPattern
-from gpuops.plan.queue.batch.request_kinds import (
+from gpuops.plan.queue.batch.model import (
+    BatchModel,
     Device,
+    HostGpus,
     RequestKind,
+    build_model,
     expecting_starts,
     group_requests,
     order_of_starting,
 )
+from gpuops.plan.queue.batch.problem import HostPattern
 from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.one_by_one import Queue, placed_by_priority, placed_mib, units
 from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion
