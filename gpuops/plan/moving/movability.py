@@ -198,7 +198,7 @@ def profile_reasons(case: MovabilityCase) -> Reasons:
     for profile in dict.fromkeys(case.vm.profiles):
         offered = case.host.offers(profile)
         if offered is None or offered.migrate is not True:
-            yield f"{case.host.name} does not say that {profile} can be migrated"
+            yield f"{case.host.name} does not report that {profile} can be migrated"
 
 
 def plugin_reasons(case: MovabilityCase) -> Reasons:
@@ -254,7 +254,7 @@ class TargetHosts:
         for profile in dict.fromkeys(vm.profiles) if running else ():
             offered = host.offers(profile)
             if offered is None or offered.migrate is not True:
-                yield Rejection(host.name, f"does not say that {profile} can be migrated")
+                yield Rejection(host.name, f"does not report that {profile} can be migrated")
 
     def _rules(self, vm: Vm) -> tuple[DrsRule, ...]:
         rules = self.cluster.rules if self.cluster is not None else None

@@ -37,21 +37,20 @@ def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catal
     """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or the refusal with
     its numbers."""
     kinds = _one_demand_per_kind(needs)
+    whole = [demand for demand in kinds if not isinstance(demand, WantsVgpu)]
     for state in gpu_states(host, inventory, catalog):
+        subject = f"{host.name} {state.gpu.address}"
         for demand in kinds:
-            subject = f"{host.name} {state.gpu.address}"
             if isinstance(demand, WantsVgpu):
                 answer = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
-                room = f"room for {_slots_text(state, demand, catalog)} {demand.profile}"
+                yield _as_choice(subject, answer, f"room for {_slots_text(state, demand, catalog)} {demand.profile}")
             else:
                 answer = _judge_whole_gpu(demand, needs, state.gpu, host, inventory)
-                room = "free as a whole"
-            yield _as_choice(subject, answer, room)
-    for device in host.others if any(not isinstance(demand, WantsVgpu) for demand in kinds) else ():
-        for demand in kinds:
-            if not isinstance(demand, WantsVgpu) and device.passed_through:
-                verdict = _judge_whole_gpu(demand, needs, device, host, inventory)
-                yield _as_choice(f"{host.name} {device.address}", verdict, "free as a whole")
+                yield _as_choice(subject, answer, "free as a whole")
+    for device in host.others:
+        for demand in whole if device.passed_through else ():
+            answer = _judge_whole_gpu(demand, needs, device, host, inventory)
+            yield _as_choice(f"{host.name} {device.address}", answer, "free as a whole")
 
 
 def _one_demand_per_kind(needs: Wanted) -> tuple[Demand, ...]:
@@ -146,7 +145,7 @@ def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog:
     # It does not matter which GPUs are joined if all are free, or if the group needs all of them.
     if not busy or len(states) <= len(vm.devices or ()):
         return replace(placement, pins={})
-    doubt = f"{placement.host.name}: which of its GPUs are joined vCenter does not tell; {busy} of them are in use"
+    doubt = f"{placement.host.name}: vCenter does not report which of its GPUs are joined; {busy} of them are in use"
     return replace(placement, pins={}, doubts=(*placement.doubts, doubt))
 
 

@@ -131,8 +131,8 @@ def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlo
     unsure = [tenant for tenant in running if not tenant.certain]
     running_state = running_state.with_tenants(*unsure)
     if not room_for(running_state, profile, catalog).possible:
-        rule = f"no slot for {profile} can be promised: which vGPUs of "
-        return _NoSlot(rule, _numbers(unsure, state), " run on it vCenter does not tell")
+        rule = f"no slot for {profile} can be promised: vCenter does not report which vGPUs of "
+        return _NoSlot(rule, _numbers(unsure, state), " run on it")
     takers: list[str] = []
     counted: list[Tenant] = []
     for taker, tenants in _in_the_plan(state, vm):
@@ -206,7 +206,7 @@ def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
     or the host restarts.
     """
     if gpu.is_active_in_passthrough:
-        return Rejection(subject, "is given to DirectPath I/O", hint="attach it whole: --device")
+        return Rejection(subject, "is given to DirectPath I/O", hint="use --device to attach the complete GPU")
     if gpu.vgpu_obstacle:
         return Rejection(subject, gpu.vgpu_obstacle, hint="reboot the host")
     if gpu.graphics_type is GraphicsType.SHARED_DIRECT:
@@ -295,7 +295,7 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -
         rule = f"its passthrough {change} and waits for a reboot of the host"
         return Rejection(subject, rule, hint="reboot the host")
     if not state.capable:
-        return Rejection(subject, "cannot be passed through (the host says it is not capable)")
+        return Rejection(subject, "cannot be passed through (the host reports that it is not capable)")
     hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
     if isinstance(gpu, OtherDevice):
         on = command("host passthrough on", device=str(gpu.address), host=hosts_called(host.name))

@@ -40,7 +40,7 @@ def unreachable(host: Host) -> Rejection | None:
     if host.connected is True:
         return None
     if host.connected is False:
-        hint = "reconnect it: what vCenter shows of it is from before"
+        hint = "reconnect it; until then vCenter shows old data for it"
         return Rejection(host.name, "is not connected to vCenter", hint=hint)
     hint = "this login needs the read-only role on the host" if host.unreadable else ""
     return Rejection(host.name, "its connection state cannot be read", hint=hint)
@@ -118,7 +118,9 @@ def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | N
     if "datastore" in vm.unreadable:
         return Rejection(vm.name, "which datastores hold its files cannot be read")
     if vm.datastores and host.datastores is None:
-        return Rejection(host.name, f"which datastores it sees cannot be read; {vm.name} has files to take along")
+        return Rejection(
+            host.name, f"its datastores cannot be read, so it is unknown whether it sees the files of {vm.name}"
+        )
     unseen = [ref for ref in vm.datastores if ref not in (host.datastores or ())]
     if not unseen:
         return None

@@ -450,5 +450,5 @@ def _too_few_free(kept_profile: KeptProfile, free_afterwards: int, host: Host, i
     rule = f"vGPUs of {kept_profile.profile} left free {where} afterwards (--keep-free)"
     scope = {"cluster": cluster} if cluster else {"host": hosts_called(host.name)}
     capacity_command = command("capacity", profile=kept_profile.profile, **scope)
-    hint = f"{capacity_command} shows where they are; it can start with a lower --keep-free"
+    hint = f"{capacity_command} shows the free vGPUs; a lower --keep-free allows the start"
     return Rejection(host.name, rule, kept_profile.count, free_afterwards, hint=hint)

@@ -223,7 +223,7 @@ def _seat_vgpu(
         return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
     if rejections or demand.pin is None:
         return tuple(rejections) or (Rejection(subject, "has no GPU"),), ""
-    hint = f"remove {pin_key(demand.ordinal)} from its settings, or write the address of a GPU of that host there"
+    hint = f"remove {pin_key(demand.ordinal)} from its settings, or set it to the address of a GPU of that host"
     return (Rejection(subject, f"has no GPU {demand.pin}, which {vm.name} is pinned to", hint=hint),), ""
 
 

@@ -132,7 +132,7 @@ def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate |
         yield from seating.rejections
         return
     if not host.numa_nodes:
-        yield Rejection(host.name, "its NUMA nodes cannot be read", hint="--numa preferred does without")
+        yield Rejection(host.name, "its NUMA nodes cannot be read", hint="use --numa preferred instead")
     for node in sorted(host.numa_nodes, key=lambda node: node.id):
         short = short_beside(needs.vm, node, host, question.inventory)
         seating = seat(needs.vm, demands, host, question.inventory, question.catalog, node.id)
@@ -384,7 +384,7 @@ def place_exactly(
             else:
                 rejections.append(answer)
     if not candidates:
-        nowhere = Rejection(needs.vm.name, "no host was given to look at")
+        nowhere = Rejection(needs.vm.name, "no host was given")
         return tuple(dict.fromkeys(rejections)) or (nowhere,)
     # 2. Rank: by what each place takes from other VMs and by the scorers, in their order. A single place needs no loss.
     losses = [NO_LOSS]

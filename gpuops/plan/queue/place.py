@@ -67,8 +67,10 @@ from gpuops.plan.queue.workload import running, scope_of, vm_of
 def steer(
     placed: Sequence[Placed], waiting: Sequence[Claim], pin: PinPolicy, inventory: Inventory, catalog: Catalog
 ) -> tuple[Placed, ...]:
-    """Return the same places, each with its steering. `waiting`: suspended VMs that come back to these hosts.
-    `inventory` is the snapshot as vCenter shows it, without the claims."""
+    """Decide for each place how its VM gets the planned GPUs (`Steering`), pinning vGPUs where that is needed.
+
+    `waiting`: suspended VMs that come back to these hosts. `inventory`: the snapshot without their claims.
+    """
     groups: dict[tuple[str, str], list[Placed]] = {}
     for placed_vm in placed:
         groups.setdefault((placed_vm.placement.host.ref, competing(placed_vm.vm, catalog)), []).append(placed_vm)
@@ -87,14 +89,14 @@ def steer(
 
 @dataclass(frozen=True, slots=True)
 class _Rivalry:
-    """VMs that may take GPUs from each other: new and suspended VMs of one GPU model on one host."""
+    """The new and the suspended VMs of one GPU model on one host, which may take GPUs from each other."""
 
     new: tuple[Placed, ...]
     back: tuple[Vm, ...]
     states: tuple[GpuState, ...]
     host: Host
     ways: int
-    """How many ways in which the starts may end are followed at most."""
+    """Limit of the outcomes of starts that are followed."""
     catalog: Catalog
     is_reserved: bool
     """Whether slots of the cluster are reserved for others: then it matters which GPU the host takes, even where every
