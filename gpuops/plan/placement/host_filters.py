@@ -118,9 +118,8 @@ def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | N
     if "datastore" in vm.unreadable:
         return Rejection(vm.name, "which datastores hold its files cannot be read")
     if vm.datastores and host.datastores is None:
-        return Rejection(
-            host.name, f"its datastores cannot be read, so it is unknown whether it sees the files of {vm.name}"
-        )
+        rule = f"its datastores cannot be read, so it is unknown whether it sees the files of {vm.name}"
+        return Rejection(host.name, rule)
     unseen = [ref for ref in vm.datastores if ref not in (host.datastores or ())]
     if not unseen:
         return None
@@ -139,9 +138,8 @@ def stays_in_its_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Reject
     if "parentVApp" in vm.unreadable:
         return Rejection(vm.name, "whether it is a member of a vApp cannot be read")
     current_host = inventory.host_of(vm)
-    if vm.vapp is None or (
-        current_host is not None and current_host.cluster is not None and current_host.cluster == host.cluster
-    ):
+    own_cluster = None if current_host is None else current_host.cluster
+    if vm.vapp is None or (own_cluster is not None and own_cluster == host.cluster):
         return None
     hint = f"choose a host of the same cluster, or take {vm.name} out of the vApp first"
     return Rejection(host.name, f"is outside the cluster of vApp {vm.vapp}: {vm.name} would leave the vApp", hint=hint)
@@ -185,9 +183,8 @@ def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
         yield Bar("is not connected" if is_certain else "whether it is connected cannot be read", is_certain)
     if host.in_maintenance is not False:
         is_certain = host.in_maintenance is True
-        yield Bar(
-            "is in maintenance mode" if is_certain else "whether it is in maintenance mode cannot be read", is_certain
-        )
+        because = "is in maintenance mode" if is_certain else "whether it is in maintenance mode cannot be read"
+        yield Bar(because, is_certain)
     cluster = inventory.clusters.get(host.cluster) if host.cluster else None
     if cluster is not None and cluster.admission is not None and host.ref in cluster.admission.failover_hosts:
         yield Bar("is a failover host of HA", True)

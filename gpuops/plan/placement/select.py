@@ -304,9 +304,8 @@ def score_cluster(candidate: Candidate, question: PlacementQuestion, loss: Loss)
     if question.needs.vm.host is None:
         return Score(0, "")
     current_host = question.inventory.host_of(question.needs.vm)
-    same = (
-        current_host is not None and current_host.cluster is not None and candidate.host.cluster == current_host.cluster
-    )
+    own_cluster = None if current_host is None else current_host.cluster
+    same = own_cluster is not None and candidate.host.cluster == own_cluster
     return Score(same, "the same cluster" if same else "another cluster, or none")
 
 
@@ -390,13 +389,11 @@ def place_exactly(
     losses = [NO_LOSS]
     if len(candidates) > 1:
         losses = question.losses.of([(candidate.host, candidate.seating.seats) for candidate in candidates])
-    ranked = sorted(
-        (
-            _RankedCandidate(candidate, tuple(scorer(candidate, question, loss) for scorer in scorers))
-            for candidate, loss in zip(candidates, losses, strict=True)
-        ),
-        key=lambda scored: scored.rank,
-    )
+    ranked = [
+        _RankedCandidate(candidate, tuple(scorer(candidate, question, loss) for scorer in scorers))
+        for candidate, loss in zip(candidates, losses, strict=True)
+    ]
+    ranked.sort(key=lambda scored: scored.rank)
     # 3. Select the first, and explain all if asked.
     choices = (*_choices(ranked), *map(Choice.refused, dict.fromkeys(rejections))) if needs.explain else ()
     return _placement(ranked[0].candidate, question, choices)

@@ -157,9 +157,8 @@ class GpuStates:
         if stand_in is None or stand_in[1] or self._board(stand_in[0]) != board.key:
             return 0
         held_profiles = (self.catalog.profile(tenant.profile) for tenant in stand_in[0].tenants)
-        return max(
-            0, board.framebuffer_mib - sum(facts.framebuffer_mib for facts in held_profiles if facts is not None)
-        )
+        held_mib = sum(facts.framebuffer_mib for facts in held_profiles if facts is not None)
+        return max(0, board.framebuffer_mib - held_mib)
 
     def _board(self, state: GpuState) -> str | None:
         board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
@@ -249,14 +248,12 @@ class BoardGpus:
         if not self.is_cut(empty) or (key not in self._values and len(self._values) >= _MOST_STATES_VALUED):
             return max((self.slots(state, kind) * unit_price for kind, unit_price in price.items()), default=0.0)
         if key not in self._values:
-            after = (
-                (unit_price, state_after)
+            values = (
+                unit_price + self._value(state_after, empty)
                 for kind, unit_price in price.items()
                 for state_after in self.after(state, kind)
             )
-            self._values[key] = max(
-                (unit_price + self._value(state_after, empty) for unit_price, state_after in after), default=0.0
-            )
+            self._values[key] = max(values, default=0.0)
         return self._values[key]
 
     def is_cut(self, empty: int) -> bool:

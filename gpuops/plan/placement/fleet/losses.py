@@ -399,11 +399,9 @@ class BoardPools:
             offers = {}
             for name in self._fleet.offered_names():
                 facts = states.catalog.profile(name)
-                if (
-                    facts is not None
-                    and facts.board == board.key
-                    and any(states.slots(name).at(s) for s in board_states)
-                ):
+                if facts is None or facts.board != board.key:
+                    continue
+                if any(states.slots(name).at(state) for state in board_states):
                     offers[name] = OfferedSize(facts.framebuffer_mib, facts.mig_backed)
             self._largest[board.key] = largest_profiles(offers)
         return self._largest[board.key]
@@ -420,9 +418,7 @@ class Losses:
     def pools(self) -> tuple[PricedPool, ...]:
         """One pool for each GPU model that the VM asks for."""
         fleet, vm = self.fleet, self.needs.vm
-        devices = [
-            board_profile for demand in self.needs.demands if (board_profile := self._device(demand)) is not None
-        ]
+        devices = [device for demand in self.needs.demands if (device := self._device(demand)) is not None]
         own_shapes = shapes_of_devices(devices, vm.memory_mib)
         site_shapes = fleet.mix.shape_counts(vm.ref, own_shapes, self.needs.coming, fleet.inventory)
         boards, pools = (fleet.catalog.board(key) for key in own_shapes), BoardPools.of(fleet)
