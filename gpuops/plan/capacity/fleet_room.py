@@ -403,7 +403,6 @@ def _candidate(profile: str, fit: Fit) -> Largest | None:
 
 
 def _limit_to_node(slots: Slots, local: Beside) -> Slots:
-    """Return how many of the slots a VM can have with cores and memory of the same node."""
     if not local.possible:
         return Slots(0, 0, "no cores or no memory left beside the GPUs")
     if not local.certain:

@@ -283,7 +283,6 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
 
 
 def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
-    """Return the GPU of each vGPU by ordinal: a VM that moves has no other passthrough devices."""
     gpus = plans.model.cluster_hosts[vm_move.to].gpus
     return {ordinal: gpus[gpu].address for ordinal, gpu in enumerate(vm_move.gpus)}
 

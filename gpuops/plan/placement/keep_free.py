@@ -39,7 +39,7 @@ from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.placement.host_filters import bars, limit_slots
 from gpuops.plan.placement.project import release, take
-from gpuops.plan.placement.suspended_vms import host_with_claims
+from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import KeepFree, KeptProfile, Wanted, WantsVgpu
 
 _NONE: Final = Slots(0, 0)
@@ -347,7 +347,9 @@ class FreeSlots:
         return known_count.free
 
     def _count(self, host: Host, profile: str) -> int:
-        world = host_with_claims(host, self.inventory, self.catalog) if self.claims else self.inventory
+        world = self.inventory
+        if self.claims:
+            world, _ = with_claims(world, self.catalog, hosts=[host.ref])
         host_now, rooms = world.hosts[host.ref], Rooms(self.catalog)
         free = [rooms.on(state, (profile,)) for state in gpu_states(host_now, world, self.catalog)]
         sure_slots = total([slots[profile] for slots in free if profile in slots])

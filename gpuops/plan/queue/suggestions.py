@@ -117,7 +117,6 @@ def _named_nearly(requested: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
 
 
 def _with_profile(workload: Workload, old: str, new: str) -> Workload:
-    """Return the workload with the new profile in place of the old one."""
     further_vgpus = tuple(replace(vgpus, profile=new) if vgpus.profile == old else vgpus for vgpus in workload.more)
     return replace(workload, profile=new if workload.profile == old else workload.profile, more=further_vgpus)
 

@@ -337,7 +337,6 @@ class _FreeTime:
         return first
 
     def _common(self, gpus: Sequence[int]) -> list[tuple[int, int]]:
-        """The times in which all of these GPUs are free."""
         common = self._of[gpus[0]]
         for gpu in gpus[1:]:
             common = [(max(a, c), min(b, d)) for a, b in common for c, d in self._of[gpu] if min(b, d) > max(a, c)]

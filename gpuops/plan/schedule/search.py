@@ -226,7 +226,6 @@ class NightSearch:
 
 
 def _by_host(problem: NightProblem, gpu_windows: GpuWindows) -> dict[str, dict[int, GpuWindow]]:
-    """The windows of the GPUs of each host."""
     by_host: dict[str, dict[int, GpuWindow]] = defaultdict(dict)
     for number, window in sorted(gpu_windows.of.items()):
         by_host[problem.gpus[number].host][number] = window

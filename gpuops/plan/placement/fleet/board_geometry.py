@@ -51,7 +51,6 @@ class GpuStates:
         self._rooms = Rooms(catalog)
 
     def __len__(self) -> int:
-        """The number of states numbered so far."""
         return len(self._stand_ins)
 
     def number(self, state: GpuState, is_held: bool) -> int:
