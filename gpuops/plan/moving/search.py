@@ -71,7 +71,7 @@ class GreedySearch:
         return make_frontier(improvements)
 
     def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Fill each host in turn, those with the least free first: it loses a free GPU, and others gain more.
+        """Fill each host in turn, those with the least free first: it may lose a free GPU while others gain more.
         Departures of one kind of VM go together, since GPUs in same-size mode hold one size only."""
         improvements: list[MoveSequence] = []
         for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
@@ -113,8 +113,8 @@ class GreedySearch:
         return best
 
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Return the sequences that departures improve; each is tried once, the cheapest first. Where its host has
-        changed meanwhile it is computed anew."""
+        """Return the sequences that departures improve. Each is tried once, the cheapest first; if its host has
+        changed since it was queued, it is computed anew."""
         improvements: list[MoveSequence] = []
         heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
         heapq.heapify(heap)
@@ -254,7 +254,8 @@ class _Departure:
 
 
 def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[int, ...]]:
-    """Single VMs, pairs, and all that may move; for whole GPUs only all, and only if all may move."""
+    """Yield sets of VMs to move off a GPU: single ones, pairs, and all movable ones. If the goal is whole GPUs, yield
+    only the set of all VMs, and only if all are movable."""
     vms = [vm for vm in dict.fromkeys(vgpu[0] for vgpu in content) if model.search_vms[vm].movable]
     if model.goal.profile is not None:
         yield from ((vm,) for vm in vms)
@@ -337,7 +338,7 @@ def _may_win(
 
 
 def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: GainSteps) -> Iterator[int]:
-    """Lower bounds on the moves that free one more, two more and so on, whatever room there is.
+    """Yield lower bounds on the moves that free one more, two more and so on, regardless of room elsewhere.
 
     The cheapest gains of all GPUs, added up. A VM on several GPUs frees on each of them, so the sum is divided by the
     largest number of GPUs that one VM is on.

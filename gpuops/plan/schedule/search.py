@@ -288,8 +288,7 @@ def _cost(problem: NightProblem, number: int) -> int:
 
 
 def _without_one(search: NightSearch, state: NightState) -> Iterator[list[int]]:
-    """The order without one GPU, for each GPU in turn; those of hosts that do little first, so that hosts become
-    empty."""
+    """Yield the order without one GPU, for each GPU in turn. GPUs of hosts with few runs come first, to empty hosts."""
     gpus, order = search.problem.gpus, state.windows.order
     minutes = dict.fromkeys(order, 0)
     of_host = {gpus[number].host: 0 for number in order}
@@ -302,7 +301,7 @@ def _without_one(search: NightSearch, state: NightState) -> Iterator[list[int]]:
 
 
 def _with_one_exchanged(search: NightSearch, state: NightState) -> Iterator[list[int]]:
-    """The order with one GPU in the place of another that costs more, for each such pair; the dearest GPU first."""
+    """Yield the order with one GPU replaced by a cheaper one, for each such pair, the most expensive GPU first."""
     problem, order = search.problem, state.windows.order
     cost = {number: _cost(problem, number) for number in search.window_alone}
     spare = sorted(set(search.window_alone) - set(order), key=lambda number: (cost[number], number))
@@ -313,8 +312,7 @@ def _with_one_exchanged(search: NightSearch, state: NightState) -> Iterator[list
 
 
 def _host_by_host(search: NightSearch, state: NightState) -> Iterator[list[int]]:
-    """For each host a set that begins with its GPUs and goes on with those of the others, until the minutes could
-    do."""
+    """Yield, for each host, its GPUs and then those of other hosts until their minutes suffice for all runs."""
     by_host: dict[str, list[int]] = {}
     for number in sorted(search.window_alone, key=lambda number: (-search.window_alone[number].minutes, number)):
         by_host.setdefault(search.problem.gpus[number].host, []).append(number)

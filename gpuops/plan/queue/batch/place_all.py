@@ -156,7 +156,7 @@ class _Admission:
         return Placed(workload, vm, placement, warnings, (choice,))
 
     def _kept_free(self, proposal: ProposedVm, workload: Workload, alone: Inventory) -> bool:
-        """Whether HA of the cluster would refuse it, beside all that this host has been given so far."""
+        """Whether HA admission control would refuse the VM next to the VMs that this host was given so far."""
         host = alone.hosts[self.ref]
         cluster = self.fleet.clusters.get(host.cluster or "")
         if cluster is None or cluster.admission is None:
@@ -205,8 +205,7 @@ def _gpus_with_slots(model: BatchModel, pattern: HostPattern, host: HostGpus) ->
 
 
 def _take_gpus(kind: RequestKind, node: int | None, free_gpus: Sequence[_GpuSlots]) -> tuple[PciAddress, ...]:
-    """A GPU for each device of the VM: of this node where one is given, else node by node. Their slots are counted
-    down."""
+    """Return a GPU for each device of the VM, on this node if one is given, else node by node; count down the slots."""
     gpus_taken: list[PciAddress] = []
     for gpu in sorted(free_gpus, key=lambda gpu: (str(gpu.node), gpu.address)):
         while len(gpus_taken) < kind.count and gpu.slots.get(kind.device, 0) and node in (None, gpu.node):
