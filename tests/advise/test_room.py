@@ -88,7 +88,7 @@ def test_what_cannot_fit_however_it_lies_is_refused() -> None:
     world = inventory([made], [big, new])
     refused = seat(new, [WantsVgpu(0, WHOLE)], made, world, catalog())
     assert [rejection.rule for rejection in refused.rejections] == [
-        f"no slot for {WHOLE} can be promised: which vGPUs of ml-1 run on it vCenter does not tell"
+        f"no slot for {WHOLE} can be promised: vCenter does not report which vGPUs of ml-1 run on it"
     ] * 2
     doubted = seat(new, [WantsVgpu(0, HALF)], made, world, catalog())
     assert (doubted.complete, doubted.doubts) == (True, (f"esx-1 {FIRST}: {TOLD_NOT}",))

@@ -1,19 +1,19 @@
 """The room of all or some hosts, now and after a night's suspends, less what vCenter reserves for other VMs.
 
-`gpuops capacity` asks. Room is counted per cluster, and per host that is in no cluster.
+`gpuops capacity` uses it. Room is counted per cluster, and per host for hosts outside clusters.
 
 vCenter 9.0 reserves slots of one profile. Such a reservation also takes room of the other profiles that its GPUs run.
-How much of theirs is left at least follows from GPUs that are set aside for it: those on which it costs the others
-least, until it has enough.
+To find how much of theirs surely remains, GPUs are set aside for the reservation until it has enough slots, first the
+GPUs where that costs the other profile the least.
 
-Example: 6 slots of 8 GB are reserved, one GPU has 6 free and another 4 beside two that run. Of a profile of half a GPU
-2 fit on the first alone, and nothing of it where the 4 are: that GPU is set aside first, at no cost, and then the other
-for the 2 that are missing, so that at the least none of the profile is left.
+Example: 6 slots of 8 GB are reserved. One GPU has 6 of them free; another has 4 free beside two running vGPUs. Of a
+profile of half a GPU, 2 fit on the first GPU and none on the second. The second is set aside first, at no cost. 2 slots
+are still missing, so the first is set aside too, and none of the profile surely remains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
@@ -26,21 +26,20 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, Level, fleet_part
-from gpuops.plan.capacity.host_room import HostRoom
+from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, HostRoom, Level, fleet_part
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.placement.keep_free import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import devices_reserved_in, remaining, reserved_in, reserved_unknown
 from gpuops.plan.placement.seating import around
 
 _NONE: Final = Slots(0, 0)
 
 
 def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
-    """Return the same part, whose hosts these are, with what is free for others."""
+    """Return the room of these hosts without what vCenter reserves for other VMs."""
     first = hosts[0]
     unknown = reserved_unknown(first, inventory)
     if unknown is not None:
@@ -50,20 +49,16 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
     states = [state for host in hosts for state in gpu_states(host, inventory, catalog)]
     rooms = Rooms(catalog)
     for reservation in reserved_in(first, inventory):
-        reserved, free_by_vcenter = reservation.unused_reservation, remaining(reservation, inventory, catalog)
-        note = f"{reserved} of {reservation.profile} reserved, not free"
+        reserved_profile, reserved = reservation.profile, reservation.unused_reservation
+        free_by_vcenter = remaining(reservation, inventory, catalog)
+        note = f"{reserved} of {reserved_profile} reserved, not free"
         fits = {}
         for name, fit in part.fits.items():
-            if name == reservation.profile:
-                fits[name] = _limit_fit(
-                    fit, _slots_of_reserved_profile(fit.slots, free_by_vcenter, reserved, note), note
-                )
+            if name == reserved_profile:
+                slots = _slots_of_reserved_profile(fit.slots, free_by_vcenter, reserved, note)
             else:
-                fits[name] = _limit_fit(
-                    fit,
-                    _slots_of_other_profile(fit.slots, name, reservation.profile, reserved, states, rooms, note),
-                    note,
-                )
+                slots = _slots_of_other_profile(fit.slots, name, reserved_profile, reserved, states, rooms, note)
+            fits[name] = _limit_fit(fit, slots, note)
         part = replace(part, fits=fits, notes=(*part.notes, note))
     for of_devices in devices_reserved_in(first, inventory):
         note = f"{of_devices.unused_reservation} of {of_devices.name} reserved, not free"
@@ -73,7 +68,7 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
 
 
 def _whole_devices_left(device: Device, rooms: Mapping[Device, Slots], reservation: DeviceCapacity, note: str) -> Slots:
-    """What is left of a kind of whole device: those that are reserved may be of any kind that the profile allows."""
+    """Return the free devices of a kind. The reserved ones may be of any kind that the DirectPath profile allows."""
     slots = rooms[device]
     if not _matches_reservation(device, reservation):
         return slots
@@ -92,7 +87,7 @@ def _matches_reservation(device: Device, reservation: DeviceCapacity) -> bool:
 
 
 def _slots_of_reserved_profile(slots: Slots, free_by_vcenter: Slots, reserved: int, note: str) -> Slots:
-    """What of the reserved profile is free: of what is counted here and in vCenter the smaller number, less that."""
+    """Return the free slots of the reserved profile: the smaller of our count and vCenter's, less the reserved ones."""
     assert free_by_vcenter.at_most is not None, "counted from numbers of vCenter"
     most = free_by_vcenter.at_most if slots.at_most is None else min(slots.at_most, free_by_vcenter.at_most)
     least = min(slots.at_least, free_by_vcenter.at_least)
@@ -108,7 +103,7 @@ def _slots_of_other_profile(
     rooms: Rooms,
     note: str,
 ) -> Slots:
-    """Return what of another profile is left when GPUs are set aside for what is reserved."""
+    """Return the slots of another profile after GPUs are set aside for the reservation."""
     rooms_by_gpu = [rooms.on(state, (profile, reserved_profile)) for state in states]
     pairs = [(on.get(profile, _NONE), on.get(reserved_profile, _NONE)) for on in rooms_by_gpu]
     shared = [(free, reservable) for free, reservable in pairs if free.possible and reservable.possible]
@@ -119,7 +114,7 @@ def _slots_of_other_profile(
         lost_slots = min(missing, sum(free.at_least for free, _ in shared))
         most = None if slots.at_most is None else max(0, slots.at_most - lost_slots)
         return Slots(max(0, slots.at_least - lost_slots), most, note)
-    # on which GPU it costs least for each slot; on one that may have none last
+    # The GPUs that cost least for each reserved slot come first; those that may have no such slot come last.
     cost = sorted(shared, key=lambda pair: (pair[1].at_least == 0, pair[0].at_least / (pair[1].at_least or 1)))
     lost_slots = 0
     for free, reservable in cost:
@@ -131,7 +126,7 @@ def _slots_of_other_profile(
 
 
 def _limit_fit(fit: Fit, slots: Slots, note: str) -> Fit:
-    """Return the same with so many over all VMs, and no more in one."""
+    """Return the fit with this many slots in total, and at most as many in one VM."""
     if slots is fit.slots or slots.at_most is None:
         return replace(fit, slots=slots)
     return Fit(slots, *(room.limited_to(slots.at_most, note) for room in (fit.beside_one_node, fit.on_one_host)))
@@ -142,7 +137,7 @@ STANDALONE = "standalone hosts"
 
 @dataclass(frozen=True, slots=True)
 class CapacityRequest:
-    """Of which hosts the capacity is asked, and for which profile."""
+    """The request of `gpuops capacity`: the hosts to count, and one profile or all."""
 
     profile: Annotated[str | None, Option("Only this vGPU profile, place by place.", "NAME", Names.PROFILES)] = None
     cluster: Annotated[str | None, Option("Only this cluster, host by host.", "NAME", Names.CLUSTERS)] = None
@@ -152,7 +147,6 @@ class CapacityRequest:
 
     @property
     def scope(self) -> Scope:
-        """Return the hosts that are meant."""
         return Scope(self.cluster, self.host)
 
 
@@ -169,7 +163,7 @@ class Capacity:
     desktops: int = 0
     """How many of these hosts' desktops are suspended for it."""
     suspended: tuple[str, ...] = ()
-    """Names of the VMs that are suspended on these hosts already: what they come back to counts as free."""
+    """Names of the VMs that are already suspended on these hosts. The GPUs that they will need count as free."""
 
 
 def capacity(
@@ -182,21 +176,22 @@ def capacity(
 ) -> Capacity:
     """Return how many more vGPUs and whole devices fit on the hosts of the scope.
 
-    `profile`: only this one.
+    `profile`: count only this vGPU profile. `desktops`: also count the room after these VMs are suspended.
 
-    `desktops` are those a night may suspend, None = no night is asked about.
     Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a profile
     that no host offers.
     """
     scope = scope or Scope()
     scope.check(inventory)
     profile = None if profile is None else offered_profile(profile, inventory, catalog)
-    # a host without GPUs has nothing to say about a profile
+    # Without a profile, hosts that have only other passthrough devices count too.
     hosts_in_scope = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
     hosts = [host for host in hosts_in_scope if _answers_for(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
-    now, asleep = _tree(hosts, before, inventory, catalog), tuple(sorted(_asleep(hosts, inventory)))
+    now = _tree(hosts, before, inventory, catalog)
+    vms = (vm for host in hosts for vm in inventory.vms_on(host))
+    asleep = tuple(sorted(vm.name for vm in vms if vm.power is PowerState.SUSPENDED and vm.devices))
     if desktops is None:
         return Capacity(inventory, profile, now, suspended=asleep)
     by_host = _by_host(desktops)
@@ -227,12 +222,6 @@ def _by_host(vms: Iterable[Vm]) -> dict[str | None, list[Vm]]:
     return vms_by_host
 
 
-def _asleep(hosts: Iterable[Host], inventory: Inventory) -> Iterator[str]:
-    for host in hosts:
-        waiting = (vm for vm in inventory.vms_on(host) if vm.power is PowerState.SUSPENDED and vm.devices)
-        yield from (vm.name for vm in waiting)
-
-
 def _answers_for(host: Host, profile: str | None) -> bool:
     return profile is None or host.profiles is None or host.offers(profile) is not None
 
@@ -247,19 +236,16 @@ def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inve
         cluster_hosts = [inventory.hosts[host.ref] for host in members]
         if ref is None:
             places = [less_reserved(*pair, inventory, catalog) for pair in zip(places, zip(cluster_hosts), strict=True)]
-        cluster = fleet_part(Level.CLUSTER, _name(ref, inventory), places)
+        name = STANDALONE if ref is None else inventory.clusters[ref].name
+        cluster = fleet_part(Level.CLUSTER, name, places)
         clusters.append(cluster if ref is None else less_reserved(cluster, cluster_hosts, inventory, catalog))
-    # Hosts of no cluster come last, whatever the others are called.
+    # Hosts outside clusters come last.
     clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
     return fleet_part(Level.ALL, "all", clusters)
 
 
-def _name(ref: str | None, inventory: Inventory) -> str:
-    return STANDALONE if ref is None else inventory.clusters[ref].name
-
-
 def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
-    """Return what there is of this host when its desktops are suspended."""
+    """Return the snapshot of this host alone after its desktops are suspended."""
     listed = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     world = around(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
@@ -271,10 +257,8 @@ def _suspend_desktops(host: Host, desktops: Iterable[Vm], inventory: Inventory, 
 
 
 def _mode(state: GpuState, catalog: Catalog) -> VgpuMode | None:
-    """Return the mode of a GPU that is about to be emptied: where vCenter does not tell it, what runs there does.
-
-    Before 8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither.
-    """
+    """Return the mode of a GPU before it is emptied. If vCenter does not report it, the running vGPUs show it. Before
+    8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither."""
     running = [catalog.profile(tenant.profile) for tenant in state.tenants if tenant.certain]
     if state.gpu.vgpu_mode is not None or state.unclear or not running or None in running:
         return state.gpu.vgpu_mode

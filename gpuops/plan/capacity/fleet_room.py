@@ -1,21 +1,35 @@
-"""A part of the fleet and the room in it; the room of a larger place follows from that of its parts.
+"""The room in a part of the fleet: a NUMA node, a host, a cluster. That of a larger part follows from its parts.
 
-Beside the GPUs of a NUMA node a VM can have the cores and the memory of that node. A VM with a passthrough device
-reserves all of its memory at power-on (VMware vSphere docs). Which node the memory of a running VM is on vCenter tells
-only where `numa.nodeAffinity` binds it, so what is free on a node is a range.
+A VM can have the cores and the memory of the NUMA node that its GPUs are on. A VM with a passthrough device reserves
+all of its memory at power-on (VMware vSphere docs). vCenter shows the node of a running VM's memory only if
+`numa.nodeAffinity` binds it, so the free amount on a node is a range.
+
+Source for whole GPUs: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 from typing import TypeVar
 
 from gpuops.advise.capacity import Slots, best, total
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import Rooms
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.devices.profile_name import parse
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Vm
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Vm
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NewVgpu
+from gpuops.plan.devices.rules import Case, several_vgpus
+from gpuops.plan.placement.gpu_filters import holders
+from gpuops.plan.placement.host_filters import Bar, bars, limit_slots
 from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved_mib
 
 _NOBODY = Vm(ref="", name="")
@@ -187,3 +201,227 @@ def _group_by_key(mappings: Iterable[Mapping[Key, Value]]) -> list[tuple[Key, li
         for key, room in mapping.items():
             grouped.setdefault(key, []).append(room)
     return sorted(grouped.items(), key=lambda pair: pair[0])
+
+
+_MOST = 64
+"""No release allows more passthrough devices in one VM (VMware configuration maximums)."""
+
+
+class InOneVm:
+    """The rules of `attach`, asked once per profile and release: 500 hosts of a fleet are alike."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._limits: dict[tuple[str, str | None], tuple[int, str]] = {}
+
+    def of(self, slots: Slots, profile: str, host: Host) -> Slots:
+        """Return how many of the free slots one VM may have."""
+        key = (profile, host.version)
+        if key not in self._limits:
+            self._limits[key] = self._limit(profile, host)
+        limit, because = self._limits[key]
+        allowed = slots.limited_to(limit, because)
+        if host.version is None and allowed.at_least > 1:
+            return Slots(1, allowed.at_most, "the ESXi release of its host is not known")
+        return allowed
+
+    def _limit(self, profile: str, host: Host) -> tuple[int, str]:
+        for number in count(2):
+            case = Case(Vm("", "one VM"), (NewVgpu(profile),) * number, False, host, self._catalog)
+            refusal = next((verdict for verdict in several_vgpus(case) if isinstance(verdict, Rejection)), None)
+            if refusal is not None or number > _MOST:
+                return number - 1, str(refusal or "")
+        raise AssertionError("counts without end")
+
+
+class DeviceHolders:
+    """The VMs that hold the devices of one host, and those that may hold them."""
+
+    def __init__(self, host: Host, inventory: Inventory) -> None:
+        self._holder_names = {address: _name(ref, inventory) for address, ref in holders(host, inventory).items()}
+        self._possible_holders: dict[PciAddress, str] = {}
+        for vm in inventory.vms_on(host):
+            if vm.power is None:
+                for device in vm.devices or ():
+                    address = _address(device)
+                    if address is not None:
+                        self._possible_holders[address] = vm.name
+
+    def room(self, gpu: PhysicalGpu | OtherDevice) -> Slots | None:
+        """Return whether one more VM can have the device (0, 1 or unknown); None if it is not in passthrough."""
+        state = gpu.passthrough
+        if state is None:
+            # A GPU with a graphics type serves graphics, so it is not in passthrough.
+            unknown = isinstance(gpu, PhysicalGpu) and gpu.graphics_type is None
+            return Slots(0, 1, "its passthrough state cannot be read") if unknown else None
+        if not state.active and not state.enabled:
+            return None
+        if state.reboot_pending:
+            return Slots(0, 0, "its passthrough waits for a reboot of the host")
+        if gpu.address in self._holder_names:
+            return Slots(0, 0, f"held by {self._holder_names[gpu.address]}")
+        if gpu.address in self._possible_holders:
+            return Slots(0, 1, f"whether {self._possible_holders[gpu.address]} runs cannot be read")
+        return Slots(1, 1)
+
+
+def rooms(
+    gpus: Iterable[PhysicalGpu | OtherDevice], holding: DeviceHolders, bars: Iterable[Bar]
+) -> Mapping[Device, Slots]:
+    """Return the number of free devices by kind. The host's bars reduce them."""
+    general = [bar for bar in bars if not bar.vgpus_alone]
+    rooms_by_kind: dict[Device, list[Slots]] = {}
+    for gpu in gpus:
+        room = holding.room(gpu)
+        if room is not None:
+            label = (gpu.passthrough.label if gpu.passthrough else None) or ""
+            kind = str(gpu.kind) if isinstance(gpu, OtherDevice) else ""
+            rooms_by_kind.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
+    return {device: limit_slots(general, total(rooms_by_kind[device])) for device in sorted(rooms_by_kind)}
+
+
+def _address(device: object) -> PciAddress | None:
+    match device:
+        case DirectPathDevice(address=address):
+            return address
+        case DynamicDevice(assigned=assigned):
+            return assigned
+        case _:
+            return None
+
+
+def _name(ref: str, inventory: Inventory) -> str:
+    return inventory.vms[ref].name if ref in inventory.vms else ref
+
+
+@dataclass(frozen=True, slots=True)
+class _HostContext:
+    """What the nodes of one host share."""
+
+    host: Host
+    bars: tuple[Bar, ...]
+    holding: DeviceHolders
+
+
+class HostRoom:
+    """Counts the room on hosts. `offered`: the profiles to count on hosts that do not report their own.
+
+    Most nodes of a fleet are like another one, so the figures of equal nodes are computed once. The caches use the
+    identity of their inputs as the key, and keep the inputs alive.
+    """
+
+    def __init__(self, catalog: Catalog, offered: tuple[str, ...], profile: str | None = None) -> None:
+        self._catalog = catalog
+        self._offered = offered
+        self._profile = profile
+        self._rooms = Rooms(catalog)
+        self._in_one_vm = InOneVm(catalog)
+        self._fits: dict[tuple[object, ...], Fits] = {}
+        self._largest: dict[int, Largest | None] = {}
+
+    def of(self, host: Host, inventory: Inventory) -> FleetPart:
+        """Return the room on one host as this snapshot shows it."""
+        context = _HostContext(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
+        states = gpu_states(host, inventory, self._catalog)
+        nodes = tuple(
+            self._node(context, "NUMA node unknown", node_states, UNKNOWN, node_devices)
+            if node is None
+            else self._node(context, f"NUMA node {node.id}", node_states, beside(node, host, inventory), node_devices)
+            for node, node_states, node_devices in _by_node(host, states)
+        )
+        return FleetPart(
+            level=Level.HOST,
+            name=host.name,
+            gpus=len(states),
+            fits=self._host_fits([node.fits for node in nodes], host),
+            devices=rooms([*(state.gpu for state in states), *host.others], context.holding, context.bars),
+            largest=largest_of(node.largest for node in nodes),
+            parts=nodes,
+            notes=tuple(bar.because for bar in context.bars),
+        )
+
+    def _node(
+        self,
+        context: _HostContext,
+        name: str,
+        states: Sequence[GpuState],
+        local: Beside,
+        other_devices: Sequence[OtherDevice],
+    ) -> FleetPart:
+        profiles = self._profiles(context.host)
+        fits = self._node_fits([self._rooms.on(state, profiles) for state in states], context, local)
+        return FleetPart(
+            level=Level.NODE,
+            name=name,
+            gpus=len(states),
+            fits=fits,
+            devices=rooms([*(state.gpu for state in states), *other_devices], context.holding, context.bars),
+            largest=self._largest_in(fits, f"{context.host.name} {name}", local),
+            beside=local,
+        )
+
+    def _profiles(self, host: Host) -> tuple[str, ...]:
+        names = self._offered if host.profiles is None else tuple(offer.name for offer in host.profiles)
+        return names if self._profile is None else tuple(name for name in names if name == self._profile)
+
+    def _node_fits(self, free: Sequence[Mapping[str, Slots]], context: _HostContext, local: Beside) -> Fits:
+        key = (*map(id, free), context.host.version, context.bars, local.possible, local.certain)
+        if key not in self._fits:
+            slots_by_profile: dict[str, list[Slots]] = {}
+            for gpu in free:
+                for profile, slots in gpu.items():
+                    slots_by_profile.setdefault(profile, []).append(slots)
+            fits = {}
+            for profile in sorted(slots_by_profile):
+                slots = limit_slots(context.bars, total(slots_by_profile[profile]))
+                in_one_vm = self._in_one_vm.of(slots, profile, context.host)
+                fits[profile] = Fit(slots, _limit_to_node(in_one_vm, local), in_one_vm)
+            self._fits[key] = fits
+        return self._fits[key]
+
+    def _host_fits(self, nodes: Sequence[Fits], host: Host) -> Fits:
+        key = (*map(id, nodes), host.version)
+        if key not in self._fits:
+            self._fits[key] = {
+                profile: replace(fit, on_one_host=self._in_one_vm.of(fit.slots, profile, host))
+                for profile, fit in fits_of(nodes).items()
+            }
+        return self._fits[key]
+
+    def _largest_in(self, fits: Fits, where: str, local: Beside) -> Largest | None:
+        if id(fits) not in self._largest:
+            self._largest[id(fits)] = largest_of(_candidate(profile, fit) for profile, fit in fits.items())
+        largest = self._largest[id(fits)]
+        return None if largest is None else replace(largest, where=where, beside=local)
+
+
+def _candidate(profile: str, fit: Fit) -> Largest | None:
+    parts = parse(profile)
+    if parts is None or not fit.beside_one_node.possible:
+        return None
+    return Largest(profile, parts.framebuffer_mib, fit.beside_one_node, "", UNKNOWN)
+
+
+def _limit_to_node(slots: Slots, local: Beside) -> Slots:
+    if not local.possible:
+        return Slots(0, 0, "no cores or no memory left beside the GPUs")
+    if not local.certain:
+        return slots.as_doubtful("whether cores and memory are left beside the GPUs is not known")
+    return slots
+
+
+def _by_node(
+    host: Host, states: Sequence[GpuState]
+) -> Iterator[tuple[NumaNode | None, list[GpuState], list[OtherDevice]]]:
+    """Yield each node with its GPUs and other passthrough devices; last, under None, those without a known node."""
+    nodes_by_id = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
+    devices = [device for device in host.others if device.passed_through]
+    for number in (*nodes_by_id, None):
+        node_states = [state for state in states if _known_node(state.gpu.numa_node, nodes_by_id) == number]
+        node_devices = [device for device in devices if _known_node(device.numa_node, nodes_by_id) == number]
+        if node_states or node_devices:
+            yield None if number is None else nodes_by_id[number], node_states, node_devices
+
+
+def _known_node(number: int | None, nodes: Collection[int]) -> int | None:
+    return number if number in nodes else None

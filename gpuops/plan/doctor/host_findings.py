@@ -26,13 +26,13 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
-from gpuops.plan.capacity.host_room import DeviceHolders
+from gpuops.plan.capacity.fleet_room import DeviceHolders
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 from gpuops.plan.hosts.scheduler.rules import custody_of
 from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
-from gpuops.plan.placement.reserved_slots import place_name
+from gpuops.plan.placement.keep_free import place_name
 
 _BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"
 _ROLLING: Final = "rolling"

@@ -24,13 +24,13 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 
 @dataclass(frozen=True, slots=True)
 class FreeingGoal:
-    """What is to be freed: slots of `profile`; None = whole GPUs, that nothing runs on."""
+    """What is to be freed: slots of `profile`, or with None GPUs that nothing runs on."""
 
     profile: str | None = None
 
 
 POSSIBLE, LISTED, CERTAIN = 0, 1, 2
-"""How certain it is that a vGPU is on a GPU: it may be, its VM is listed there, it is."""
+"""How certain it is that a vGPU is on a GPU: it may be there, its VM is listed there, it is certainly there."""
 
 VgpuOnGpu = tuple[int, str, int]
 """(number of the VM, profile, how certain)."""
@@ -69,11 +69,8 @@ def make_search_vms(
     ways: frozenset[MoveMethod],
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
-    """Return the VMs of the search, numbered in their order.
-
-    `seats`: on how many GPUs each is or may be. `ways`: the methods by which VMs may move in this plan. `pin`: whether
-    those that are off for it may be bound to a GPU.
-    """
+    """Return the VMs of the search, numbered in their order. `seats`: on how many GPUs each is or may be. `ways`: the
+    methods by which VMs may move in this plan. `pin`: whether those that are off for it may be bound to a GPU."""
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
     vms = []
@@ -124,12 +121,12 @@ class HostContents:
     contents: tuple[GpuContent, ...]
     """By GPU, in the order of their addresses."""
     free_mib: int
-    """Memory that a VM may still reserve, whatever could not be read."""
+    """Memory that a VM can surely still reserve."""
     indistinct: frozenset[int]
-    """GPUs that were alike when a VM came to one of them: which of them has it is not known since."""
+    """GPUs that were alike when a VM arrived on one of them. Which of them has it is unknown."""
     fixed: frozenset[int]
-    """Numbers of the VMs that are not moved on: they were on such GPUs then, and which of them share a GPU with the new
-    VM is not known since; or they are bound to their GPUs, which means other GPUs on another host."""
+    """Numbers of the VMs that do not move again. They were on indistinct GPUs when a VM arrived, so it is unknown which
+    of them share a GPU with it; or they are pinned to GPU addresses, which mean other GPUs on another host."""
     worth: int
     """How much of the goal is free on this host."""
     key: int
@@ -162,7 +159,7 @@ class ClusterHost:
     gpus: tuple[PhysicalGpu, ...]
     """By address."""
     unclear: tuple[str, ...]
-    """By GPU: why it is not known what is or would be free there; empty = it is known."""
+    """By GPU: why its free room is unknown; empty = it is known."""
     counted: tuple[bool, ...]
     """By GPU: whether it counts towards the goal when it is free."""
 
@@ -173,10 +170,8 @@ class ClusterHost:
 
 @dataclass(slots=True)
 class ClusterModel:
-    """What does not change while VMs move: hosts, VMs, the goal, and the answers of the rules for GPUs.
-
-    A search asks about the same few GPUs a hundred thousand times, so each answer of the rules is kept.
-    """
+    """Hosts, VMs and the goal, which do not change while VMs move, and a cache of the free slots of GPUs. A search asks
+    about the same few GPUs a hundred thousand times, so each answer of the placement rules is cached."""
 
     cluster_hosts: Sequence[ClusterHost]
     search_vms: Sequence[SearchVm]
@@ -199,14 +194,15 @@ class ClusterModel:
             )
             for cluster_host in self.cluster_hosts
         )
+        # Hosts of one sort could be exchanged, with all that is on them, without any effect.
+        allowed_kinds = [
+            frozenset(search_vm.kind for search_vm in self.search_vms if number in search_vm.allowed)
+            for number in range(len(self.cluster_hosts))
+        ]
         self._host_sorts = tuple(
-            self._host_sort(number, cluster_host) for number, cluster_host in enumerate(self.cluster_hosts)
+            self._number("host", cluster_host.policy, kinds)
+            for cluster_host, kinds in zip(self.cluster_hosts, allowed_kinds, strict=True)
         )
-
-    def _host_sort(self, number: int, cluster_host: ClusterHost) -> int:
-        """A number that is equal for hosts that could be exchanged, with all that is on them, without any effect."""
-        welcome = frozenset(search_vm.kind for search_vm in self.search_vms if number in search_vm.allowed)
-        return self._number("host", cluster_host.policy, welcome)
 
     def host_state(
         self,
@@ -241,15 +237,13 @@ class ClusterModel:
         holding = tuple(sorted(vgpu[1] for vgpu in content)) if is_certain else content
         key = (self._kinds[host][gpu], is_certain, holding, profile)
         if key not in self._slots:
-            self._slots[key] = self._compute_slots(self.cluster_hosts[host], gpu, content, profile)
+            cluster_host = self.cluster_hosts[host]
+            tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
+            listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
+            state = GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
+            slots = self._rooms.on(state, (profile,)).get(profile)
+            self._slots[key] = Slots(0, 0, "is of another model") if slots is None else slots
         return self._slots[key]
-
-    def _compute_slots(self, cluster_host: ClusterHost, gpu: int, content: GpuContent, profile: str) -> Slots:
-        tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
-        listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
-        state = GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
-        slots = self._rooms.on(state, (profile,)).get(profile)
-        return Slots(0, 0, "is of another model") if slots is None else slots
 
     def board(self, host: int, gpu: int) -> Board | None:
         """Return the model of a GPU; None = not in the catalogue."""
@@ -257,19 +251,16 @@ class ClusterModel:
         return self.catalog.board_by_pci(physical_gpu.vendor_id, physical_gpu.device_id, physical_gpu.subsystem_id)
 
     def kind_of_gpu(self, host: int, gpu: int, content: GpuContent) -> tuple[object, ...]:
-        """Equal for GPUs that are alike, with what is on them."""
+        """Return a key that is equal for GPUs that are alike and hold alike VMs."""
         on_it = sorted((self.search_vms[vgpu[0]].kind, vgpu[1], vgpu[2]) for vgpu in content)
         return (self._kinds[host][gpu], tuple(on_it))
 
     def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, fixed: frozenset[int]) -> int:
-        gpus = (
-            self._number("content", self.kind_of_gpu(number, gpu, content), self._fixed_kinds(content, fixed))
-            for gpu, content in enumerate(contents)
-        )
+        gpus = []
+        for gpu, content in enumerate(contents):
+            fixed_kinds = sorted(self.search_vms[vgpu[0]].kind for vgpu in content if vgpu[0] in fixed)
+            gpus.append(self._number("content", self.kind_of_gpu(number, gpu, content), tuple(fixed_kinds)))
         return self._number("now", self._host_sorts[number], free_mib, *sorted(gpus))
-
-    def _fixed_kinds(self, content: GpuContent, fixed: frozenset[int]) -> tuple[int, ...]:
-        return tuple(sorted(self.search_vms[vgpu[0]].kind for vgpu in content if vgpu[0] in fixed)) if fixed else ()
 
     def _number(self, *facts: object) -> int:
         return self._numbers.setdefault(facts, len(self._numbers))

@@ -55,14 +55,14 @@ class StayingVm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """One VM goes to another host, once those before it are there."""
+    """The move of one VM to another host, after the moves before it."""
 
     vm: Vm
     source: Host
     target: Host
     way: MoveMethod
     gpus: tuple[PciAddress, ...]
-    """Where it arrives: on one of these, for each of its vGPUs."""
+    """The GPUs of the target that its vGPUs may be on after the move."""
     basis: ArrivalBasis
     pins: Mapping[int, PciAddress]
     """The GPU that each of its vGPUs is bound to there, by ordinal; none = the host chooses."""
@@ -75,7 +75,7 @@ class PlannedMove:
 
     @property
     def pin_entries(self) -> dict[str, str]:
-        """Return the extraConfig entries that bind it so."""
+        """Return the extraConfig entries that bind its vGPUs to these GPUs."""
         return pin_changes(self.vm, self.pins) if self.pins else {}
 
 
@@ -90,13 +90,13 @@ class GpuHolding:
 
 @dataclass(frozen=True, slots=True)
 class GpuChange:
-    """A GPU that a VM leaves, or comes to, or may come to."""
+    """A GPU that a VM leaves, arrives on, or may arrive on."""
 
     address: PciAddress
     before: GpuHolding
     after: GpuHolding
     certain: bool
-    """False: it may be another GPU of the host that was like it."""
+    """False: it may instead be another GPU of the host with the same content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +131,19 @@ class Defragmentation:
     before: int
     after: int
     bound: int
-    """More than this are not free after any moves."""
+    """No sequence of moves can free more than this."""
     proven: bool
-    """No other moves free more for certain, and no fewer as much; under the limit, where one was given."""
+    """It is proven that no other moves free more for certain, and no fewer moves as much (within `max_moves`)."""
     proven_unpinned: bool
-    """The same of moves in which the hosts choose all GPUs: none of these is better than this plan."""
+    """It is proven that no moves in which the hosts choose all GPUs are better than this plan."""
     assumes: tuple[str, ...]
-    """What is taken for granted of the hosts' choice of GPU; () = no host has more than one to choose from."""
+    """Assumptions about the hosts' choice of GPU; () = no host has more than one to choose from."""
     settled: int
-    """No plan of up to so many moves is better than the first moves of this one, or than no move at all."""
+    """No plan of up to this many moves is better than this plan cut to as many moves."""
     stays: tuple[StayingVm, ...]
     unclear: tuple[UnclearGpu, ...]
     steps_of_gain: tuple[tuple[int, int], ...]
-    """(number of moves, what is free then) for each move from which on more is free than ever before."""
+    """(number of moves, amount free) for each move that raises the free amount to a new maximum."""
 
 
 def describe_plan(
@@ -156,7 +156,8 @@ def describe_plan(
     powered_off: frozenset[str],
     limit: int,
 ) -> Defragmentation:
-    """Return the chosen sequences by name, as far as the rules of placement confirm each of their moves."""
+    """Return the plan with names instead of numbers. Each sequence is cut where the exact rules of placement refuse a
+    move."""
     before = sum(plans.start.worth for plans in all_plans)
     chosen = [
         _confirm_sequence(plans, sequence, inventory, catalog)
@@ -186,16 +187,15 @@ def describe_plan(
         assumes=tuple(dict.fromkeys(assumption for plans in all_plans for assumption in _assumptions(plans))),
         settled=min((plans.settled for plans in all_plans), default=limit),
         stays=stays,
-        unclear=tuple(unclear_gpu for plans in all_plans for unclear_gpu in _unclear(plans)),
+        unclear=tuple(
+            UnclearGpu(cluster_host.host, gpu.address, why)
+            for plans in all_plans
+            for cluster_host in plans.model.cluster_hosts
+            for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True)
+            if why and gpu.serves_vgpus
+        ),
         steps_of_gain=tuple(_gains(before, moves)),
     )
-
-
-def _unclear(plans: ClusterPlans) -> Iterator[UnclearGpu]:
-    for cluster_host in plans.model.cluster_hosts:
-        for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True):
-            if why and gpu.serves_vgpus:
-                yield UnclearGpu(cluster_host.host, gpu.address, why)
 
 
 def _assumptions(plans: ClusterPlans) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _choice_of_gpu(mode: VgpuMode | None, policy: AssignmentPolicy | None) -> st
     if mode is VgpuMode.SAME_SIZE and policy is not None:
         most = "most" if policy is AssignmentPolicy.CONSOLIDATION else "fewest"
         return f"same-size mode, policy {policy.value}: the GPU with the {most} VMs"
-    where = "MIG mode" if mode is VgpuMode.MULTI_INSTANCE else "a mode or by a policy that is not told"
+    where = "MIG mode" if mode is VgpuMode.MULTI_INSTANCE else "a mode or policy that vCenter does not report"
     return f"{where}: any"
 
 
@@ -245,7 +245,7 @@ def _proven(
     limit: int,
     settled: Callable[[ClusterPlans], int],
 ) -> bool:
-    """Return whether every cluster was searched so far that nothing better can be hidden in it."""
+    """Return whether every cluster was searched far enough to exclude a better plan."""
     if all(plans.gain(sequence) == plans.most_to_gain for plans, sequence in zip(all_plans, sequences, strict=True)):
         return all(settled(plans) >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
     return all(settled(plans) >= limit for plans in all_plans)
@@ -260,7 +260,7 @@ def _gains(before: int, moves: Sequence[PlannedMove]) -> Iterator[tuple[int, int
 
 
 def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[str]) -> Iterator[PlannedMove]:
-    """Yield the moves of one cluster; `free` = more than there was in it at first."""
+    """Yield the moves of one cluster; `free` counts from the start of the plan in this cluster."""
     model, cluster_state = plans.model, plans.start.cluster_state
     for vm_move in sequence.vm_moves:
         search_vm = model.search_vms[vm_move.search_vm]
@@ -283,7 +283,6 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
 
 
 def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
-    """Return the GPU of each vGPU by ordinal: a VM that moves has no other passthrough devices."""
     gpus = plans.model.cluster_hosts[vm_move.to].gpus
     return {ordinal: gpus[gpu].address for ordinal, gpu in enumerate(vm_move.gpus)}
 
@@ -337,11 +336,11 @@ class Defrag:
     )
 
     def __post_init__(self) -> None:
-        """Text becomes a word. Raises UsageError."""
-        # Frozen for everybody else: a request is compared and kept, and must not change after this.
+        """Check the options, and convert `pin` from text. Raises UsageError."""
+        # The class is frozen, so that a request that is compared and stored cannot change.
         object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
         if self.max_moves is not None and self.max_moves < 0:
-            raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="leave --max-moves out for no limit")
+            raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="remove --max-moves for no limit")
 
     @property
     def scope(self) -> Scope:
@@ -395,7 +394,7 @@ class Defrag:
 
 
 def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]:
-    """Return the hosts of each cluster by the name of the cluster; hosts of no cluster last."""
+    """Return the hosts grouped by cluster, in the order of cluster names; hosts outside clusters come last."""
     hosts_of: dict[str | None, list[Host]] = {}
     for host in hosts:
         hosts_of.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(host)
@@ -404,8 +403,8 @@ def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]
 
 
 def _cluster_host(host: Host, states: Sequence[GpuState], profile: str | None) -> ClusterHost:
-    out = "" if host.connected is True else "its host is not connected, or does not tell"
-    out = out or ("" if host.in_maintenance is False else "its host is in maintenance mode, or does not tell")
+    out = "" if host.connected is True else "its host is not connected, or its connection state cannot be read"
+    out = out or ("" if host.in_maintenance is False else "its host is in maintenance mode, or its mode cannot be read")
     unclear = tuple(out or state.unclear for state in states)
     offered = profile is None or host.offers(profile) is not None
     counted = (offered and not why and state.gpu.serves_vgpus for state, why in zip(states, unclear, strict=True))

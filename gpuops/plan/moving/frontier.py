@@ -60,7 +60,7 @@ class _BoardPacking:
         return all(gpu.mode is VgpuMode.SAME_SIZE for gpu in self.gpus)
 
     def of_sizes(self) -> dict[int, int]:
-        """Return the GPUs that each size needs at least, where a GPU takes one size only."""
+        """Return the fewest GPUs that each size needs if a GPU takes one size only."""
         shares: dict[int, Fraction] = defaultdict(Fraction)
         bound: Counter[int] = Counter()
         for gpu in self.gpus:
@@ -72,7 +72,7 @@ class _BoardPacking:
 
     @property
     def by_memory(self) -> int:
-        """Return the GPUs that all vGPUs need at least by their memory, whatever lies beside what."""
+        """Return the fewest GPUs that the memory of all vGPUs needs, if any sizes could share a GPU."""
         share = sum(
             min(Fraction(1, profile.max_per_gpu), Fraction(profile.framebuffer_mib, self.board.framebuffer_mib))
             for gpu in self.gpus
@@ -82,7 +82,7 @@ class _BoardPacking:
 
 
 def _free_when_packed(model: ClusterModel, cluster_state: ClusterState) -> int | None:
-    """Return what is free when all vGPUs are packed as densely as possible; None = no such bound is known."""
+    """Return how much of the goal is free if all vGPUs are packed as densely as possible; None = unknown."""
     packings = _packings_by_board(model, cluster_state)
     if packings is None:
         return None
@@ -95,7 +95,7 @@ def _free_when_packed(model: ClusterModel, cluster_state: ClusterState) -> int |
 
 
 def _slots_when_packed(packings: Sequence[_BoardPacking], profile: VgpuProfile | None) -> int | None:
-    """Free slots of the profile where the other sizes take no more GPUs than they need; None = not known."""
+    """Return the free slots of the profile if the other sizes take as few GPUs as possible; None = unknown."""
     of_board = [packing for packing in packings if profile is not None and packing.board.key == profile.board]
     if profile is None or not all(packing.same_size for packing in of_board):
         return None
@@ -112,8 +112,9 @@ def _slots_when_packed(packings: Sequence[_BoardPacking], profile: VgpuProfile |
 
 
 def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list[_BoardPacking] | None:
-    """Return the GPUs by model; None = GPUs take part that do not count, or what is on them is not known."""
+    """Return the GPUs by model; None if one has unknown content, or could serve the goal but does not count."""
     packing_of: dict[str, _BoardPacking] = {}
+    goal = model.catalog.profile(model.goal.profile) if model.goal.profile is not None else None
     for now in cluster_state:
         cluster_host = model.cluster_hosts[now.number]
         for gpu, content in enumerate(now.contents):
@@ -122,18 +123,15 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
             board = model.board(now.number, gpu)
             profiles = [profile for vgpu in content if (profile := model.catalog.profile(vgpu[1])) is not None]
             unknown = len(profiles) < len(content) or any(vgpu[2] != CERTAIN for vgpu in content)
-            if board is None or unknown or not (cluster_host.counted[gpu] or _of_no_use(model, board)):
+            if board is None or unknown:
+                return None
+            cannot_run_goal = goal is not None and goal.board != board.key
+            if not cluster_host.counted[gpu] and not cannot_run_goal:
                 return None
             fixed = any(not model.search_vms[vgpu[0]].movable for vgpu in content)
             of_board = packing_of.setdefault(board.key, _BoardPacking(board, []))
             of_board.gpus.append(_PackedGpu(cluster_host.gpus[gpu].vgpu_mode, tuple(profiles), fixed))
     return list(packing_of.values())
-
-
-def _of_no_use(model: ClusterModel, board: Board) -> bool:
-    """Return whether GPUs of this model cannot run the profile that is wanted."""
-    goal_profile = model.catalog.profile(model.goal.profile) if model.goal.profile is not None else None
-    return goal_profile is not None and goal_profile.board != board.key
 
 
 TABLES: Final = 4000
@@ -146,7 +144,7 @@ _REPLAYS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlans:
-    """The plans of one cluster, and what is proven about all others."""
+    """The plans that were found for one cluster, and how far it is proven that no plan is better."""
 
     model: ClusterModel
     frontier: Frontier
@@ -166,10 +164,8 @@ class ClusterPlans:
 
 
 def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int, tables: int = TABLES) -> ClusterPlans:
-    """The best plans of up to `limit` moves in this cluster: greedy ones, and in small clusters the best there are.
-
-    A VM is bound to a GPU only in a plan that frees more than any known one without, or as much in fewer moves.
-    """
+    """Return the best plans of up to `limit` moves that were found in this cluster; in small clusters they are optimal.
+    A plan binds a VM to a GPU only if it frees more than any known plan without binding, or as much in fewer moves."""
     # 1. Nothing to gain, or no move allowed.
     start, bound = MoveSequence(cluster_state), most_to_gain(model, cluster_state)
     if not bound or not limit:
@@ -183,12 +179,13 @@ def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int
 
 
 def _further(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> ClusterPlans:
-    """Return the plans, and those that are better than they are; what is settled is settled by this search alone."""
+    """Return the best of these plans and of those that a greedy and an exact search find. `settled` of the result is
+    what this search proves; earlier proofs do not count."""
     model, start = plans.model, plans.start
     # 1. The greedy search, and its longest plan without the moves that it does not need.
     frontier = make_frontier([*plans.frontier, *_greedy_frontier(model, start, limit, binding=binding)])
     frontier = make_frontier([*frontier, *_shorten(model, frontier[-1], start)])
-    # 2. All orders of moves, unless not even one move could be looked at in every way.
+    # 2. All orders of moves, unless the budget does not even cover every first move.
     gpus = max(len(cluster_host.gpus) for cluster_host in model.cluster_hosts) if binding else 0
     branches = sum(search_vm.movable * (1 + gpus * search_vm.bindable) for search_vm in model.search_vms)
     if branches * (len(start.cluster_state) - 1) > tables:
@@ -226,7 +223,7 @@ def _shorten(model: ClusterModel, sequence: MoveSequence, start: MoveSequence) -
 
 
 def combine_clusters(all_plans: Sequence[ClusterPlans], limit: int) -> tuple[MoveSequence, ...]:
-    """One sequence for each cluster: those that free most in `limit` moves together, with the fewest moves.
+    """Return one sequence for each cluster. Together they free the most in `limit` moves, with the fewest moves.
 
     Dynamic programming over clusters: for each total number of moves the largest gain. With one cluster that frees 2 in
     3 moves and one that frees 1 in 1 move, a limit of 3 takes the first and a limit of 4 both.

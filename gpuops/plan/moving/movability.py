@@ -1,8 +1,6 @@
 """Whether a VM may be moved by vMotion, only powered off, or not at all; which hosts may take it; and whether a plan's
 moves are admitted. What is unknown counts against a move.
 
-`defrag.py`, `plan/hosts/change/emptying.py`, `plan/doctor/vm_findings.py` and `execute/change/moves.py` call it.
-
 Sources: VMware vSphere docs, vMotion of VMs with a vGPU (`vgpu.hotmigrate.enabled`; vSphere API,
 HostSharedGpuCapabilities.migrateSupported); NVIDIA AI Enterprise docs: unified memory, debugger and profiler rule out
 migration, peer-to-peer needs the same NVLink topology; VMware vSphere docs: DirectPath I/O excludes vMotion, and
@@ -27,8 +25,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
-from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import (
+    Headroom,
     cpu_to_reserve,
     logical_cpus,
     not_in_maintenance,
@@ -38,9 +36,9 @@ from gpuops.plan.placement.host_filters import (
     sees_files,
     stays_in_its_vapp,
 )
+from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
 from gpuops.plan.placement.vm_demand import Wanted, demands_of
@@ -132,13 +130,13 @@ def state_reasons(case: MovabilityCase) -> Reasons:
     elif vm.power is None:
         yield "whether it runs cannot be read"
     if vm.connected is not True:
-        yield "is not connected, or does not tell"
+        yield "is not connected, or its connection state cannot be read"
     if vm.question is not None:
         yield "waits for an answer to a question"
     if vm.tasks:
         yield f"a task is running on it ({vm.tasks[0].name})"
     if host.connected is not True:
-        yield f"{host.name} is not connected, or does not tell"
+        yield f"{host.name} is not connected, or its connection state cannot be read"
     if vm.memory_mib is None:
         yield "its memory size cannot be read"
 
@@ -170,7 +168,7 @@ def device_reasons(case: MovabilityCase) -> Reasons:
     if vm.has_passthrough is not False:
         yield "has a passthrough device that is no vGPU" if vm.has_passthrough else "its devices cannot be read"
     if any(device.group is not None for device in vm.vgpus):
-        yield "its vGPUs are a device group, and which GPUs of another host are joined is not told"
+        yield "its vGPUs are a device group, and vCenter does not report which GPUs of another host are joined"
     for profile in dict.fromkeys(vm.profiles):
         if case.catalog.profile(profile) is None:
             yield f"{profile} is not in the catalogue"
@@ -200,7 +198,7 @@ def profile_reasons(case: MovabilityCase) -> Reasons:
     for profile in dict.fromkeys(case.vm.profiles):
         offered = case.host.offers(profile)
         if offered is None or offered.migrate is not True:
-            yield f"{case.host.name} does not say that {profile} can be migrated"
+            yield f"{case.host.name} does not report that {profile} can be migrated"
 
 
 def plugin_reasons(case: MovabilityCase) -> Reasons:
@@ -229,8 +227,7 @@ class TargetHosts:
     def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
         """Return refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
         rules = self._rules(vm)
-        # Not its host: within a cluster that changes nothing but for the host itself, which sees the VM's files; and
-        # has the CPU that it reserves there already.
+        # The VM's host is part of the key only with a CPU reservation: the host has that CPU reserved already.
         reserved = (vm.cpu_reservation_mhz, vm.host) if vm.cpu_reservation_mhz else None
         alike = (vm.profiles, vm.vcpus, vm.memory_mib, reserved, vm.datastores, vm.vapp, vm.unreadable, rules, running)
         if alike not in self._answers:
@@ -257,7 +254,7 @@ class TargetHosts:
         for profile in dict.fromkeys(vm.profiles) if running else ():
             offered = host.offers(profile)
             if offered is None or offered.migrate is not True:
-                yield Rejection(host.name, f"does not say that {profile} can be migrated")
+                yield Rejection(host.name, f"does not report that {profile} can be migrated")
 
     def _rules(self, vm: Vm) -> tuple[DrsRule, ...]:
         rules = self.cluster.rules if self.cluster is not None else None
@@ -267,21 +264,25 @@ class TargetHosts:
 def admitted_moves(
     steps: Sequence[RelocateVm], inventory: Inventory, catalog: Catalog, pins: Mapping[int, Mapping[str, str]] = NO_PINS
 ) -> int:
-    """Return how many of the moves, from the first on, are admitted for certain, each after those before it.
+    """Return how many moves of the sequence are certainly admitted, up to the first that may be refused.
 
     `pins`: number of a move -> the extraConfig entries that bind its VM to GPUs from then on.
 
-    The search knows only counts and kinds, for speed. Here every move must be admitted by the rules that `place`,
-    `attach` and the rotation follow, no suspended VM may lose its place, and nothing that is reserved its room.
+    The search only compares counts and kinds, for speed. Here every move must pass the rules that `place`, `attach` and
+    the rotation follow. No suspended VM may lose its place, and no reservation its room.
     """
     for number, step in enumerate(steps):
         if number in pins:
             inventory = project(ReconfigureVm(step.vm, VmChange(extra_config=pins[number])), inventory, catalog)
         if not _is_admitted(step, inventory, catalog):
             return number
-        lost, before = _without_place(step.host, inventory, catalog), inventory
+        before = inventory
         inventory = project(step, inventory, catalog)
-        if not _without_place(step.host, inventory, catalog) <= lost:
+        lost_before, lost_after = (
+            {claim.vm.ref for claim in claims(world, catalog, [step.host]) if claim.lost}
+            for world in (before, inventory)
+        )
+        if not lost_after <= lost_before:
             return number
         target = inventory.hosts[step.host]
         if any(shortage.too_few for shortage in reserved_left([target], before, inventory, catalog)):
@@ -298,8 +299,3 @@ def _is_admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bo
         return False
     seating = seat(vm, wish.demands, host, inventory, catalog)
     return seating.complete and not seating.doubts
-
-
-def _without_place(host: str, inventory: Inventory, catalog: Catalog) -> frozenset[str]:
-    """Return the suspended VMs of the host that would find no place when they come back."""
-    return frozenset(claim.vm.ref for claim in claims(inventory, catalog, [host]) if claim.lost)

@@ -64,7 +64,7 @@ class _VgpuArrival:
 
 
 def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> HostContents | None:
-    """Return the host without the VM; None = it is not known which GPU the VM leaves, or it is bound to that."""
+    """Return the host without the VM; None if it is unknown which GPU the VM leaves, or the VM is bound to it."""
     if search_vm.number in now.fixed:
         return None
     contents = tuple(
@@ -77,7 +77,7 @@ def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Ho
 
 
 def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arrival | None:
-    """Return the host with the VM; None = it has no room for it, or not for certain."""
+    """Return the host with the VM where the host puts it; None = no certain room."""
     # 1. Memory, which is reserved in full.
     if search_vm.memory_mib > now.free_mib:
         return None
@@ -109,9 +109,7 @@ def bound_arrivals(
     model: ClusterModel, now: HostContents, search_vm: SearchVm
 ) -> Iterator[tuple[tuple[int, ...], Arrival]]:
     """For each choice of GPUs that the VM's vGPUs may be bound to, but for choices that are alike: the host with it.
-
-    GPUs of which it is not known which one is meant are left out: a VM that came to one of them may be on this one.
-    """
+    GPUs of which it is not known which one is meant are left out: a VM that came to one of them may be on this one."""
     if not search_vm.bindable or search_vm.memory_mib > now.free_mib:
         return
     # Each vGPU in turn: of GPUs that are alike, with what is on them, the first.
@@ -129,10 +127,7 @@ def bound_arrivals(
 
 
 def arrival_of(model: ClusterModel, now: HostContents, vm_move: VmMove) -> Arrival | None:
-    """Return the host with the VM of this move, as the host chooses or bound.
-
-    None = it has no room for it, or not for certain.
-    """
+    """Return the host with the VM of this move, bound or where the host puts it; None = no certain room."""
     search_vm = model.search_vms[vm_move.search_vm]
     if not vm_move.gpus:
         return add_vm(model, now, search_vm)
@@ -162,10 +157,8 @@ def _bound_arrival(model: ClusterModel, after: HostContents, search_vm: SearchVm
 
 
 def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], profile: str) -> _VgpuArrival | None:
-    """Return the GPUs that one vGPU may go to; None = there is no certain room.
-
-    Suspended VMs keep their slots, but the host does not count them when it chooses.
-    """
+    """Return the GPUs that one vGPU may go to; None = there is no certain room. Suspended VMs keep their slots, but the
+    host does not count them when it chooses."""
     # 1. What runs, and the slots with and without those of suspended VMs.
     real = [tuple(vgpu for vgpu in content if model.search_vms[vgpu[0]].running) for content in contents]
     slots = [model.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
@@ -193,10 +186,8 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
 def _possible_choices(
     model: ClusterModel, host: int, real: list[GpuContent], open_to_host: dict[int, bool]
 ) -> tuple[tuple[int, ...], bool]:
-    """Return the GPUs that the host may choose, and whether that follows from a documented rule.
-
-    `open_to_host`: the GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own.
-    """
+    """Return the GPUs that the host may choose, and whether that follows from a documented rule. `open_to_host`: the
+    GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own."""
     cluster_host = model.cluster_hosts[host]
     is_certain = all(vgpu[2] == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
     is_certain = is_certain and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
@@ -245,13 +236,13 @@ def _used_mib(model: ClusterModel, content: GpuContent) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MoveSequence:
-    """Moves from the first state on, each of which finds its room, and the state that they lead to."""
+    """Possible moves from the first state on, and the state that they lead to."""
 
     cluster_state: ClusterState
     vm_moves: tuple[VmMove, ...] = ()
     overcounted: bool = False
-    """More may be free for certain than is counted: a VM is counted on several GPUs of which it is on one, or might be
-    bound to one of several of which it is not known which is which."""
+    """More may be free than is counted: a VM counts on several GPUs although it is on one of them, or could be bound to
+    a GPU that is indistinct."""
 
     @property
     def worth(self) -> int:
@@ -273,9 +264,7 @@ Frontier = tuple[MoveSequence, ...]
 
 def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
     """Return the best of these sequences for each number of moves; of equal ones the one that binds the fewest VMs.
-
-    Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4).
-    """
+    Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4)."""
     frontier: list[MoveSequence] = []
     for sequence in sorted(sequences, key=lambda sequence: (sequence.moves, -sequence.worth, sequence.bound)):
         if not frontier or sequence.worth > frontier[-1].worth:
@@ -284,7 +273,7 @@ def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
 
 
 def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove) -> ClusterState | None:
-    """Return the state after the move; None = it cannot be made, or not for certain."""
+    """Return the state after the move; None = the move is not certainly possible."""
     search_vm = model.search_vms[vm_move.search_vm]
     source = host_of(cluster_state, search_vm)
     if source is None or source.number == vm_move.to or vm_move.to not in search_vm.allowed:
@@ -307,10 +296,7 @@ def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[
 def one_move_further(
     model: ClusterModel, sequences: Iterable[MoveSequence], *, binding: bool = False
 ) -> Iterator[MoveSequence]:
-    """These sequences with one more move: every one there is, except those that are like another one.
-
-    `binding`: also those that bind a VM to a GPU.
-    """
+    """Yield these sequences extended by every distinct move; with `binding`, also by moves that bind the VM to GPUs."""
     for sequence in sequences:
         for source in distinct_hosts(sequence.cluster_state):
             for search_vm in distinct_movable_vms(model, source):
@@ -320,18 +306,18 @@ def one_move_further(
                 for target in distinct_hosts(sequence.cluster_state, without=source):
                     if target.number not in search_vm.allowed:
                         continue
-                    untold = binding and search_vm.bindable and bool(target.indistinct)
+                    unbindable = binding and search_vm.bindable and bool(target.indistinct)
                     for gpus, arrival in arrivals(model, target, search_vm, binding=binding):
                         cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
                         vm_moves = (*sequence.vm_moves, VmMove(search_vm.number, target.number, gpus))
-                        overcounted = sequence.overcounted or untold or arrival.basis is ArrivalBasis.ANY
+                        overcounted = sequence.overcounted or unbindable or arrival.basis is ArrivalBasis.ANY
                         yield MoveSequence(cluster_state, vm_moves, overcounted)
 
 
 def arrivals(
     model: ClusterModel, now: HostContents, search_vm: SearchVm, *, binding: bool
 ) -> Iterator[tuple[tuple[int, ...], Arrival]]:
-    """The ways in which the VM may come to the host: where the host puts it, and bound to GPUs, if that is allowed."""
+    """Yield (GPUs that the VM is bound to, arrival) for each way to the host; () = the host chooses the GPUs."""
     chosen = add_vm(model, now, search_vm)
     if chosen is not None:
         yield (), chosen

@@ -1,12 +1,12 @@
-"""A place for each of some VMs on other hosts, found by trying orders and hosts until one way holds for all of them.
+"""Finds places for several VMs on other hosts at once, by trying orders and hosts until all of them fit.
 
-Problem: the host chooses the GPU of a VM that arrives, so who arrives first may take what only another one fits in.
-The largest first, each on the host with the most room, finds a way mostly; where it does not, another order may.
-Choice: a search of all orders and hosts, depth first, in which that usual way is the first one that is tried. VMs that
-are alike are one, and so are orders that lead to the same GPUs. A VM that finds no place now finds none after others
-have come, because no arrival makes room; so more of one kind than fit without the others end it at once.
-After `MOST_TRIES` questions it gives up, and says so.
-What this gives up: VMs that run elsewhere stay where they are; room is not made by moving those first.
+The host chooses the GPU of a VM that arrives, so an early VM may take the only GPU that fits a later one. Placing the
+largest VM first, each on the host with the most room, mostly works; where it fails, another order may work.
+
+The search tries all orders and hosts, depth first, and starts with that usual order. VMs that are alike count as one,
+and so do orders that lead to the same GPUs. A VM that finds no place now finds none later, because no arrival makes
+room. So the search ends at once if the VMs of one kind do not even fit without the others. It gives up after
+`MOST_TRIES` tries and reports that. VMs that run elsewhere are not moved to make room.
 
 `plan/hosts/change/emptying.py` asks it for hosts that are emptied, `plan/hosts/readiness/loss.py` for one that failed.
 """
@@ -30,7 +30,7 @@ Admit = Callable[[Vm, Host, Inventory], Inventory | None]
 
 @dataclass(frozen=True, slots=True)
 class PlacesFound:
-    """The VMs with their hosts, in this order. `whole` False = the search gave up, so a way may exist."""
+    """The VMs with their hosts, in this order. If `whole` is False, the search gave up and a way may still exist."""
 
     places: tuple[tuple[Vm, Host], ...] | None
     whole: bool
@@ -43,10 +43,10 @@ def find_places(
     admit: Admit,
     single: Collection[str] = (),
 ) -> PlacesFound:
-    """Return a place for every VM: those of the first group come first, in whatever order, then those of the next.
+    """Return a place for every VM. The VMs of the first group come first, in any order, then those of the next.
 
-    `targets`: by ref of a VM the refs of the hosts that may take it and see its files, the likeliest first.
-    `single`: refs of VMs for which no other may stand, however alike they are.
+    `targets`: VM ref -> refs of the hosts that may take it and see its files, the likeliest first.
+    `single`: refs of VMs that are not treated as equal to any other VM.
     """
     vms = [vm for group in groups for vm in group]
     search = _Search(targets, admit, _kinds(vms, targets, single))
@@ -68,7 +68,10 @@ class _Search:
 
     def too_many(self, vms: Sequence[Vm], inventory: Inventory) -> bool:
         """Return whether there are more VMs of one kind than find a place without any others."""
-        return any(not self._fit([vm for vm in vms if self.kinds[vm.ref] == kind], inventory) for kind in self._all())
+        by_kind: dict[int, list[Vm]] = {}
+        for vm in vms:
+            by_kind.setdefault(self.kinds[vm.ref], []).append(vm)
+        return any(not self._fit(by_kind[kind], inventory) for kind in sorted(by_kind))
 
     def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
         """Return whether all of these find a place; they are alike, so each fills one host after another."""
@@ -83,17 +86,13 @@ class _Search:
                 waiting.pop()
         return not waiting
 
-    def _all(self) -> list[int]:
-        return sorted(set(self.kinds.values()))
-
     def place(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host]] | None:
         if not groups:
             return []
         state = self._state(groups, inventory)
         if state in self.failed:
             return None
-        choices = self._choices(groups, inventory)
-        for vm, host, after in choices or ():
+        for vm, host, after in self._choices(groups, inventory):
             remaining_vms = [waiting_vm for waiting_vm in groups[0] if waiting_vm is not vm]
             following = self.place([remaining_vms, *groups[1:]] if remaining_vms else groups[1:], after)
             if following is not None:
@@ -104,10 +103,8 @@ class _Search:
         return None
 
     def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
-        """Return every VM that may come next, one of each kind, with each host that takes it.
-
-        None where one of all finds no place.
-        """
+        """Return every VM that may be placed next, one of each kind, with each host that takes it. Empty if any waiting
+        VM finds no place now: no later arrival makes room for it."""
         arrivals: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
             for vm in self._one_of_each(group):
@@ -158,14 +155,14 @@ class _Search:
 
 
 def _kinds(vms: Sequence[Vm], targets: Mapping[str, Sequence[str]], single: Collection[str]) -> Mapping[str, int]:
-    """VMs of which nothing differs that a host asks of them have one number."""
+    """Return a number for each VM that is equal for VMs with the same needs."""
     numbers: dict[object, int] = {}
-    return {vm.ref: numbers.setdefault(_needs(vm, targets, single), len(numbers)) for vm in vms}
-
-
-def _needs(vm: Vm, targets: Mapping[str, Sequence[str]], single: Collection[str]) -> object:
-    devices = None if vm.devices is None else tuple(replace(device, key=0) for device in vm.devices)
-    settings = tuple(sorted((vm.extra_config or {}).items()))
-    size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
-    where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
-    return devices, settings, size, where, vm.ref if vm.ref in single else ""
+    kinds: dict[str, int] = {}
+    for vm in vms:
+        devices = None if vm.devices is None else tuple(replace(device, key=0) for device in vm.devices)
+        settings = tuple(sorted((vm.extra_config or {}).items()))
+        size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
+        where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
+        needs = devices, settings, size, where, vm.ref if vm.ref in single else ""
+        kinds[vm.ref] = numbers.setdefault(needs, len(numbers))
+    return kinds

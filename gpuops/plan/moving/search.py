@@ -2,7 +2,7 @@
 
 `frontier.py` calls both. Greedy: the moves that free the most per move go first. A VM goes where it lands on the GPU
 that is hardest to free, best one that cannot be freed at all: such a GPU is full before one is begun that will be
-wanted empty. If no host has room for it, one VM elsewhere may make room first.
+needed empty. If no host has room for it, one VM elsewhere may make room first.
 
 Exact: all orders of moves, shortest first, except those that cannot free more than a known plan. Hosts that are alike,
 GPUs that are alike and VMs that are alike are looked at once, so a state that some other order has led to is not looked
@@ -23,7 +23,6 @@ from typing import Final
 
 from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, HostContents, SearchVm, VmMove
 from gpuops.plan.moving.moves import (
-    Arrival,
     ArrivalBasis,
     Frontier,
     MoveSequence,
@@ -46,18 +45,18 @@ _PAIRS: Final = 8
 
 @dataclass(slots=True)
 class GreedySearch:
-    """One search, with its budgets and what it has learnt about which host takes which kind of VM."""
+    """One search, with its budgets and a cache of which host takes which kind of VM."""
 
     model: ClusterModel
     limit: int
     binding: bool = False
-    """Whether VMs that may be bound to GPUs are."""
+    """Whether a move may bind a VM to GPUs."""
     _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
     room_for_others: int = _ROOM_FOR_OTHERS
     openings: int = _OPENINGS
 
     def with_fresh_budget(self) -> GreedySearch:
-        """Return the search with its budgets full again, and what it has learnt."""
+        """Return the search with full budgets; the cache is shared."""
         return GreedySearch(self.model, self.limit, self.binding, self._fits)
 
     def sequences(self, sequence: MoveSequence) -> Frontier:
@@ -72,12 +71,12 @@ class GreedySearch:
         return make_frontier(improvements)
 
     def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Fill each host in turn, those with the least free first: it loses a free GPU, and others gain more.
-
-        Departures of one kind of VM go together, since GPUs in same-size mode hold one size only.
-        """
+        """Fill each host in turn, those with the least free first: it may lose a free GPU while others gain more.
+        Departures of one kind of VM go together, since GPUs in same-size mode hold one size only."""
         improvements: list[MoveSequence] = []
         for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
+            if not host.worth:
+                continue
             departures = sorted(
                 departure
                 for now in sequence.cluster_state
@@ -87,9 +86,7 @@ class GreedySearch:
             by_kind: dict[tuple[str, ...], list[_Departure]] = {}
             for departure in departures:
                 by_kind.setdefault(self.model.search_vms[departure.vms[0]].profiles, []).append(departure)
-            tried = (
-                [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()] if host.worth else []
-            )
+            tried = [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()]
             better = [after for after in tried if after.worth > sequence.worth]
             if better:
                 sequence = min(
@@ -116,10 +113,8 @@ class GreedySearch:
         return best
 
     def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Return the sequences that departures improve; each is tried once, the cheapest first.
-
-        Where its host has changed meanwhile it is computed anew.
-        """
+        """Return the sequences that departures improve. Each is tried once, the cheapest first; if its host has
+        changed since it was queued, it is computed anew."""
         improvements: list[MoveSequence] = []
         heap = [candidate for now in sequence.cluster_state for candidate in self._departures_of_host(now)]
         heapq.heapify(heap)
@@ -143,7 +138,15 @@ class GreedySearch:
         """Yield the departures that free something on each GPU of the host, or on one of them only."""
         for gpu, content in enumerate(now.contents):
             if only in (None, gpu):
-                yield from _departures_from(self.model, now, gpu, content)
+                worth = self.model.worth(now.number, gpu, content)
+                yielded_kinds: set[tuple[int, ...]] = set()
+                for vms in _departure_sets(self.model, content):
+                    remaining = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
+                    gain = self.model.worth(now.number, gpu, remaining) - worth
+                    kinds = tuple(sorted(self.model.search_vms[vm].kind for vm in vms))
+                    if gain > 0 and kinds not in yielded_kinds:
+                        yielded_kinds.add(kinds)
+                        yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
 
     def _after_departure(self, sequence: MoveSequence, departure: _Departure) -> MoveSequence | None:
         """Return the sequence with these VMs gone from the host, the largest first.
@@ -151,9 +154,8 @@ class GreedySearch:
         None = one of them has no target.
         """
         now: MoveSequence | None = sequence
-        for search_vm in sorted(
-            (self.model.search_vms[vm] for vm in departure.vms), key=lambda search_vm: -search_vm.memory_mib
-        ):
+        departing = [self.model.search_vms[vm] for vm in departure.vms]
+        for search_vm in sorted(departing, key=lambda search_vm: -search_vm.memory_mib):
             now = self._vm_placed(now, search_vm) if now is not None else None
         return now
 
@@ -172,10 +174,7 @@ class GreedySearch:
         return min(ranked)[1] if ranked else None
 
     def _rank(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
-        """Return what the arrival of the VM on this host costs, less is better.
-
-        None = no room, or a free GPU would be lost.
-        """
+        """Return the lowest cost of an arrival of the VM on this host; None = no room, or a free GPU would be lost."""
         if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
             return None
         key = (now.number, now.key, search_vm.kind)
@@ -185,34 +184,27 @@ class GreedySearch:
         return self._fits[key]
 
     def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
-        """Return the move of the VM to this host, which takes it, by the way that costs the least."""
         return VmMove(search_vm.number, now.number, min(self._arrival_costs(now, search_vm))[1])
 
     def _arrival_costs(
         self, now: HostContents, search_vm: SearchVm
     ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield what each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
+        """Yield (cost, GPUs that the VM is bound to) for each way in which the VM may arrive on this host."""
         for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
             if arrival.now.worth >= now.worth:
-                yield self._preference(arrival), gpus
-
-    def _preference(self, arrival: Arrival) -> tuple[int, ...]:
-        """Return the cost of an arrival.
-
-        In this order: doubt, which fills several GPUs; a GPU that could be freed; few VMs on it; memory left over; a VM
-        that is bound.
-        """
-        contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
-        bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
-        doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
-        return (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied)
+                # Avoid, in this order: doubt, which fills several GPUs; a GPU that could be freed; many VMs on the GPU;
+                # memory left over; binding the VM.
+                contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
+                bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
+                doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
+                yield (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied), gpus
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
         for number in sorted(search_vm.allowed):
-            for blocker in (
-                distinct_movable_vms(self.model, sequence.cluster_state[number]) if self.room_for_others > 0 else ()
-            ):
+            if self.room_for_others <= 0:
+                break
+            for blocker in distinct_movable_vms(self.model, sequence.cluster_state[number]):
                 self.room_for_others -= 1
                 host_after = remove_vm(self.model, sequence.cluster_state[number], blocker)
                 if blocker is search_vm or host_after is None or self._rank(host_after, search_vm) is None:
@@ -228,30 +220,21 @@ class GreedySearch:
 
     def _there_and_back(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which the VM leaves its host and comes back to another GPU there; None = no such way.
-
-        One vMotion cannot move a VM between GPUs of one host.
-        """
+        One vMotion cannot move a VM between GPUs of one host."""
         own_host = host_of(sequence.cluster_state, search_vm)
-        for number in (
-            sorted(search_vm.allowed) if own_host is not None and own_host.number in search_vm.allowed else ()
-        ):
+        if own_host is None or own_host.number not in search_vm.allowed:
+            return None
+        for number in sorted(search_vm.allowed):
             if self.room_for_others <= 0:
                 return None
             self.room_for_others -= 1
-            moved_away = (
-                None if own_host is None else _with_move(self.model, sequence, VmMove(search_vm.number, number))
-            )
-            back = (
-                None
-                if own_host is None or moved_away is None
-                else _with_move(self.model, moved_away, VmMove(search_vm.number, own_host.number))
-            )
-            if (
-                back is not None
-                and own_host is not None
-                and back.worth >= sequence.worth
-                and back.cluster_state[own_host.number].key != own_host.key
-            ):
+            moved_away = _with_move(self.model, sequence, VmMove(search_vm.number, number))
+            if moved_away is None:
+                continue
+            back = _with_move(self.model, moved_away, VmMove(search_vm.number, own_host.number))
+            if back is None or back.worth < sequence.worth:
+                continue
+            if back.cluster_state[own_host.number].key != own_host.key:
                 return back
         return None
 
@@ -270,20 +253,9 @@ class _Departure:
     """The key of the host when this was computed."""
 
 
-def _departures_from(model: ClusterModel, now: HostContents, gpu: int, content: GpuContent) -> Iterator[_Departure]:
-    worth = model.worth(now.number, gpu, content)
-    yielded_kinds: set[tuple[int, ...]] = set()
-    for vms in _departure_sets(model, content):
-        remaining = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
-        gain = model.worth(now.number, gpu, remaining) - worth
-        kinds = tuple(sorted(model.search_vms[vm].kind for vm in vms))
-        if gain > 0 and kinds not in yielded_kinds:
-            yielded_kinds.add(kinds)
-            yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
-
-
 def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[int, ...]]:
-    """Single VMs, pairs, and all that may move; for whole GPUs only all, and only if all may move."""
+    """Yield sets of VMs to move off a GPU: single ones, pairs, and all movable ones. If the goal is whole GPUs, yield
+    only the set of all VMs, and only if all are movable."""
     vms = [vm for vm in dict.fromkeys(vgpu[0] for vgpu in content) if model.search_vms[vm].movable]
     if model.goal.profile is not None:
         yield from ((vm,) for vm in vms)
@@ -315,10 +287,8 @@ class ExactResult:
 def search_all_orders(
     model: ClusterModel, known_plans: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
 ) -> ExactResult:
-    """Return the best plans of up to `limit` moves.
-
-    `known_plans`: the plans of the greedy search. `most`: the most that can be freed. `binding`: VMs may be bound.
-    """
+    """Return the best plans of up to `limit` moves. `known_plans`: the plans of the greedy search. `most`: the most
+    that can be freed. `binding`: VMs may be bound."""
     start = known_plans[0]
     best, layer, moves, proven = known_plans, [start], 0, limit
     visited = {_key(start.cluster_state)}
@@ -368,7 +338,7 @@ def _may_win(
 
 
 def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: GainSteps) -> Iterator[int]:
-    """Lower bounds on the moves that free one more, two more and so on, whatever room there is.
+    """Yield lower bounds on the moves that free one more, two more and so on, regardless of room elsewhere.
 
     The cheapest gains of all GPUs, added up. A VM on several GPUs frees on each of them, so the sum is divided by the
     largest number of GPUs that one VM is on.

@@ -48,7 +48,7 @@ def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
         off = cluster.drs_enabled is False
         yield f"DRS of cluster {cluster.name} is off" if off else f"DRS of cluster {cluster.name} cannot be read"
     elif cluster.drs_behavior != "fullyAutomated":
-        yield f"DRS of cluster {cluster.name} is {cluster.drs_behavior or 'in no mode that can be read'}"
+        yield f"DRS of cluster {cluster.name} is {cluster.drs_behavior or 'in an unknown mode'}"
     if cluster.drs_options is None:
         yield f"the advanced options of DRS of cluster {cluster.name} cannot be read"
     elif (setting := drs_option(cluster, EVACUATION)) != "-1":

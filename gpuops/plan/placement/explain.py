@@ -37,21 +37,20 @@ def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catal
     """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or the refusal with
     its numbers."""
     kinds = _one_demand_per_kind(needs)
+    whole = [demand for demand in kinds if not isinstance(demand, WantsVgpu)]
     for state in gpu_states(host, inventory, catalog):
+        subject = f"{host.name} {state.gpu.address}"
         for demand in kinds:
-            subject = f"{host.name} {state.gpu.address}"
             if isinstance(demand, WantsVgpu):
                 answer = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
-                room = f"room for {_slots_text(state, demand, catalog)} {demand.profile}"
+                yield _as_choice(subject, answer, f"room for {_slots_text(state, demand, catalog)} {demand.profile}")
             else:
                 answer = _judge_whole_gpu(demand, needs, state.gpu, host, inventory)
-                room = "free as a whole"
-            yield _as_choice(subject, answer, room)
-    for device in host.others if any(not isinstance(demand, WantsVgpu) for demand in kinds) else ():
-        for demand in kinds:
-            if not isinstance(demand, WantsVgpu) and device.passed_through:
-                verdict = _judge_whole_gpu(demand, needs, device, host, inventory)
-                yield _as_choice(f"{host.name} {device.address}", verdict, "free as a whole")
+                yield _as_choice(subject, answer, "free as a whole")
+    for device in host.others:
+        for demand in whole if device.passed_through else ():
+            answer = _judge_whole_gpu(demand, needs, device, host, inventory)
+            yield _as_choice(f"{host.name} {device.address}", answer, "free as a whole")
 
 
 def _one_demand_per_kind(needs: Wanted) -> tuple[Demand, ...]:
@@ -136,23 +135,18 @@ def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog:
     The host gives a group its GPUs together and knows which GPUs are joined. vCenter does not show it (vSphere API,
     VirtualMachineVendorDeviceGroupInfo: its component devices carry no address).
     """
-    doubt = _doubt_of_joined_gpus(vm, placement, inventory, catalog)
-    return replace(placement, pins={}, doubts=(*placement.doubts, *([doubt] if doubt else [])))
-
-
-def _doubt_of_joined_gpus(vm: Vm, placement: Placement, inventory: Inventory, catalog: Catalog) -> str:
-    """Why the joined GPUs may not be free; empty = it does not matter which are joined."""
     profiles = {device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)}
 
     def may_join(state: GpuState) -> bool:
         return any(may_run(state.gpu, profile, catalog) is not False for profile in profiles)
 
     states = [state for state in gpu_states(placement.host, inventory, catalog) if may_join(state)]
-    busy_states = [state for state in states if state.tenants or state.unclear]
-    if not busy_states or len(states) <= len(vm.devices or ()):
-        return ""
-    in_use = f"{len(busy_states)} of them are in use"
-    return f"{placement.host.name}: which of its GPUs are joined vCenter does not tell; {in_use}"
+    busy = sum(bool(state.tenants or state.unclear) for state in states)
+    # It does not matter which GPUs are joined if all are free, or if the group needs all of them.
+    if not busy or len(states) <= len(vm.devices or ()):
+        return replace(placement, pins={})
+    doubt = f"{placement.host.name}: vCenter does not report which of its GPUs are joined; {busy} of them are in use"
+    return replace(placement, pins={}, doubts=(*placement.doubts, doubt))
 
 
 def find_displaced_vms(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[Vm, ...]:
@@ -161,7 +155,11 @@ def find_displaced_vms(vm: Vm, host: Host, inventory: Inventory, catalog: Catalo
     local = replace(
         inventory, vms={other_vm.ref: other_vm for other_vm in inventory.vms_on(host) if other_vm.ref != vm.ref}
     )
-    waiting = [other_vm for other_vm in local.vms.values() if _is_waiting(other_vm)]
+    waiting = [
+        other_vm
+        for other_vm in local.vms.values()
+        if other_vm.power in (PowerState.OFF, PowerState.SUSPENDED) and other_vm.devices and not other_vm.template
+    ]
     waiting.sort(key=lambda other_vm: (other_vm.power is not PowerState.SUSPENDED, other_vm.name))
     without = _startable(waiting, local, catalog)
     running = replace(vm, host=host.ref, power=PowerState.ON)
@@ -180,10 +178,6 @@ def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog
         "GPU" if any(is_gpu(device) for other_vm in displaced_vms for device in other_vm.devices or ()) else "device"
     )
     return (f"while {vm.name} runs, {host.name} has no {device_word} left for {names}",) if displaced_vms else ()
-
-
-def _is_waiting(vm: Vm) -> bool:
-    return vm.power in (PowerState.OFF, PowerState.SUSPENDED) and bool(vm.devices) and vm.template is not True
 
 
 def _startable(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> frozenset[str]:

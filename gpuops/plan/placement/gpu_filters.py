@@ -1,7 +1,5 @@
 """Whether a GPU has a slot for a vGPU, whether a host can give a PCI device to a VM, and in which order hosts choose.
 
-`seating.py`, `candidates.py`, `explain.py` and `fleet/board_geometry.py` call it.
-
 Sources: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force) and HostAssignableHardwareBinding;
 HostGraphicsInfo.graphicsType; HostGraphicsConfig.sharedPassthruAssignmentPolicy.
 """
@@ -67,10 +65,7 @@ class _NoSlot:
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
     """Return a doubt about the slot ("" = certain), or why the GPU has no slot next to the running vGPUs and those that
-    this VM already got.
-
-    A doubt does not name the GPU.
-    """
+    this VM already got. A doubt does not name the GPU."""
     verdict = _verdict(state, demand.profile, vm.ref, catalog)
     return verdict if isinstance(verdict, str) else _as_rejection(verdict, state, host)
 
@@ -80,12 +75,12 @@ def judge_slots(
 ) -> Iterator[tuple[GpuState, Rejection | str]]:
     """Judge the GPUs that may be of the profile's model, in the order in which the host tries them."""
     verdicts = {state.gpu.address: _verdict(state, profile, vm.ref, catalog) for state in states}
-    able = [
-        state
-        for state in states
-        if isinstance(slot_verdict := verdicts[state.gpu.address], str) or slot_verdict.of_model
-    ]
-    for state in host_order(able, host, catalog):
+
+    def may_be_of_model(state: GpuState) -> bool:
+        verdict = verdicts[state.gpu.address]
+        return isinstance(verdict, str) or verdict.of_model
+
+    for state in host_order(filter(may_be_of_model, states), host, catalog):
         verdict = verdicts[state.gpu.address]
         yield state, verdict if isinstance(verdict, str) else _as_rejection(verdict, state, host)
 
@@ -131,14 +126,13 @@ def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlo
     running_state = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
     now = room_for(running_state, profile, catalog)
     if not now.possible:
-        return _NoSlot(
-            now.because + _HELD * bool(running_state.tenants), _numbers(running_state.tenants, state), counted=True
-        )
+        rule = now.because + _HELD if running_state.tenants else now.because
+        return _NoSlot(rule, _numbers(running_state.tenants, state), counted=True)
     unsure = [tenant for tenant in running if not tenant.certain]
     running_state = running_state.with_tenants(*unsure)
     if not room_for(running_state, profile, catalog).possible:
-        rule = f"no slot for {profile} can be promised: which vGPUs of "
-        return _NoSlot(rule, _numbers(unsure, state), " run on it vCenter does not tell")
+        rule = f"no slot for {profile} can be promised: vCenter does not report which vGPUs of "
+        return _NoSlot(rule, _numbers(unsure, state), " run on it")
     takers: list[str] = []
     counted: list[Tenant] = []
     for taker, tenants in _in_the_plan(state, vm):
@@ -211,27 +205,21 @@ def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
     Sources: vSphere API, HostGraphicsInfo.graphicsType; NVIDIA vGPU docs: a change of the type takes effect when Xorg
     or the host restarts.
     """
-    if gpu.passthrough is not None and gpu.passthrough.active:
-        return Rejection(subject, "is given to DirectPath I/O", hint="attach it whole: --device")
+    if gpu.is_active_in_passthrough:
+        return Rejection(subject, "is given to DirectPath I/O", hint="use --device to attach the complete GPU")
     if gpu.vgpu_obstacle:
         return Rejection(subject, gpu.vgpu_obstacle, hint="reboot the host")
     if gpu.graphics_type is GraphicsType.SHARED_DIRECT:
         return None
-    required_type, type_in_force = GraphicsType.SHARED_DIRECT.value, gpu.graphics_type
+    required_type = GraphicsType.SHARED_DIRECT.value
+    current_type = gpu.graphics_type.value if gpu.graphics_type else "unknown"
     if gpu.configured_graphics_type is GraphicsType.SHARED_DIRECT:
         hint = "the change is configured: restart Xorg on the host, or the host"
-        return Rejection(
-            subject,
-            "graphics type in force",
-            required_type,
-            type_in_force.value if type_in_force else "unknown",
-            hint=hint,
-        )
-    if type_in_force is None:
+        return Rejection(subject, "graphics type in force", required_type, current_type, hint=hint)
+    if gpu.graphics_type is None:
         return Rejection(subject, "its graphics type cannot be read")
-    return Rejection(
-        subject, "graphics type", required_type, type_in_force.value, hint="set it to Shared Direct on the host"
-    )
+    hint = "set it to Shared Direct on the host"
+    return Rejection(subject, "graphics type", required_type, current_type, hint=hint)
 
 
 def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list[GpuState]:
@@ -304,11 +292,10 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -
         return None
     if state.reboot_pending:
         change = "is switched on" if state.enabled else "is switched off"
-        return Rejection(
-            subject, f"its passthrough {change} and waits for a reboot of the host", hint="reboot the host"
-        )
+        rule = f"its passthrough {change} and waits for a reboot of the host"
+        return Rejection(subject, rule, hint="reboot the host")
     if not state.capable:
-        return Rejection(subject, "cannot be passed through (the host says it is not capable)")
+        return Rejection(subject, "cannot be passed through (the host reports that it is not capable)")
     hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
     if isinstance(gpu, OtherDevice):
         on = command("host passthrough on", device=str(gpu.address), host=hosts_called(host.name))
@@ -326,10 +313,7 @@ def find_free_device(
     missing: int = 1,
 ) -> PciAddress | Rejection:
     """Return the free device with the lowest address that fits, on NUMA node `node` if given, or why there is no such
-    device.
-
-    `missing` is how many such devices the VM still needs, including this one.
-    """
+    device. `missing` is how many such devices the VM still needs, including this one."""
     fitting = [gpu for gpu in host.devices if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
     active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
     held_by_others = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
@@ -342,12 +326,10 @@ def find_free_device(
         return Rejection(host.name, f"has no {description} in passthrough{where}")
     held_refs = [held_by_others[address] for address in active if address in held_by_others]
     holder_names = ", ".join(sorted({_holder(ref, inventory) for ref in held_refs}))
-    rule = f"{description} that is free{where} ({len(active)} there" + (
-        f", held by {holder_names})" if holder_names else ")"
-    )
-    return Rejection(
-        host.name, rule, missing + sum(address in taken_addresses for address in active), len(active) - len(held_refs)
-    )
+    held_by = f", held by {holder_names}" if holder_names else ""
+    rule = f"{description} that is free{where} ({len(active)} there{held_by})"
+    needed = missing + sum(address in taken_addresses for address in active)
+    return Rejection(host.name, rule, needed, len(active) - len(held_refs))
 
 
 def _holder(ref: str, inventory: Inventory) -> str:

@@ -1,18 +1,25 @@
 """Reasons why a host cannot take a VM other than its GPUs. The cheapest check comes first.
 
-`candidates.py`, `multi_node.py` and `fleet/choice.py` call it; `HOST_FILTERS` is the list, with a reason for its order.
+`HOST_FILTERS` is the list, with a reason for its order.
+
+`Headroom` checks HA admission control. Sources: VMware vSphere Availability, "vSphere HA Admission Control"; vSphere
+API, ClusterDasAdmissionControlPolicy and InsufficientFailoverResourcesFault. HA counts reserved memory and CPU, not
+GPUs. It does not check whether another host has GPUs for the VMs of a failed host, and neither does this module. A VM
+with a vGPU or a DirectPath device reserves all of its memory and, by default, no CPU. What VMs need in addition to
+their reservations (overhead memory, the 32 MHz that HA counts for a VM that reserves no CPU) is not counted: vCenter
+refuses whatever is refused here, and may also refuse a VM that only just passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.advise.capacity import Slots
-from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host import AdmissionControl, Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, Vm
+from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.placement.numa_nodes import unreserved_mhz, unreserved_mib
 from gpuops.plan.placement.vm_demand import Wanted, WantsVgpu
@@ -33,7 +40,7 @@ def unreachable(host: Host) -> Rejection | None:
     if host.connected is True:
         return None
     if host.connected is False:
-        hint = "reconnect it: what vCenter shows of it is from before"
+        hint = "reconnect it; until then vCenter shows old data for it"
         return Rejection(host.name, "is not connected to vCenter", hint=hint)
     hint = "this login needs the read-only role on the host" if host.unreadable else ""
     return Rejection(host.name, "its connection state cannot be read", hint=hint)
@@ -48,10 +55,8 @@ def not_in_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejec
 
 
 def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices).
-
-    Reservations of other VMs that cannot be read are a doubt in `seating.py` and no reason to refuse.
-    """
+    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices). Reservations of other
+    VMs that cannot be read are a doubt in `seating.py` and no reason to refuse."""
     if needs.vm.memory_mib is None:
         return Rejection(needs.vm.name, "its memory size cannot be read, and all of it must be reserved")
     free_mib = unreserved_mib(host, needs.vm, inventory)
@@ -64,10 +69,8 @@ def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Reject
 
 
 def cpu_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """The CPU that the VM reserves must be left at power-on (vSphere API, InsufficientCpuResourcesFault).
-
-    Most VMs reserve none; a reservation that cannot be read counts as none.
-    """
+    """The CPU that the VM reserves must be left at power-on (vSphere API, InsufficientCpuResourcesFault). Most VMs
+    reserve none; a reservation that cannot be read counts as none."""
     needed_mhz = needs.vm.cpu_reservation_mhz
     if not needed_mhz:
         return None
@@ -115,7 +118,8 @@ def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | N
     if "datastore" in vm.unreadable:
         return Rejection(vm.name, "which datastores hold its files cannot be read")
     if vm.datastores and host.datastores is None:
-        return Rejection(host.name, f"which datastores it sees cannot be read; {vm.name} has files to take along")
+        rule = f"its datastores cannot be read, so it is unknown whether it sees the files of {vm.name}"
+        return Rejection(host.name, rule)
     unseen = [ref for ref in vm.datastores if ref not in (host.datastores or ())]
     if not unseen:
         return None
@@ -134,9 +138,8 @@ def stays_in_its_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Reject
     if "parentVApp" in vm.unreadable:
         return Rejection(vm.name, "whether it is a member of a vApp cannot be read")
     current_host = inventory.host_of(vm)
-    if vm.vapp is None or (
-        current_host is not None and current_host.cluster is not None and current_host.cluster == host.cluster
-    ):
+    own_cluster = None if current_host is None else current_host.cluster
+    if vm.vapp is None or (own_cluster is not None and own_cluster == host.cluster):
         return None
     hint = f"choose a host of the same cluster, or take {vm.name} out of the vApp first"
     return Rejection(host.name, f"is outside the cluster of vApp {vm.vapp}: {vm.name} would leave the vApp", hint=hint)
@@ -180,9 +183,8 @@ def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
         yield Bar("is not connected" if is_certain else "whether it is connected cannot be read", is_certain)
     if host.in_maintenance is not False:
         is_certain = host.in_maintenance is True
-        yield Bar(
-            "is in maintenance mode" if is_certain else "whether it is in maintenance mode cannot be read", is_certain
-        )
+        because = "is in maintenance mode" if is_certain else "whether it is in maintenance mode cannot be read"
+        yield Bar(because, is_certain)
     cluster = inventory.clusters.get(host.cluster) if host.cluster else None
     if cluster is not None and cluster.admission is not None and host.ref in cluster.admission.failover_hosts:
         yield Bar("is a failover host of HA", True)
@@ -198,3 +200,98 @@ def limit_slots(bars_on_host: Sequence[Bar], slots: Slots) -> Slots:
     for bar in bars_on_host:
         slots = Slots(0, 0, bar.because) if bar.certain else slots.as_doubtful(bar.because)
     return slots
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Whether HA admission control would let one VM start, by cluster, in one snapshot."""
+
+    vm: Vm
+    inventory: Inventory
+    _refusals: dict[str, Rejection | None] = field(default_factory=dict)
+
+    def refusal(self, host: Host) -> Rejection | None:
+        """Return why HA would not let the VM start on the host; None if no reason is known."""
+        cluster = self.inventory.clusters.get(host.cluster) if host.cluster else None
+        if cluster is None or cluster.admission is None:
+            return None
+        if host.ref in cluster.admission.failover_hosts:
+            hint = "it starts no VM until another host fails; choose another host"
+            return Rejection(host.name, f"is a failover host of HA in cluster {cluster.name}", hint=hint)
+        if cluster.ref not in self._refusals:
+            short = (_short(resource, self.vm, cluster, self.inventory) for resource in _RESOURCES)
+            self._refusals[cluster.ref] = next((rejection for rejection in short if rejection is not None), None)
+        return self._refusals[cluster.ref]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A resource that HA counts."""
+
+    name: str
+    unit: str
+    amount_of: Callable[[Host], int | None]
+    """Of a host; None = unknown."""
+    reserved_by: Callable[[Vm], int | None]
+    """By a running VM. Unknown counts as 0, so that HA is only said to refuse what it surely refuses."""
+    requested_by: Callable[[Vm], int | None]
+    """By the VM that is to start."""
+    percent: Callable[[AdmissionControl], int | None]
+    shortage: Shortage | None = None
+
+
+_RESOURCES: Final = (
+    _Resource(
+        "memory",
+        "MiB",
+        lambda host: host.memory_mib,
+        lambda vm: vm.memory_reservation_mib,
+        lambda vm: vm.memory_mib,
+        lambda admission: admission.memory_percent,
+        Shortage.MEMORY,
+    ),
+    _Resource(
+        "CPU",
+        "MHz",
+        lambda host: None if host.cpu_mhz is None or host.cpu_cores is None else host.cpu_mhz * host.cpu_cores,
+        lambda vm: vm.cpu_reservation_mhz,
+        lambda vm: vm.cpu_reservation_mhz,
+        lambda admission: admission.cpu_percent,
+    ),
+)
+
+
+def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) -> Rejection | None:
+    """Return why the cluster is short of the resource, counting the reservations of running VMs, of this VM, and what
+    HA keeps free.
+
+    With slots (a failover level without percentages) vCenter is stricter: it refuses at least what is refused here.
+    """
+    hosts = [host for host in inventory.hosts.values() if host.cluster == cluster.ref]
+    sizes = [resource.amount_of(host) for host in hosts if host.connected is True and host.in_maintenance is False]
+    known_sizes, requested = sorted(size for size in sizes if size is not None), resource.requested_by(vm)
+    if not requested or len(known_sizes) < len(sizes):
+        return None
+    kept_free = _kept_free(resource, cluster, known_sizes)
+    if kept_free == 0:
+        return None
+    powered_on = (other_vm for host in hosts for other_vm in inventory.vms_on(host) if other_vm.power is PowerState.ON)
+    running = [other_vm for other_vm in powered_on if other_vm.ref != vm.ref]
+    free = max(0, sum(known_sizes) - kept_free - sum(resource.reserved_by(other_vm) or 0 for other_vm in running))
+    if requested <= free:
+        return None
+    counted = {other_vm.awaited for other_vm in running}
+    also_counted = "".join(f", and {awaited.value}" for awaited in Awaited if awaited in counted)
+    reserve = f"the {kept_free} {resource.unit} that HA keeps free for the failure of a host"
+    rule = f"{resource.name} beside {reserve}{also_counted}"
+    hint = "free reservations in the cluster, or change its admission control"
+    cluster_name = f"cluster {cluster.name}"
+    return Rejection(cluster_name, rule, requested, free, resource.unit, hint=hint, short_of=resource.shortage)
+
+
+def _kept_free(resource: _Resource, cluster: Cluster, sizes: Sequence[int]) -> int:
+    admission = cluster.admission
+    assert admission is not None, "asked only where HA admits"
+    by_percent = sum(sizes) * (resource.percent(admission) or 0) // 100
+    by_hosts = sum(sizes[-admission.failover_level :]) if admission.failover_level else 0
+    return max(by_percent, by_hosts)

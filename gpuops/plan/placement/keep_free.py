@@ -1,21 +1,28 @@
-"""Keeps vGPUs of a profile free: once a VM has its place, so many more of them must be able to start in its cluster.
+"""Keeps devices free: vGPUs of a profile that the request names, and what vCenter reserves for other VMs.
 
-`select.py` and `multi_node.py` check each place with it. A VM that takes none of these vGPUs away is admitted even if
-fewer are free already. What `gpuops capacity` counts as sure is counted (`advise/room.py`); a VM that starts takes from
-the GPUs it is expected on, and as much as a VM on several GPUs may have on any of them. A host outside any cluster
-counts as a cluster of its own.
+Requested (`--keep-free`): once a VM has its place, so many more vGPUs of the profile must be able to start in its
+cluster. A VM that takes none of these vGPUs away is admitted even if fewer are free already. The count is what
+`gpuops capacity` shows as sure (`advise/room.py`). A VM that starts takes from the GPUs it is expected on, and as much
+as a VM on several GPUs may have on any of them. A host outside any cluster counts as a cluster of its own.
 
-What vCenter reserves for other VMs (`reserved_slots.py`) stays free in the same way, whatever the request says.
+Reserved (vSphere 9.0): vCenter counts each profile by cluster, or by host for hosts outside any cluster. `remaining`
+devices can still be given, and `unusedReservation` of them only to VMs of the reservation (vSphere API 9.0,
+DirectPathProfileManagerCapacityInfo). These counts hold for the snapshot as it was read. A plan changes a few GPUs, and
+the new count follows from them: a GPU takes away at most the room that it may have had before, less the room that it
+surely has afterwards. For whole devices (Dynamic DirectPath I/O) the holders are known, so the new count is exact.
+
+Example: vCenter reports 2 remaining and 1 reserved. It does not show where the vGPUs of a mixed-size GPU start, so 0 or
+1 of the profile fit there. After a start on this GPU possibly 0 fit: at least 1 remains, which is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
-from gpuops.advise.capacity import total
-from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.capacity import Slots, total
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -23,15 +30,211 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.device_keys import FIRST_DEVICE_KEY
 from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, pin_key
+from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, pin_key, pins_of
 from gpuops.plan.core.command_line import Option, command, hosts_called
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
+from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.placement.host_filters import bars, limit_slots
 from gpuops.plan.placement.project import release, take
-from gpuops.plan.placement.reserved_slots import is_reserved_in, place_name, reserved_left, reserved_refusal
-from gpuops.plan.placement.suspended_vms import host_with_claims
+from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import KeepFree, KeptProfile, Wanted, WantsVgpu
+
+_NONE: Final = Slots(0, 0)
+_MOST: Final = 128
+"""No GPU has more vGPUs than this; it stands for an unknown number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedLeft:
+    """How many vGPUs of a profile, or whole devices, remain before and after a plan, where some are reserved."""
+
+    profile: str
+    """The vGPU profile, or the DirectPath profile of the devices."""
+    where: str
+    """Name of the cluster, or of a host outside any cluster."""
+    reserved: int
+    before: int
+    """How many more can start at least, including those of the reservation."""
+    after: int
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the plan takes reserved devices. It does not if it leaves as many as there were, even if too few."""
+        return self.after < min(self.before, self.reserved)
+
+    def __str__(self) -> str:
+        left = f"{max(0, self.after)} would be left, or may be"
+        return f"{self.where}: {self.reserved} of {self.profile} reserved, not free: {left}"
+
+
+def reserved_in(host: Host, inventory: Inventory) -> tuple[ProfileCapacity, ...]:
+    """Return the vGPU profiles of which some are reserved in the host's cluster and not used yet."""
+    if inventory.reservations is None:
+        return ()
+    capacities = inventory.reservations.in_place(_place(host))
+    return tuple(capacity for capacity in capacities if capacity.unused_reservation)
+
+
+def devices_reserved_in(host: Host, inventory: Inventory) -> tuple[DeviceCapacity, ...]:
+    """Return the whole devices that are reserved in the host's cluster and not used yet."""
+    if inventory.reservations is None:
+        return ()
+    return tuple(
+        capacity for capacity in inventory.reservations.devices_in(_place(host)) if capacity.unused_reservation
+    )
+
+
+def is_reserved_in(host: Host, inventory: Inventory) -> bool:
+    """Whether anything is reserved in the host's cluster and not used yet."""
+    return bool(reserved_in(host, inventory) or devices_reserved_in(host, inventory))
+
+
+def reserved_left(
+    hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
+) -> Iterator[ReservedLeft]:
+    """Yield what remains in the clusters of these hosts, for a plan that leads from one snapshot to the other."""
+    places = {_place(host): host for host in hosts}
+    for host in places.values():
+        for capacity in reserved_in(host, before):
+            free_before, free_after = (remaining(capacity, world, catalog).at_least for world in (before, after))
+            yield ReservedLeft(
+                capacity.profile, place_name(host, before), capacity.unused_reservation, free_before, free_after
+            )
+        for of_devices in devices_reserved_in(host, before):
+            free_before, free_after = (devices_remaining(of_devices, world) for world in (before, after))
+            yield ReservedLeft(
+                of_devices.name, place_name(host, before), of_devices.unused_reservation, free_before, free_after
+            )
+
+
+def remaining(capacity: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
+    """Return how many more of the profile could start in that cluster, in a snapshot derived from the one as read."""
+    read, rooms, least, most = world.as_read, Rooms(catalog), capacity.remaining, capacity.remaining
+    for ref, host in world.hosts.items():
+        host_as_read = read.hosts.get(ref)
+        if host_as_read is None or _place(host) != capacity.place:
+            continue
+        if host is host_as_read and world.vms_on(host) is read.vms_on(host_as_read):
+            continue
+        states = {state.gpu.address: state for state in gpu_states(host_as_read, read, catalog)}
+        slots_lost = 0
+        for now in gpu_states(host, world, catalog):
+            before = states.get(now.gpu.address)
+            if before is not None and before != now:
+                slots_before, slots_now = (_room(capacity.profile, state, rooms) for state in (before, now))
+                slots_lost += _most(slots_before) - slots_now.at_least
+                most += _most(slots_now) - slots_before.at_least
+        least -= max(
+            slots_lost,
+            _lost_elsewhere(capacity.profile, _started_there(host, host_as_read, world, read), states.values(), rooms),
+        )
+    return Slots(max(0, least), max(0, most))
+
+
+def _started_there(host: Host, host_as_read: Host, world: Inventory, read: Inventory) -> tuple[Vm, ...]:
+    """Return the VMs that run on the host in this snapshot and did not in the snapshot as read."""
+    running = {vm.ref for vm in read.vms_on(host_as_read) if vm.may_run}
+    return tuple(vm for vm in world.vms_on(host) if vm.may_run and vm.ref not in running)
+
+
+def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuState], rooms: Rooms) -> int:
+    """Return the most slots of a profile that these starts may take, on any GPU that the host may choose; 0 if the
+    choices of the host are known.
+
+    If one choice is unknown, every start counts on the GPU where it takes most, and pinned vGPUs on their GPU.
+    """
+    states = tuple(states)
+    wishes = [
+        (device.profile, pins.get(ordinal))
+        for vm, pins in ((vm, pins_of(vm)) for vm in started)
+        for ordinal, device in with_passthru_numbers(vm.devices or ())
+        if isinstance(device, VgpuDevice)
+    ]
+    if _is_choice_known(wishes, states, rooms):
+        return 0
+
+    def slots_taken(wish: str, state: GpuState) -> int:
+        after = state.with_tenants(Tenant("", "", wish))
+        return _most(_room(profile, state, rooms)) - _room(profile, after, rooms).at_least
+
+    return sum(
+        max((slots_taken(wish, state) for state in states if _may_go_to(wish, pin, state, rooms)), default=0)
+        for wish, pin in wishes
+    )
+
+
+def _is_choice_known(wishes: Sequence[tuple[str, PciAddress | None]], states: Sequence[GpuState], rooms: Rooms) -> bool:
+    """Whether the host surely puts vGPUs of these profiles, some of them pinned, where the plan expects them.
+
+    If it is unknown where the vGPUs on a GPU start, it is unsure whether one more fits there, and then no vGPU is sure
+    to be where the plan expects it.
+    """
+    if all(pin is not None for _, pin in wishes):
+        return True
+    may = ((wish, state) for wish, pin in wishes for state in states if _may_go_to(wish, pin, state, rooms))
+    return all(_room(wish, state, rooms).at_least for wish, state in may)
+
+
+def _may_go_to(wish: str, pin: PciAddress | None, state: GpuState, rooms: Rooms) -> bool:
+    return pin in (None, state.gpu.address) and _room(wish, state, rooms).possible
+
+
+def devices_remaining(capacity: DeviceCapacity, world: Inventory) -> int:
+    """Return how many more of the devices could be given in that cluster, in a snapshot derived from that as read."""
+    read, remaining_devices = world.as_read, capacity.remaining
+    for ref, host in world.hosts.items():
+        host_as_read = read.hosts.get(ref)
+        if host_as_read is None or _place(host) != capacity.place:
+            continue
+        if host is not host_as_read or world.vms_on(host) is not read.vms_on(host_as_read):
+            remaining_devices += _free(capacity, host, world) - _free(capacity, host_as_read, read)
+    return remaining_devices
+
+
+def _free(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> int:
+    """Return how many of these devices on the host are not held by a VM."""
+    held_addresses = holders(host, inventory)
+    return sum(
+        device.address not in held_addresses and capacity.is_of(device)
+        for device in host.devices
+        if device.passthrough is not None and device.passthrough.active
+    )
+
+
+def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:
+    return rooms.on(state, (profile,)).get(profile, _NONE)
+
+
+def _most(slots: Slots) -> int:
+    return _MOST if slots.at_most is None else slots.at_most
+
+
+def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
+    """Return why the reservations in the host's cluster are unknown; None if they are known."""
+    reservations = inventory.reservations
+    reason = reservations.why_unknown(_place(host)) if reservations is not None else ""
+    return f"{place_name(host, inventory)}: what is reserved for others is not known: {reason}" if reason else None
+
+
+def reserved_refusal(remainder: ReservedLeft, host: Host) -> Rejection:
+    """Return the rejection of a VM that would take reserved devices on the host."""
+    reserved = f"{remainder.reserved} of {remainder.profile} reserved for others in {remainder.where}"
+    rule = f"{reserved}, not free: left afterwards"
+    hint = "free other slots there, or have the reservation changed (gpuops help place)"
+    return Rejection(host.name, rule, remainder.reserved, remainder.after, hint=hint)
+
+
+def place_name(host: Host, inventory: Inventory) -> str:
+    """Return the name of the host's cluster, or the host's own name if it is in no cluster."""
+    return cluster_name(host, inventory) or host.name
+
+
+def _place(host: Host) -> str:
+    return host.cluster or host.ref
+
 
 KeepFreeOption = Annotated[
     tuple[str, ...],
@@ -50,9 +253,13 @@ def kept_profiles(texts: Iterable[str]) -> tuple[KeptProfile, ...]:
         if not (number.isascii() and number.isdigit()):
             raise UsageError(f"--keep-free {text!r}: {number!r} is not a whole number", hint=_SHAPE_HINT)
         if name in by_name:
-            raise UsageError(f"--keep-free names {name} twice", hint="say it once, with one number")
+            raise _named_twice(name)
         by_name[name] = KeptProfile(name.strip(), int(number))
     return tuple(by_name.values())
+
+
+def _named_twice(profile: str) -> UsageError:
+    return UsageError(f"--keep-free names {profile} twice", hint="name each profile once")
 
 
 def once(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
@@ -60,7 +267,7 @@ def once(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
     by_profile: dict[str, KeptProfile] = {}
     for kept_profile in kept_profiles:
         if kept_profile.profile in by_profile:
-            raise UsageError(f"--keep-free names {kept_profile.profile} twice", hint="say it once, with one number")
+            raise _named_twice(kept_profile.profile)
         by_profile[kept_profile.profile] = kept_profile
     return tuple(by_profile.values())
 
@@ -140,7 +347,9 @@ class FreeSlots:
         return known_count.free
 
     def _count(self, host: Host, profile: str) -> int:
-        world = host_with_claims(host, self.inventory, self.catalog) if self.claims else self.inventory
+        world = self.inventory
+        if self.claims:
+            world, _ = with_claims(world, self.catalog, hosts=[host.ref])
         host_now, rooms = world.hosts[host.ref], Rooms(self.catalog)
         free = [rooms.on(state, (profile,)) for state in gpu_states(host_now, world, self.catalog)]
         sure_slots = total([slots[profile] for slots in free if profile in slots])
@@ -158,11 +367,8 @@ class KeptRoom:
     """Counts by profile and cluster, kept because many places are of one cluster."""
 
     def refusal(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
-        """Return why the VM may not have these GPUs, or None.
-
-        A place is refused if fewer vGPUs would stay free than are to be kept, and fewer than now. If that is so for
-        several profiles, the first one is reported.
-        """
+        """Return why the VM may not have these GPUs, or None. A place is refused if fewer vGPUs would stay free than
+        are to be kept, and fewer than now. If that is so for several profiles, the first one is reported."""
         afterwards: FreeSlots | None = None
         for kept_profile in self.needs.keep_free.profiles:
             free = self._free_in_cluster(host, kept_profile.profile)
@@ -210,12 +416,9 @@ class KeptRoom:
         """Yield the host that the VM goes to and, if it is in the same cluster, the host that it leaves."""
         yield host
         own_host = self.inventory.host_of(self.needs.vm)
-        if (
-            own_host is not None
-            and own_host.ref != host.ref
-            and own_host.cluster is not None
-            and own_host.cluster == host.cluster
-        ):
+        if own_host is None or own_host.ref == host.ref:
+            return
+        if own_host.cluster is not None and own_host.cluster == host.cluster:
             yield own_host
 
     def _with_vm(self, host: Host, seats: Mapping[int, PciAddress]) -> Inventory:
@@ -249,5 +452,5 @@ def _too_few_free(kept_profile: KeptProfile, free_afterwards: int, host: Host, i
     rule = f"vGPUs of {kept_profile.profile} left free {where} afterwards (--keep-free)"
     scope = {"cluster": cluster} if cluster else {"host": hosts_called(host.name)}
     capacity_command = command("capacity", profile=kept_profile.profile, **scope)
-    hint = f"{capacity_command} shows where they are; it can start with a lower --keep-free"
+    hint = f"{capacity_command} shows the free vGPUs; a lower --keep-free allows the start"
     return Rejection(host.name, rule, kept_profile.count, free_afterwards, hint=hint)

@@ -1,7 +1,7 @@
 """VMs that are larger than a NUMA node: GPUs on as many nodes as they need, as evenly as their number divides.
 
 Larger means more cores or memory than a node has, or more GPUs than are beside one. `plan/vm/attach.py`,
-`plan/queue/one_workload.py` and `plan/queue/batch/admission.py` call `place_near` instead of `place`.
+`plan/queue/one_workload.py` and `plan/queue/batch/place_all.py` call `place_near` instead of `place`.
 
 ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaNode` the guest sees as many virtual
 nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).
@@ -28,9 +28,8 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.keep_free import KeptRoom
+from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown
 from gpuops.plan.placement.numa_nodes import cores_of, short_beside
-from gpuops.plan.placement.reserved_slots import reserved_unknown
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place, without_full_hosts
 from gpuops.plan.placement.vm_demand import (
@@ -49,9 +48,7 @@ _UNKNOWN_DEVICES: Final = 64
 
 def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
     """Return the best place. If locality counts and the VM is larger than a node, its GPUs are spread over its nodes.
-
-    For a VM that fits into one node it does the same as `place`.
-    """
+    For a VM that fits into one node it does the same as `place`."""
     # 1. The ordinary placement. If it is local, or locality does not count, that is all.
     if not needs.reasons:
         needs = without_full_hosts(needs, inventory, catalog)
@@ -135,10 +132,7 @@ def spread_over_nodes(
     needs: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
     """Return the place with the fewest doubts among those on this host with GPUs on each node that the VM needs, or
-    what the nodes lack.
-
-    () = one node is enough, or the host is refused for other reasons than its nodes.
-    """
+    what the nodes lack. () = one node is enough, or the host is refused for other reasons than its nodes."""
     count = nodes_needed(needs.vm, () if needs.grouped else needs.demands, host, catalog)
     if count < 2 or len(needs.demands) < count:
         return ()

@@ -1,7 +1,5 @@
 """Which NUMA nodes of a host have the cores and the memory for a VM beside their GPUs.
 
-`candidates.py`, `multi_node.py`, `explain.py` and the fleet index call it.
-
 Sources: vSphere API, HostNumaNode (logical CPUs, memory, PCI devices beside it); VMware vSphere Resource Management:
 `numa.nodeAffinity` binds vCPUs hard and memory as far as the node has any.
 """
@@ -50,10 +48,8 @@ def cores_of(node: NumaNode, host: Host) -> int:
 
 
 def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
-    """Return the cores of a node less the CPU reservations of VMs that are bound to it and not surely powered off.
-
-    ESXi shares the other cores among its VMs.
-    """
+    """Return the cores of a node less the CPU reservations of VMs that are bound to it and not surely powered off. ESXi
+    shares the other cores among its VMs."""
     cores = cores_of(node, host)
     reserved_mhz = sum(
         -(-neighbour.cpu_reservation_mhz // len(nodes))
@@ -69,10 +65,8 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
 
 
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
-    """Return the memory of a node less the reservations of VMs that are bound to it and not surely powered off.
-
-    vCenter does not show what unbound VMs use of the node.
-    """
+    """Return the memory of a node less the reservations of VMs that are bound to it and not surely powered off. vCenter
+    does not show what unbound VMs use of the node."""
     bound = sum(
         -(-(neighbour.most_reserved_mib or 0) // len(nodes))
         for neighbour in inventory.vms_on(host)
@@ -109,10 +103,8 @@ def unreserved_mhz(host: Host, vm: Vm, inventory: Inventory) -> int | None:
 
 
 def unreserved_mib(host: Host, vm: Vm, inventory: Inventory) -> int | None:
-    """Return the memory of the host, in MiB, less the reservations of other running VMs; None = unknown.
-
-    A suspended VM reserves no memory (assumption: suspended-vm-memory).
-    """
+    """Return the memory of the host, in MiB, less the reservations of other running VMs; None = unknown. A suspended VM
+    reserves no memory (assumption: suspended-vm-memory)."""
     if host.memory_mib is None:
         return None
     running = (
@@ -124,10 +116,8 @@ def unreserved_mib(host: Host, vm: Vm, inventory: Inventory) -> int | None:
 
 
 def surely_unreserved_mib(host: Host, vm: Vm, inventory: Inventory) -> int | None:
-    """Return the memory of the host, in MiB, that no other VM can have reserved; None = unknown.
-
-    A VM reserves at most its memory size.
-    """
+    """Return the memory of the host, in MiB, that no other VM can have reserved; None = unknown. A VM reserves at most
+    its memory size."""
     free_mib = unreserved_mib(host, vm, inventory)
     claims = [neighbour.most_reserved_mib for neighbour in _with_unknown_claim(host, vm, inventory)]
     if free_mib is None or None in claims:

@@ -234,10 +234,7 @@ def _as_device(device: NewDevice, key: int, group: int | None) -> GpuDevice:
 
 def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
     """Return the snapshot with this VM, which replaces its earlier state, on the GPUs that its host is expected to
-    choose.
-
-    If the host would refuse the VM, it is on no GPU: it is not known which GPUs it would hold.
-    """
+    choose. If the host would refuse the VM, it is on no GPU: it is not known which GPUs it would hold."""
     host = inventory.hosts.get(vm.host or "")
     if host is None or not vm.devices:
         return inventory.with_vm(vm)

@@ -1,7 +1,7 @@
 """Which GPU each device of a VM gets on one host, and whether the VM can start there (`Room`).
 
 The host is expected to choose GPUs at power-on as `gpu_filters.py` describes. A seat is the GPU of one device.
-`candidates.py`, `select.py` and `multi_node.py` seat VMs; nights and rolling changes ask `Room`.
+`select.py` and `multi_node.py` seat VMs; nights and rolling changes ask `Room`.
 """
 
 from __future__ import annotations
@@ -108,10 +108,8 @@ class _SeatingAttempt:
                 self.unsure.add(demand.ordinal)
 
     def _fill(self, demands: Sequence[Demand]) -> int:
-        """Fill all GPUs if they have fewer slots than these vGPUs need, and return how many were seated.
-
-        The order does not matter then: each GPU gets as many as it takes.
-        """
+        """Fill all GPUs if they have fewer slots than these vGPUs need, and return how many were seated. The order does
+        not matter then: each GPU gets as many as it takes."""
         first = demands[0]
         if not isinstance(first, WantsVgpu) or first.pin is not None or len(demands) == 1:
             return 0
@@ -141,16 +139,24 @@ class _SeatingAttempt:
             case WantsVgpu():
                 return _seat_vgpu(demand, self.vm, self.states, self.host, self.subject, self.catalog)
             case WantsDirectPath():
-                return _seat_device(demand, self.vm, self.host, self.inventory, self.node)
+                gpu = self.host.device(demand.address)
+                if self.node is not None and gpu is not None and gpu.numa_node != self.node:
+                    rule = f"is not on NUMA node {self.node}"
+                    return (Rejection(f"{self.host.name} {demand.address}", rule, self.node, _node(gpu.numa_node)),), ""
+                answer = judge_device(demand, self.vm, self.host, self.inventory)
+                if isinstance(answer, Rejection):
+                    return (answer,), ""
+                return demand.address, f"{self.host.name} {demand.address}: {answer}" if answer else ""
             case WantsDynamic():
-                dynamic_demands = (dynamic for dynamic in self.demands if isinstance(dynamic, WantsDynamic))
+                same_type = replace(demand, ordinal=0)
                 missing = sum(
-                    _kind(dynamic) == _kind(demand) and dynamic.ordinal not in self.seats for dynamic in dynamic_demands
+                    isinstance(other, WantsDynamic)
+                    and replace(other, ordinal=0) == same_type
+                    and other.ordinal not in self.seats
+                    for other in self.demands
                 )
-                taken_addresses = self.seats.values()
-                device = find_free_device(
-                    demand, self.vm, taken_addresses, self.host, self.inventory, self.node, missing
-                )
+                taken = self.seats.values()
+                device = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
                 return (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
@@ -195,17 +201,11 @@ def _wish(demand: Demand) -> object:
     return (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else demand.ordinal
 
 
-def _kind(demand: WantsDynamic) -> tuple[object, ...]:
-    return (demand.allowed, demand.label)
-
-
 def _seat_vgpu(
     demand: WantsVgpu, vm: Vm, states: Mapping[PciAddress, GpuState], host: Host, subject: str, catalog: Catalog
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    """Return the first GPU in the host's order that surely has a slot, else the first that may have one.
-
-    GPUs of other models are not reported: a host may have many of them, and they could not help.
-    """
+    """Return the first GPU in the host's order that surely has a slot, else the first that may have one. GPUs of other
+    models are not reported: a host may have many of them, and they could not help."""
     rejections = []
     doubtful: tuple[PciAddress, str] | None = None
     candidates = [state for state in states.values() if demand.pin in (None, state.gpu.address)]
@@ -223,21 +223,8 @@ def _seat_vgpu(
         return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
     if rejections or demand.pin is None:
         return tuple(rejections) or (Rejection(subject, "has no GPU"),), ""
-    hint = f"remove {pin_key(demand.ordinal)} from its settings, or write the address of a GPU of that host there"
+    hint = f"remove {pin_key(demand.ordinal)} from its settings, or set it to the address of a GPU of that host"
     return (Rejection(subject, f"has no GPU {demand.pin}, which {vm.name} is pinned to", hint=hint),), ""
-
-
-def _seat_device(
-    demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory, node: int | None
-) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    gpu = host.device(demand.address)
-    if node is not None and gpu is not None and gpu.numa_node != node:
-        rule = f"is not on NUMA node {node}"
-        return (Rejection(f"{host.name} {demand.address}", rule, node, _node(gpu.numa_node)),), ""
-    answer = judge_device(demand, vm, host, inventory)
-    if isinstance(answer, Rejection):
-        return (answer,), ""
-    return demand.address, f"{host.name} {demand.address}: {answer}" if answer else ""
 
 
 def _node(number: int | None) -> int | str:

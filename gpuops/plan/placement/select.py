@@ -1,4 +1,7 @@
-"""Picks the place of a VM: ranks the feasible places and takes the best. Plans call `place`.
+"""Picks the place of a VM: finds the feasible places, ranks them and takes the best. Plans call `place`.
+
+On each host, one place has the GPUs that the host itself would choose. Where the plan may choose the GPU, each other
+GPU with room is one more place, and the VM would be bound (pinned) to it.
 
 The first difference between two places decides, in the order of `SCORERS`. A new rule is a function here, a line in
 `SCORERS` with the reason for its position, and cases.
@@ -11,29 +14,246 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from gpuops.advise.occupancy import gpu_states, may_run
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.devices.gpu import GraphicsType, PciAddress
+from gpuops.model.vcenter.host import Host, NumaNode, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Choice, Rejection
-from gpuops.plan.placement.candidates import (
-    Candidate,
-    PlacementQuestion,
-    bound_to,
-    candidates_on_host,
-    demands_on,
-    necessary_pins,
-)
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, Loss
-from gpuops.plan.placement.numa_nodes import node_of, short_beside
-from gpuops.plan.placement.reserved_slots import reserved_unknown
-from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.vm_demand import Placement, Wanted
+from gpuops.plan.placement.gpu_filters import judge_slot
+from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.keep_free import KeptRoom, reserved_unknown
+from gpuops.plan.placement.numa_nodes import memory_doubt, node_of, short_beside
+from gpuops.plan.placement.seating import Seating, seat
+from gpuops.plan.placement.vm_demand import Demand, PinPolicy, Placement, Wanted, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.choice import FleetChoice
+    from gpuops.plan.placement.fleet.losses import Losses
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One feasible place: a host, its NUMA node if one is required, and the GPUs there."""
+
+    host: Host
+    seating: Seating
+    node: NumaNode | None = None
+    bound: bool = False
+    """The plan chose the GPUs and must pin them; else they are those that the host would choose."""
+
+    @property
+    def subject(self) -> str:
+        return self.host.name if self.node is None else f"{self.host.name} numa{self.node.id}"
+
+    @property
+    def gpus(self) -> str:
+        return ", ".join(str(address) for address in sorted(set(self.seating.seats.values())))
+
+
+@dataclass(frozen=True)
+class PlacementQuestion:
+    """What a VM needs, and the snapshot and the catalogue in which a place for it is looked for."""
+
+    needs: Wanted
+    inventory: Inventory
+    catalog: Catalog
+
+    @cached_property
+    def losses(self) -> Losses:
+        """The measure of what a place takes from other VMs. It is made at the first use: a single place needs none."""
+        from gpuops.plan.placement.fleet.index import FleetIndex
+        from gpuops.plan.placement.fleet.losses import Losses
+
+        return Losses(self.needs, FleetIndex.of(self.inventory, self.catalog))
+
+    @cached_property
+    def kept_room(self) -> KeptRoom:
+        """What the places must leave free."""
+        return KeptRoom(self.needs, self.inventory, self.catalog)
+
+
+def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    """Yield each feasible place on the host, and each reason why other places are not feasible. One place for the host;
+    one for each NUMA node if locality is required; one for each GPU if the plan may choose it."""
+    needs = question.needs
+    # 1. The host filters. The GPUs of a refused host are only checked if it is the only host: they may explain why.
+    refused = refusals(needs, host, question.inventory)
+    if refused and not _worth_a_look(host, question):
+        yield from refused
+        return
+    # 2. Its GPUs.
+    feasible: list[Candidate] = []
+    for answer in _candidates(host, question):
+        if isinstance(answer, Rejection):
+            yield answer
+        elif not refused:
+            feasible.append(answer)
+    yield from refused
+    # 3. What is to stay free.
+    yield from _leaving_enough(feasible, question)
+
+
+def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    """Yield the places of one host that leave enough free; if no place does, the rejection with the most left free."""
+    if not feasible or not question.kept_room.keeps(feasible[0].host):
+        yield from feasible
+        return
+    rejections = []
+    for candidate in feasible:
+        rejection = question.kept_room.refusal(candidate.host, candidate.seating.seats)
+        if rejection is None:
+            yield candidate
+        else:
+            rejections.append(rejection)
+    if len(rejections) == len(feasible):
+        yield max(rejections, key=lambda rejection: float(rejection.available or 0))
+
+
+def _worth_a_look(host: Host, question: PlacementQuestion) -> bool:
+    """Whether to check the GPUs of a refused host: it is the only host, and some GPUs may run the devices."""
+    demands = question.needs.demands
+    return len(question.needs.hosts) == 1 and any(
+        not isinstance(demand, WantsVgpu) or any(may_run(gpu, demand.profile, question.catalog) for gpu in host.gpus)
+        for demand in demands
+    )
+
+
+def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    needs, demands = question.needs, demands_on(host, question.needs)
+    if needs.numa is not NumaPolicy.REQUIRED:
+        seating = seat(needs.vm, demands, host, question.inventory, question.catalog)
+        if seating.complete:
+            yield from _with_bound_candidates(Candidate(host, seating), question)
+        yield from seating.rejections
+        return
+    if not host.numa_nodes:
+        yield Rejection(host.name, "its NUMA nodes cannot be read", hint="use --numa preferred instead")
+    for node in sorted(host.numa_nodes, key=lambda node: node.id):
+        short = short_beside(needs.vm, node, host, question.inventory)
+        seating = seat(needs.vm, demands, host, question.inventory, question.catalog, node.id)
+        candidate = Candidate(host, seating, node)
+        unpinned = _needs_forbidden_pin(candidate, question) if needs.pin is PinPolicy.NEVER else None
+        if seating.complete and not short and unpinned is None:
+            yield from _with_bound_candidates(candidate, question)
+        yield from (*short, *seating.rejections, *([unpinned] if unpinned else []))
+
+
+def _with_bound_candidates(host_choice: Candidate, question: PlacementQuestion) -> Iterator[Candidate]:
+    yield host_choice
+    bound = _bound_candidates(host_choice.host, host_choice.node, question)
+    yield from (candidate for candidate in bound if candidate.seating.seats != host_choice.seating.seats)
+
+
+def _bound_candidates(host: Host, node: NumaNode | None, question: PlacementQuestion) -> Iterator[Candidate]:
+    profile = question.needs.bindable
+    if profile is None:
+        if question.needs.numa is NumaPolicy.PREFERRED and question.needs.mixed:
+            yield from (
+                candidate
+                for numa_node in host.numa_nodes
+                if (candidate := _mixed_profiles_on_node(host, numa_node, question)) is not None
+            )
+        return
+    if len(question.needs.demands) == 1:
+        yield from _on_one_gpu(WantsVgpu(question.needs.demands[0].ordinal, profile), host, node, question)
+    elif question.needs.numa is not NumaPolicy.NONE:
+        nodes = host.numa_nodes if node is None else (node,)
+        yield from (
+            bound_candidate
+            for node in nodes
+            if (bound_candidate := _on_one_node(profile, host, node, question)) is not None
+        )
+
+
+def _on_one_gpu(
+    demand: WantsVgpu, host: Host, node: NumaNode | None, question: PlacementQuestion
+) -> Iterator[Candidate]:
+    vm = question.needs.vm
+    memory = memory_doubt(vm, host, question.inventory)
+    for state in gpu_states(host, question.inventory, question.catalog):
+        if node is not None and state.gpu.numa_node != node.id:
+            continue
+        answer = judge_slot(state.without(vm.ref), demand, vm, host, question.catalog)
+        if not isinstance(answer, Rejection):
+            doubt = f"{host.name} {state.gpu.address}: {answer}" if answer else ""
+            doubts = tuple(reason for reason in (memory, doubt) if reason)
+            yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, bound=True)
+
+
+def _on_one_node(profile: str, host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
+    """Return the place on the GPUs of this node that leaves the most to others; None if the exact rules doubt it."""
+    needs = question.needs
+    if short_beside(needs.vm, node, host, question.inventory):
+        return None
+    gpus = question.losses.on_node(profile, host, node.id)
+    if gpus is None:
+        return None
+    pins = {demand.ordinal: gpu for demand, gpu in zip(needs.demands, gpus, strict=True)}
+    seating = bound_to(pins, host, question)
+    inside = node if needs.numa is NumaPolicy.REQUIRED else None
+    return Candidate(host, seating, inside, bound=True) if seating.complete and not seating.doubts else None
+
+
+def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
+    """Return the place of vGPUs of several profiles where the host would put them if it had only this node's GPUs."""
+    needs = question.needs
+    if short_beside(needs.vm, node, host, question.inventory):
+        return None
+    inside = seat(needs.vm, needs.demands, host, question.inventory, question.catalog, node.id)
+    if not inside.complete:
+        return None
+    seating = bound_to(dict(inside.seats), host, question)
+    return Candidate(host, seating, bound=True) if seating.complete and not seating.doubts else None
+
+
+def bound_to(gpus: dict[int, PciAddress], host: Host, question: PlacementQuestion) -> Seating:
+    """Return the seating if each vGPU (by ordinal) is bound to its GPU in `gpus`."""
+    demands = [
+        replace(demand, pin=gpus[demand.ordinal]) for demand in question.needs.demands if isinstance(demand, WantsVgpu)
+    ]
+    return seat(question.needs.vm, demands, host, question.inventory, question.catalog)
+
+
+def demands_on(host: Host, needs: Wanted) -> tuple[Demand, ...]:
+    """Return the demands for this host. Pins count only on the VM's own host, since they are addresses there."""
+    if host.ref == needs.vm.host:
+        return needs.demands
+    pinned = (demand for demand in needs.demands if isinstance(demand, WantsVgpu) and demand.pin is not None)
+    free = {demand.ordinal: replace(demand, pin=None) for demand in pinned}
+    return tuple(free.get(demand.ordinal, demand) for demand in needs.demands) if free else needs.demands
+
+
+def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[int, PciAddress]:
+    """Return the pins that the placement needs: all if the plan chose the GPUs; else, if locality is required, those
+    of vGPUs that the host could put on another node."""
+    node, seats = candidate.node, candidate.seating.seats
+    vgpus = [demand for demand in question.needs.demands if isinstance(demand, WantsVgpu) and demand.ordinal in seats]
+    if candidate.bound:
+        return {demand.ordinal: seats[demand.ordinal] for demand in vgpus}
+    if node is None:
+        return {}
+    return {
+        demand.ordinal: seats[demand.ordinal]
+        for demand in vgpus
+        if any(
+            gpu.numa_node != node.id
+            and gpu.graphics_type is GraphicsType.SHARED_DIRECT
+            and may_run(gpu, demand.profile, question.catalog) is not False
+            for gpu in candidate.host.gpus
+        )
+    }
+
+
+def _needs_forbidden_pin(candidate: Candidate, question: PlacementQuestion) -> Rejection | None:
+    if not necessary_pins(candidate, question):
+        return None
+    rule = "the host may choose a GPU on another NUMA node, and pinning is switched off"
+    return Rejection(candidate.subject, rule, hint="--pin auto binds the vGPU to a GPU of the node")
 
 
 _GIB_MIB: Final = 1024
@@ -84,9 +304,8 @@ def score_cluster(candidate: Candidate, question: PlacementQuestion, loss: Loss)
     if question.needs.vm.host is None:
         return Score(0, "")
     current_host = question.inventory.host_of(question.needs.vm)
-    same = (
-        current_host is not None and current_host.cluster is not None and candidate.host.cluster == current_host.cluster
-    )
+    own_cluster = None if current_host is None else current_host.cluster
+    same = own_cluster is not None and candidate.host.cluster == own_cluster
     return Score(same, "the same cluster" if same else "another cluster, or none")
 
 
@@ -130,10 +349,8 @@ _FEW_HOSTS: Final = 8
 def place(
     needs: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
 ) -> Placement | tuple[Rejection, ...]:
-    """Return the best place for the VM's devices, or every reason why there is no place.
-
-    With `needs.explain` the placement has a line for every place that was checked.
-    """
+    """Return the best place for the VM's devices, or every reason why there is no place. With `needs.explain` the
+    placement has a line for every place that was checked."""
     if not needs.explain and scorers is SCORERS and not needs.beyond_gpus:
         placement = place_in_fleet(needs, inventory, catalog) if len(needs.hosts) > _FEW_HOSTS else None
         if placement is not None:
@@ -166,19 +383,17 @@ def place_exactly(
             else:
                 rejections.append(answer)
     if not candidates:
-        nowhere = Rejection(needs.vm.name, "no host was given to look at")
+        nowhere = Rejection(needs.vm.name, "no host was given")
         return tuple(dict.fromkeys(rejections)) or (nowhere,)
     # 2. Rank: by what each place takes from other VMs and by the scorers, in their order. A single place needs no loss.
     losses = [NO_LOSS]
     if len(candidates) > 1:
         losses = question.losses.of([(candidate.host, candidate.seating.seats) for candidate in candidates])
-    ranked = sorted(
-        (
-            _RankedCandidate(candidate, tuple(scorer(candidate, question, loss) for scorer in scorers))
-            for candidate, loss in zip(candidates, losses, strict=True)
-        ),
-        key=lambda scored: scored.rank,
-    )
+    ranked = [
+        _RankedCandidate(candidate, tuple(scorer(candidate, question, loss) for scorer in scorers))
+        for candidate, loss in zip(candidates, losses, strict=True)
+    ]
+    ranked.sort(key=lambda scored: scored.rank)
     # 3. Select the first, and explain all if asked.
     choices = (*_choices(ranked), *map(Choice.refused, dict.fromkeys(rejections))) if needs.explain else ()
     return _placement(ranked[0].candidate, question, choices)
@@ -204,11 +419,8 @@ def place_in_fleet(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Pla
 
 
 def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
-    """Return the best place that leaves enough free; None = use the exact pass.
-
-    The index searches the hosts that leave enough on any GPU. Its choice is then compared, by the exact rules, with the
-    hosts where it depends on the GPU.
-    """
+    """Return the best place that leaves enough free; None = use the exact pass. The index searches the hosts that leave
+    enough on any GPU. Its choice is then compared, by the exact rules, with the hosts where it depends on the GPU."""
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
     from gpuops.plan.placement.fleet.index import kept_hosts
 
@@ -226,19 +438,14 @@ def _confirm(chosen: FleetChoice | None, question: PlacementQuestion) -> Candida
     """Return the chosen place if the exact rules agree without a doubt, else None."""
     if chosen is None:
         return None
-    best = _as_candidate(chosen, question)
-    sure = best.seating.complete and not best.seating.doubts and best.seating.seats == chosen.seats
-    return best if sure else None
-
-
-def _as_candidate(chosen: FleetChoice, question: PlacementQuestion) -> Candidate:
-    """Return the chosen place, seated by the exact rules."""
     host, needs = chosen.host, question.needs
     node = next((node for node in host.numa_nodes if node.id == chosen.node), None)
     if chosen.bound:
-        return Candidate(host, bound_to(chosen.seats, host, question), node, bound=True)
-    seating = seat(needs.vm, demands_on(host, needs), host, question.inventory, question.catalog, chosen.node)
-    return Candidate(host, seating, node)
+        seating = bound_to(chosen.seats, host, question)
+    else:
+        seating = seat(needs.vm, demands_on(host, needs), host, question.inventory, question.catalog, chosen.node)
+    sure = seating.complete and not seating.doubts and seating.seats == chosen.seats
+    return Candidate(host, seating, node, chosen.bound) if sure else None
 
 
 def _placement(best: Candidate, question: PlacementQuestion, choices: tuple[Choice, ...]) -> Placement:

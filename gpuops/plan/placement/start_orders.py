@@ -167,10 +167,8 @@ def _start_ways(
 def _may_choose(
     demand: WantsVgpu, vm: Vm, states: States, host: Host, catalog: Catalog, whichever: bool
 ) -> tuple[list[PciAddress], bool]:
-    """Return the GPUs that the host may choose for the vGPU, and whether one of them surely has room.
-
-    With `whichever` these are all GPUs that may have room, else those up to the first that surely has.
-    """
+    """Return the GPUs that the host may choose for the vGPU, and whether one of them surely has room. With `whichever`
+    these are all GPUs that may have room, else those up to the first that surely has."""
     possible_gpus: list[PciAddress] = []
     certain = False
     allowed_states = [state for state in states if demand.pin in (None, state.gpu.address)]

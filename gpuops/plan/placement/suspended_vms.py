@@ -14,7 +14,7 @@ occupy, so the largest resume first.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -88,52 +88,37 @@ def later_returns(inventory: Inventory, until: datetime | None) -> tuple[tuple[R
 
 
 def with_claims(
-    inventory: Inventory, catalog: Catalog, without: Collection[str] = ()
+    inventory: Inventory, catalog: Catalog, without: Collection[str] = (), hosts: Collection[str] | None = None
 ) -> tuple[Inventory, tuple[Claim, ...]]:
     """Return the snapshot as if all suspended VMs that find their GPUs ran, and the claim of each, by host and name.
 
     Each VM is seated next to the earlier ones, and "(suspended)" is added to its name. VMs whose refs are in `without`
-    claim nothing.
+    claim nothing. `hosts`: only VMs on the hosts with these refs.
     """
-    claims_so_far = []
-    for after, claim in _seat_suspended(inventory, catalog, without=without):
-        inventory = after
+    listed_vms = (
+        inventory.vms.values() if hosts is None else [vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
+    )
+    waiting = [vm for vm in listed_vms if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in without]
+    world, claims_so_far = inventory, []
+    for vm in sorted(waiting, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
+        host = world.hosts.get(vm.host or "")
+        if host is None:
+            continue
+        claim = _claim(vm, host, world, catalog)
         claims_so_far.append(claim)
-    return inventory, tuple(claims_so_far)
-
-
-def host_with_claims(host: Host, inventory: Inventory, catalog: Catalog) -> Inventory:
-    """Return the snapshot as if the suspended VMs of this host that find their GPUs ran."""
-    *_, world = (inventory, *(world for world, _ in _seat_suspended(inventory, catalog, [host.ref])))
-    return world
+        if not claim.lost:
+            returned_vm = replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON, awaited=Awaited.RETURN)
+            world = take(returned_vm, world, catalog)
+    return world, tuple(claims_so_far)
 
 
 def claims(
     inventory: Inventory, catalog: Catalog, hosts: Collection[str], only: Collection[str] | None = None
 ) -> tuple[Claim, ...]:
     """Return the claims on these hosts, and only those of the VMs in `only` if it is given (all are refs)."""
-    refs_on_hosts = () if only is None else [vm.ref for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
-    other_refs = [ref for ref in refs_on_hosts if ref not in (only or ())]
-    return tuple(claim for _, claim in _seat_suspended(inventory, catalog, hosts, other_refs))
-
-
-def _seat_suspended(
-    inventory: Inventory, catalog: Catalog, hosts: Collection[str] | None = None, without: Collection[str] = ()
-) -> Iterator[tuple[Inventory, Claim]]:
-    listed_vms = (
-        inventory.vms.values() if hosts is None else [vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
-    )
-    waiting = [vm for vm in listed_vms if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in without]
-    world = inventory
-    for vm in sorted(waiting, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
-        host = world.hosts.get(vm.host or "")
-        if host is None:
-            continue
-        claim = _claim(vm, host, world, catalog)
-        if not claim.lost:
-            returned_vm = replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON, awaited=Awaited.RETURN)
-            world = take(returned_vm, world, catalog)
-        yield world, claim
+    vms_on_hosts = (vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ()))
+    left_out = [] if only is None else [vm.ref for vm in vms_on_hosts if vm.ref not in only]
+    return with_claims(inventory, catalog, left_out, hosts)[1]
 
 
 def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
@@ -142,11 +127,10 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
     if free_mib is not None and needed_mib > free_mib:
         short = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")
         return Claim(vm, host, lost=(short,))
-    asked_mhz, left_mhz = vm.cpu_reservation_mhz or 0, unreserved_mhz(host, vm, inventory)
-    if left_mhz is not None and asked_mhz > left_mhz:
-        return Claim(
-            vm, host, lost=(Rejection(host.name, f"CPU for {vm.name} to come back", asked_mhz, left_mhz, "MHz"),)
-        )
+    free_mhz, needed_mhz = unreserved_mhz(host, vm, inventory), vm.cpu_reservation_mhz or 0
+    if free_mhz is not None and needed_mhz > free_mhz:
+        short = Rejection(host.name, f"CPU for {vm.name} to come back", needed_mhz, free_mhz, "MHz")
+        return Claim(vm, host, lost=(short,))
     seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog)
     if not seating.complete:
         return Claim(vm, host, lost=seating.rejections)
@@ -154,17 +138,16 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
 
 
 def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
-    """Return a function that tells why desktops, once suspended, could not come back to their hosts when the ML VMs
-    are stopped."""
+    """Return a function that lists why suspended desktops could not resume on their hosts after the ML VMs stop."""
 
-    def ask(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+    def refusals_of(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
         by_host: dict[str | None, list[Vm]] = defaultdict(list)
         for vm in desktops:
             by_host[vm.host].append(vm)
         refusals_by_host = (refuse_stranded(vms, inventory, catalog, room) for vms in by_host.values())
         return tuple(refusal for refusals in refusals_by_host for refusal in refusals)
 
-    return ask
+    return refusals_of
 
 
 def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:

@@ -78,7 +78,7 @@ class Queue:
         trial = self.trial(workload)
         answer = trial.answer()
         if isinstance(answer, Refusal) and self.any_reason:
-            return self._with_answer(replace(answer, nearest=nearest(trial, answer.rejections)))
+            answer = replace(answer, nearest=nearest(trial, answer.rejections))
         return self._with_answer(answer)
 
     def _together(self, unit: Sequence[Workload]) -> Queue:
@@ -116,12 +116,14 @@ class Queue:
         part: str = "",
     ) -> Queue:
         """Refuse the complete unit: for contradictions, for workloads without any place, or for the hosts' reasons.
-
-        `part` tells how many of them a host would take.
-        """
+        `part` tells how many of them a host would take."""
         alone = {workload.name: self.trial(workload).answer() for workload in unit}
         impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
-        about_all = contradicted if contradicted or impossible else (self._not_together(unit),)
+        about_all = tuple(contradicted)
+        if not contradicted and not impossible:
+            names = ", ".join(workload.name for workload in unit)
+            rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
+            about_all = (Rejection(unit[0].name, rule),)
         queue, alternative = self, self._apart(unit) or part
         for workload in unit:
             own_answer = alone[workload.name]
@@ -141,11 +143,6 @@ class Queue:
                 suggestion = f"without affinity {workload.affinity} it fits on {own_answer.placement.host.name}"
             queue = queue._with_answer(Refusal(workload, tuple(dict.fromkeys(rejections)), nearest=suggestion))
         return queue
-
-    def _not_together(self, unit: Sequence[Workload]) -> Rejection:
-        names = ", ".join(workload.name for workload in unit)
-        rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
-        return Rejection(unit[0].name, rule)
 
     def _apart(self, unit: Sequence[Workload]) -> str:
         """Return where they would fit if they need not share a host; empty if not even that."""
@@ -198,9 +195,8 @@ def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog)
     units_by_key: dict[tuple[str, str], list[Workload]] = {}
     for workload in sorted(sizes, key=rank):
         alone = workload.affinity is None
-        units_by_key.setdefault(
-            ("workload", workload.name) if alone else ("affinity", str(workload.affinity)), []
-        ).append(workload)
+        key = ("workload", workload.name) if alone else ("affinity", str(workload.affinity))
+        units_by_key.setdefault(key, []).append(workload)
     return (tuple(unit) for unit in units_by_key.values())
 
 
@@ -248,10 +244,9 @@ def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[b
 
 def contradictions(unit: Sequence[Workload], inventory: Inventory) -> tuple[Rejection, ...]:
     """Return the contradictions among workloads of one affinity; empty for a single workload."""
-    return tuple(_contradictions(unit, inventory)) if len(unit) > 1 else ()
-
-
-def _contradictions(unit: Sequence[Workload], inventory: Inventory) -> Iterator[Rejection]:
+    if len(unit) == 1:
+        return ()
+    rejections: list[Rejection] = []
     affinity = unit[0].affinity
     apart: dict[str, list[str]] = {}
     for workload in unit:
@@ -260,9 +255,10 @@ def _contradictions(unit: Sequence[Workload], inventory: Inventory) -> Iterator[
     for word, names in apart.items():
         if len(names) > 1:
             rule = f"affinity {affinity} and anti-affinity {word} contradict each other for {', '.join(names)}"
-            yield Rejection(names[0], rule, hint="give them one of the two words")
+            rejections.append(Rejection(names[0], rule, hint="remove the affinity or the anti-affinity from them"))
     hosts = [{host.ref for host in scope_of(workload).hosts(inventory)} for workload in unit]
     if all(hosts) and not set.intersection(*hosts):
         everybody = ", ".join(workload.name for workload in unit)
-        rule = f"affinity {affinity} wants one host for {everybody}, and no host is meant by all of them"
-        yield Rejection(unit[0].name, rule, hint="ask for the same hosts in each of them")
+        rule = f"affinity {affinity} needs one host for {everybody}, and no host matches all of their requests"
+        rejections.append(Rejection(unit[0].name, rule, hint="request the same cluster, host and tag for all of them"))
+    return tuple(rejections)

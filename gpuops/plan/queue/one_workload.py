@@ -168,15 +168,8 @@ class WorkloadQuestion:
 
     def warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
         """Return the warnings about the VM in this place."""
-        _, doubts = findings(
-            Case(
-                vm,
-                vm.devices or (),
-                grouped=self.workload.device_group is not None,
-                host=placement.host,
-                catalog=self.catalog,
-            )
-        )
+        grouped = self.workload.device_group is not None
+        _, doubts = findings(Case(vm, vm.devices or (), grouped, placement.host, self.catalog))
         running_vm = running(vm, placement, self.workload.numa)
         return (
             *doubts,

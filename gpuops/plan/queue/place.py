@@ -1,15 +1,30 @@
-"""Where VMs that do not exist yet would go, one after another, each in the room that the earlier ones leave.
+"""Finds places for VMs that do not exist yet, one after another, each in the room that the earlier ones leave.
 
 Order: priority, then those that name their GPUs, then size (GPU memory, memory, vCPUs), then name. Workloads of one
 affinity are one unit: placed in turn with its largest, all on one host or none. Where that leaves some without a place,
-and the order in which they are listed surely places more GPU memory, that order is the answer. Nothing is ever written:
-the answer is a value, and so is the snapshot.
+and the order in which they are listed surely places more GPU memory, that order is the answer. Nothing is written: the
+answer is a value, and so is the snapshot.
 
 Why one after another and not all at once: it is the rule that `attach` follows, so the answer is what will happen when
 the VMs are made in this order. With `optimize` a solver looks at the whole queue (`batch/`).
 
 The finished plan is played on the snapshot, to find what may still go wrong. New VMs are started as listed. Suspended
 VMs come back after them in any order, since users may log in in any order.
+
+How each new VM gets the GPU that its place counts on: the host chooses the GPU of a vGPU at power-on, by its assignment
+policy and by what runs then. The same VMs started in another order may end on other GPUs, and the last one on none.
+Each host gets the first of these that is proven:
+
+1. Every order ends well, because all that may compete have one size.
+2. Each vGPU is pinned to its GPU, and on every GPU the vGPUs meant for it fit in any order.
+3. Every order was followed, of the pinned VMs and then of the VMs as they are, on any GPU with room that the host may
+   choose, and none ends badly. `_WAYS` limits this and is shared among the hosts.
+4. The VMs are started in the order of the answer, which is how their places were found. Of pinned VMs this applies only
+   to those on GPUs where an order may end badly.
+
+Where slots of the cluster are reserved for others, it also matters which GPU the host takes if every VM finds one: the
+VMs are pinned, or started in the order of the answer. Source: NVIDIA vGPU docs, "vGPU types" (one size per GPU in
+same-size mode); see `placement/vm_demand.py` for the pin.
 """
 
 from __future__ import annotations
@@ -20,13 +35,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
 
+from gpuops.advise.capacity import free_slots
 from gpuops.advise.expected_start import with_expected
-from gpuops.advise.occupancy import Tenant, gpu_states
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
 from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, VgpuDevice, Vm, pins_of
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, VgpuDevice, Vm, pins_of
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.core.passthru_devices import with_passthru_numbers
@@ -34,28 +51,218 @@ from gpuops.plan.core.rejection import some_names
 from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.gpu_filters import matches_type
-from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, kept_counts, kept_profiles
+from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, is_reserved_in, kept_counts, kept_profiles
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, claims, later_returns, with_claims
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, WantsDynamic, demands_of
+from gpuops.plan.queue.batch.model import expecting_starts
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
-from gpuops.plan.queue.batch.request_kinds import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
-from gpuops.plan.queue.pinning import competing, steer
 from gpuops.plan.queue.suggestions import RoomByMoves
 from gpuops.plan.queue.workload import running, scope_of, vm_of
+
+
+def steer(
+    placed: Sequence[Placed], waiting: Sequence[Claim], pin: PinPolicy, inventory: Inventory, catalog: Catalog
+) -> tuple[Placed, ...]:
+    """Decide for each place how its VM gets the planned GPUs (`Steering`), pinning vGPUs where that is needed.
+
+    `waiting`: suspended VMs that come back to these hosts. `inventory`: the snapshot without their claims.
+    """
+    groups: dict[tuple[str, str], list[Placed]] = {}
+    for placed_vm in placed:
+        groups.setdefault((placed_vm.placement.host.ref, competing(placed_vm.vm, catalog)), []).append(placed_vm)
+    steered_by_name: dict[str, Placed] = {}
+    ways = max(_FEW_WAYS, _WAYS // max(1, len(groups)))
+    for (ref, model), group in groups.items():
+        returning = [claim.vm for claim in waiting if claim.host.ref == ref and not claim.lost]
+        rivals = tuple(vm for vm in returning if vm.devices and competing(vm, catalog) == model)
+        host = inventory.hosts[ref]
+        host_states = tuple(state for state in gpu_states(host, inventory, catalog) if _may_run(state, group, catalog))
+        is_reserved = is_reserved_in(host, inventory)
+        rivalry = _Rivalry(tuple(group), rivals, host_states, host, ways, catalog, is_reserved)
+        steered_by_name |= {placed_vm.workload.name: placed_vm for placed_vm in rivalry.with_steering(pin)}
+    return tuple(steered_by_name[placed_vm.workload.name] for placed_vm in placed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rivalry:
+    """The new and the suspended VMs of one GPU model on one host, which may take GPUs from each other."""
+
+    new: tuple[Placed, ...]
+    back: tuple[Vm, ...]
+    states: tuple[GpuState, ...]
+    host: Host
+    ways: int
+    """Limit of the outcomes of starts that are followed."""
+    catalog: Catalog
+    is_reserved: bool
+    """Whether slots of the cluster are reserved for others: then it matters which GPU the host takes, even where every
+    VM finds one, for the slots that another GPU has left may be those that are reserved."""
+
+    def with_steering(self, pin: PinPolicy) -> tuple[Placed, ...]:
+        """Return the new VMs, pinned where that helps, with the first steering that is proven (see the module)."""
+        if len(self.new) == 1 and not self.back:
+            return tuple(map(_steered, self.new))
+        # 1. Any order ends well, because all that compete are alike.
+        if not self.is_reserved and self._any_whole() and self._any_vgpu():
+            return tuple(replace(placed_vm, steering=Steering.ANY_ORDER) for placed_vm in self.new)
+        # 2. Any order ends well if the vGPUs are pinned.
+        with_pins = self.new if pin is PinPolicy.NEVER else tuple(map(_pin_all, self.new))
+        keeps_reserved = not self.is_reserved or not any(map(_has_unpinned, with_pins))
+        pins_suffice = not self.back and self._any_pinned(with_pins)
+        if keeps_reserved and (pins_suffice or self._any_followed(with_pins)):
+            return tuple(map(_steered, with_pins))
+        # 3. Any order that was followed ends well without further pins.
+        if not self.is_reserved and pin is not PinPolicy.NEVER and self._any_followed(self.new):
+            return tuple(map(_steered, self.new))
+        # 4. The order of the answer.
+        return tuple(self._in_turn(with_pins))
+
+    def _in_turn(self, new: Sequence[Placed]) -> Iterator[Placed]:
+        """Yield the VMs to start in the order of the answer. Pinned VMs whose GPUs have room in any order are exempt.
+
+        The exemption requires that all VMs are pinned and no suspended VM comes back: then no VM on one GPU takes
+        anything from another GPU.
+        """
+        apart = not self.back and self._any_whole() and not any(map(_has_unpinned, new))
+        profiles_by_gpu = _profiles_by_gpu(new)
+        tight = {s.gpu.address for s in self.states if not self._fit(s, profiles_by_gpu.get(s.gpu.address, []))}
+        for placed_vm in new:
+            in_any_order = apart and tight.isdisjoint(placed_vm.placement.seats.values())
+            yield _steered(placed_vm) if in_any_order else replace(placed_vm, steering=Steering.LISTED_ORDER)
+
+    def _any_whole(self) -> bool:
+        """Whether no whole device that is requested by type can be one that is meant for another VM."""
+        kinds = {
+            (device.allowed, device.label)
+            for vm in (*(placed_vm.vm for placed_vm in self.new), *self.back)
+            for device in vm.devices or ()
+            if isinstance(device, DynamicDevice)
+        }
+        return len(kinds) + any(placed_vm.workload.device for placed_vm in self.new) <= 1
+
+    def _any_vgpu(self) -> bool:
+        """Whether all vGPUs are alike and have room together: then it does not matter which GPU each of them gets.
+
+        Alike means one size, one number per GPU, and the same start offsets in modes that have them. Such vGPUs never
+        overlap each other's places, whatever else runs there.
+        """
+        if any(placed_vm.placement.pins or placed_vm.workload.device_group is not None for placed_vm in self.new):
+            return False
+        if any(pins_of(vm) for vm in self.back):
+            return False
+        profiles = [name for vm in (*(placed_vm.vm for placed_vm in self.new), *self.back) for name in vm.profiles]
+        if len({_shape(name, self.catalog) for name in profiles}) > 1:
+            return False
+        room = sum(
+            free_slots(s.gpu, s.holders, name, self.catalog, s.starts).at_least
+            for s in self.states
+            for name in profiles[:1]
+        )
+        return room >= len(profiles)
+
+    def _any_followed(self, new: Sequence[Placed]) -> bool:
+        """Whether all find their vGPUs in every order, on whichever GPU with room the host starts each; False = not
+        proven. Members of a device group get joined GPUs, which cannot be predicted here."""
+        if not self._any_whole() or any(placed_vm.workload.device_group is not None for placed_vm in new):
+            return False
+        coming = [
+            *(running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa) for placed_vm in new),
+            *self.back,
+        ]
+        return too_late(coming, self.states, self.host, self.catalog, self.ways, whichever=True) is None
+
+    def _any_pinned(self, pinned: Sequence[Placed]) -> bool:
+        """Whether on each GPU every vGPU meant for it fits beside the others meant for it, wherever they start."""
+        if not self._any_whole() or any(_has_unpinned(placed_vm) for placed_vm in pinned):
+            return False
+        profiles_by_gpu = _profiles_by_gpu(pinned)
+        return all(self._fit(state, profiles_by_gpu.get(state.gpu.address, [])) for state in self.states)
+
+    def _fit(self, state: GpuState, profiles: Sequence[str]) -> bool:
+        if state.holders is None:
+            return not profiles
+        neighbours_of = [(*state.holders, *profiles[:n], *profiles[n + 1 :]) for n in range(len(profiles))]
+        unknown = (None,) * (len(profiles) - 1)
+        return all(
+            free_slots(state.gpu, beside, name, self.catalog, (*state.starts, *unknown)).at_least
+            for beside, name in zip(neighbours_of, profiles, strict=True)
+        )
+
+
+_WAYS: Final = 4000
+"""How many ways in which starts may end are followed for one plan: about a second."""
+_FEW_WAYS: Final = 20
+
+
+def competing(vm: Vm, catalog: Catalog) -> str:
+    """Return the GPU model that the VM competes for on its host; all whole GPUs count as one model."""
+    return next((_model(name, catalog) for name in vm.profiles), "whole")
+
+
+def _shape(profile: str, catalog: Catalog) -> tuple[object, ...]:
+    facts = catalog.profile(profile)
+    if facts is None:
+        return (profile,)
+    return (facts.framebuffer_mib, facts.max_per_gpu, facts.placement_ids_mixed, facts.mig_profile)
+
+
+def _model(profile: str, catalog: Catalog) -> str:
+    board = catalog.board_of(profile)
+    return board.key if board else "unknown"
+
+
+def _may_run(state: GpuState, group: Sequence[Placed], catalog: Catalog) -> bool:
+    names = {name for placed_vm in group for name in placed_vm.vm.profiles}
+    return any(may_run(state.gpu, name, catalog) is not False for name in names)
+
+
+def _pin_all(placed: Placed) -> Placed:
+    """Pin each vGPU to its seat; the host chooses the GPUs of a device group."""
+    if placed.workload.device_group is not None:
+        return placed
+    placement = placed.placement
+    pins = {
+        ordinal: placement.seats[ordinal]
+        for ordinal, device in with_passthru_numbers(placed.vm.devices or ())
+        if isinstance(device, VgpuDevice)
+    }
+    return replace(placed, placement=replace(placement, pins=pins))
+
+
+def _profiles_by_gpu(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
+    """Return the profiles of the vGPUs that the plan puts on each GPU."""
+    profiles_by_gpu: dict[PciAddress, list[str]] = {}
+    for placed_vm in placed:
+        for ordinal, device in with_passthru_numbers(placed_vm.vm.devices or ()):
+            if isinstance(device, VgpuDevice):
+                profiles_by_gpu.setdefault(placed_vm.placement.seats[ordinal], []).append(device.profile)
+    return profiles_by_gpu
+
+
+def _has_unpinned(placed: Placed) -> bool:
+    return any(
+        isinstance(device, VgpuDevice) and ordinal not in placed.placement.pins
+        for ordinal, device in with_passthru_numbers(placed.vm.devices or ())
+    )
+
+
+def _steered(placed: Placed) -> Placed:
+    return replace(placed, steering=Steering.PINNED if placed.placement.pins else Steering.ANY_ORDER)
+
+
+_FEW: Final = 3
 
 
 def in_turn(
     placed: Sequence[Placed], waiting: Sequence[Claim], inventory: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
-    """Return what may go wrong although each VM has its place, one line each.
-
-    `waiting` are suspended VMs that come back; `inventory` is the snapshot as vCenter shows it, without their claims.
-    """
+    """Return what may go wrong although each VM has its place, one line each. `waiting` are suspended VMs that come
+    back; `inventory` is the snapshot as vCenter shows it, without their claims."""
     back = [claim for claim in waiting if not claim.lost]
     lines = [*_simulate_starts(placed, back, inventory, catalog), *_taken_away(placed, back)]
     for (ref, model), group in _in_order(placed, catalog).items():
@@ -158,7 +365,7 @@ def _elsewhere(placed: Placed) -> str:
 def _late_text(late: Late, host: Host, *, anyway: bool) -> str:
     which = f"{late.vm.name} (suspended)"
     if late.unproven:
-        return f"whether {which} and the others find their GPUs on {host.name} in any order is not worked out"
+        return f"whether {which} and the others find their GPUs on {host.name} in any order could not be proven"
     after = f" after {some_names([vm.name for vm in late.after])}" if late.after else ""
     whatever = ", whatever else starts there" if anyway else ""
     return f"{which} may find no GPU on {host.name} when it comes back{after}{whatever}"
@@ -231,7 +438,7 @@ class Place:
         names = Counter(workload.name for workload in self.workloads)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
-            raise UsageError(f"the request {twice[0]!r} is there twice", hint="give each request its own name")
+            raise UsageError(f"two requests are named {twice[0]!r}", hint="give each request its own name")
 
     @property
     def needs_tags(self) -> bool:
@@ -269,10 +476,8 @@ class Place:
         )
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
-        """Return a place for each workload in this snapshot, or every reason why it has no place.
-
-        Raises ProfileUnknown if `--keep-free` names an unknown profile.
-        """
+        """Return a place for each workload in this snapshot, or every reason why it has no place. Raises ProfileUnknown
+        if `--keep-free` names an unknown profile."""
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog))
         claim = self.suspended is SuspendedPolicy.CLAIM
         later, unclear = later_returns(inventory, self.until) if claim else ((), ())

@@ -2,7 +2,7 @@
 
 One requirement is given up at a time, and the number of GPUs last. Only if that is not enough, the vCPUs and memory are
 first cut to what hosts have. vMotions are only searched for in small fleets, where that is fast; in larger ones use
-`gpuops defrag`. `one_by_one.py` and `place.py` call it.
+`gpuops defrag`.
 """
 
 from __future__ import annotations
@@ -45,22 +45,20 @@ class _Wish:
 
 
 def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
-    """Return the first smaller request that has a place now, and where; empty if there is no such request.
-
-    `against`: why the workload itself has no place.
-    """
+    """Return the first smaller request that has a place now, and where; empty if there is no such request. `against`:
+    why the workload itself has no place."""
     requested = _Wish(trial.workload)
     named = tuple(_named_nearly(requested, trial))
     suggestion = _first_of(named, trial)
+    if suggestion:
+        return suggestion
     # If no profile has that name, the other changes are tried with the profile whose name is most similar.
-    for base in () if suggestion else _bases((*named, requested)[0], against):
-        base_wishes = (base,) if base.words else ()
-        suggestion = _first_of((*base_wishes, *_elsewhere(base), *_others(base, trial)), trial) or _fewest_less(
-            base, trial
-        )
+    for base in _bases(named[0] if named else requested, against):
+        wishes = (*((base,) if base.words else ()), *_elsewhere(base), *_others(base, trial))
+        suggestion = _first_of(wishes, trial) or _fewest_less(base, trial)
         if suggestion:
-            break
-    return suggestion
+            return suggestion
+    return ""
 
 
 def _first_of(wishes: Iterable[_Wish], trial: WorkloadQuestion) -> str:
@@ -80,12 +78,8 @@ def _bases(requested: _Wish, against: Sequence[Rejection]) -> Iterator[_Wish]:
     """Yield the request unchanged, then cut to the cores and the memory that hosts have according to the refusals."""
     workload = requested.workload
     yield requested
-    vcpus = _largest_available(
-        workload.vcpus, (rejection for rejection in against if rejection.short_of is Shortage.VCPUS)
-    )
-    memory_mib = _largest_available(
-        workload.memory_mib, (rejection for rejection in against if rejection.short_of is Shortage.MEMORY)
-    )
+    vcpus = _largest_available(against, Shortage.VCPUS, workload.vcpus)
+    memory_mib = _largest_available(against, Shortage.MEMORY, workload.memory_mib)
     memory_mib -= memory_mib % _GIB_MIB
     cut = requested
     if vcpus:
@@ -101,9 +95,11 @@ def _bases(requested: _Wish, against: Sequence[Rejection]) -> Iterator[_Wish]:
         yield cut.less("with numa preferred", replace(cut.workload, numa=NumaPolicy.PREFERRED))
 
 
-def _largest_available(needed: int, against: Iterable[Rejection]) -> int:
-    """Return the largest available amount in these refusals; 0 if they contain no amount."""
-    available = (rejection.available for rejection in against if rejection.needed == needed)
+def _largest_available(against: Iterable[Rejection], shortage: Shortage, needed: int) -> int:
+    """Return the largest available amount in the refusals for this shortage; 0 if they contain no amount."""
+    available = (
+        rejection.available for rejection in against if rejection.short_of is shortage and rejection.needed == needed
+    )
     return max((int(amount) for amount in available if isinstance(amount, int | float)), default=0)
 
 
@@ -114,17 +110,13 @@ def _named_nearly(requested: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
         alike = near(unknown, inventory.offered_profiles)
         for name in alike:
             yield requested.less(f"as {name}", _with_profile(workload, unknown, name))
-        for name in () if alike else _smallest(trial)[:_FEW]:
-            yield requested.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
-
-
-def _smallest(trial: WorkloadQuestion) -> list[str]:
-    sizes = {name: parsed.framebuffer_mib for name in trial.inventory.offered_profiles if (parsed := parse(name))}
-    return sorted(sizes, key=lambda name: (sizes[name], name))
+        if not alike:
+            sizes = {name: parsed.framebuffer_mib for name in inventory.offered_profiles if (parsed := parse(name))}
+            for name in sorted(sizes, key=lambda name: (sizes[name], name))[:_FEW]:
+                yield requested.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
 
 
 def _with_profile(workload: Workload, old: str, new: str) -> Workload:
-    """Return the workload with the new profile in place of the old one."""
     further_vgpus = tuple(replace(vgpus, profile=new) if vgpus.profile == old else vgpus for vgpus in workload.more)
     return replace(workload, profile=new if workload.profile == old else workload.profile, more=further_vgpus)
 
@@ -157,9 +149,8 @@ def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
         yield base.less(f"with others than {named}", replace(workload, device=(), gpus=len(workload.device)))
     if workload.device_group is not None:
         hosts = scope_of(workload).hosts(trial.inventory)
-        for name in sorted({group.name for host in hosts for group in groups_of(host)} - {workload.device_group})[
-            :_FEW
-        ]:
+        names = {group.name for host in hosts for group in groups_of(host)} - {workload.device_group}
+        for name in sorted(names)[:_FEW]:
             yield base.less(f"as device group {name}", replace(workload, device_group=name))
 
 
@@ -256,11 +247,8 @@ class RoomByMoves:
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _MOST_GPUS:
                 from gpuops.plan.moving.defrag import Defrag
 
-                self._cached_moves[key] = (
-                    Defrag(profile, _MOST_MOVES, cluster=cluster)
-                    .find_moves(self.world, catalog, self._yet_to_run)
-                    .moves
-                )
+                request = Defrag(profile, _MOST_MOVES, cluster=cluster)
+                self._cached_moves[key] = request.find_moves(self.world, catalog, self._yet_to_run).moves
         return self._cached_moves[key]
 
     @cached_property

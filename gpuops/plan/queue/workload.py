@@ -32,7 +32,7 @@ from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.requested import group_members, groups_of, profile_meant
 from gpuops.plan.devices.rules import Case, findings
-from gpuops.plan.placement.ha_headroom import Headroom
+from gpuops.plan.placement.host_filters import Headroom
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.vm_demand import Placement
 
@@ -67,19 +67,18 @@ def eligible_hosts(
     everywhere = device_hosts(inventory) if whole else gpu_hosts(inventory)
     for host in everywhere:
         outside = scope.outside(host, inventory)
-        against = (
-            ()
-            if outside
-            else (
-                *_host_rejections(workload, apart_from, host),
-                *_by_release(vm, workload, host, catalog, release_rejections),
-            )
-        )
-        kept_free = None if outside else headroom.refusal(host)
         if outside is not None:
             elsewhere.append(outside)
-        elif against or kept_free:
-            refused += [*against, *([kept_free] if kept_free else [])]
+            continue
+        against = [
+            *_host_rejections(workload, apart_from, host),
+            *_by_release(vm, workload, host, catalog, release_rejections),
+        ]
+        kept_free = headroom.refusal(host)
+        if kept_free is not None:
+            against.append(kept_free)
+        if against:
+            refused += against
         else:
             hosts.append(host.ref)
     if len(elsewhere) == len(everywhere):
@@ -126,9 +125,7 @@ _WITHOUT_BRACKETS: Final = str.maketrans("[]", "  ")
 
 def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
     """Return the VM that the workload asks for, powered off and not on a host, with the settings that its devices need.
-
-    `version` is the release of the host that it is made on; None = not known yet.
-    """
+    `version` is the release of the host that it is made on; None = not known yet."""
     return Vm(
         ref=f"workload:{workload.name}",
         name=workload.name,
@@ -240,7 +237,12 @@ def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices
     host = next((host for host in scope_hosts if all(host.device(address) for address in addresses)), None)
     if host is None:
         passthrough_addresses = sorted(
-            {str(device.address) for host in scope_hosts for device in host.devices if _is_given(device)}
+            {
+                str(device.address)
+                for host in scope_hosts
+                for device in host.devices
+                if device.passthrough is not None and device.passthrough.active
+            }
         )
         rule = f"no host here has a GPU or another device at {' and at '.join(map(str, addresses))}"
         return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(passthrough_addresses) or 'none'})"),)
@@ -259,7 +261,7 @@ def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devic
     group = next((group for host in scope_hosts for group in groups_of(host) if group.name == name), None)
     if group is None:
         if scope_hosts and all(host.config_target is None for host in scope_hosts):
-            hint = "a saved inventory has none, and neither has a vCenter before 8.0: ask a vCenter that has"
+            hint = "saved inventories and vCenter before 8.0 have none: connect to a vCenter 8.0 or later"
             return (Rejection(workload.name, "the device groups of the hosts were not read", hint=hint),)
         offered_groups = sorted({group.name for host in scope_hosts for group in groups_of(host)})
         rule = f"no host here offers device group {name} (there: {', '.join(offered_groups) or 'none'})"
@@ -283,15 +285,9 @@ def _member(key: int, device: NewDevice) -> GpuDevice:
             assert_never(device)
 
 
-def _is_given(gpu: PhysicalGpu | OtherDevice) -> bool:
-    return gpu.passthrough is not None and gpu.passthrough.active
-
-
 def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
-    """Return the requested number of devices for each matching model that hosts have in passthrough.
-
-    A workload without a model and a label asks for NVIDIA GPUs.
-    """
+    """Return the requested number of devices for each matching model that hosts have in passthrough. A workload without
+    a model and a label asks for NVIDIA GPUs."""
     label = workload.label
     named = label is not None or workload.model is not None
     passthrough_devices = [

@@ -22,9 +22,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from gpuops.plan.schedule.jobs import JobTable
-from gpuops.plan.schedule.problem import Job
-from gpuops.plan.schedule.windows import GpuWindow
+from gpuops.plan.schedule.problem import GpuWindow, Job, JobTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: 
     other_jobs = [candidate for candidate in pool if candidate != number]
     whole, sums = reachable_sums(start, length, jobs, other_jobs)
     before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
-    lasts = min(length - before, jobs[number].minutes, _last_end(jobs[number], end) - start - before)
+    lasts = min(length - before, jobs[number].minutes, jobs[number].last_end(end) - start - before)
     return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, lasts)]
 
 
@@ -134,7 +132,7 @@ def _cut_off(
     most = best
     for number in pool:
         job = jobs[number]
-        room = min(end, _last_end(job, end)) - start
+        room = job.last_end(end) - start
         if job.least_minutes is None or room < job.at_least:
             continue
         before = (sums[-1] & ((2 << (room - job.at_least)) - 1)).bit_length() - 1
@@ -142,11 +140,6 @@ def _cut_off(
         if filled > most:
             most, best_cut = filled, (number, before)
     return best_cut
-
-
-def _last_end(job: Job, end: int) -> int:
-    """The earlier of its deadline and this end."""
-    return end if job.deadline is None else min(end, job.deadline)
 
 
 Item = TypeVar("Item")
@@ -243,10 +236,8 @@ def pack_host(
     leave_out: float = 0.0,
     staying_runs: Sequence[JobRun] = (),
 ) -> HostPacking:
-    """A random packing of the host whose GPUs have these windows; the `staying_runs` keep their places.
-
-    `leave_out`: the share of the jobs of several GPUs that are not tried.
-    """
+    """A random packing of the host whose GPUs have these windows; the `staying_runs` keep their places. `leave_out`:
+    the share of the jobs of several GPUs that are not tried."""
     pool = list(pool)
     one_gpu = table.pool(pool, multi_gpu=False)
     free = _FreeTime(windows)
@@ -313,31 +304,23 @@ class _FreeTime:
             self._of[number] = still_free
 
     def place_for(self, number: int, table: JobTable, fillable_minutes: int, random: SeededRandom) -> JobRun | None:
-        """A random place for a job of several GPUs; None = no tried set of GPUs has one.
-
-        `fillable_minutes`: bits of the lengths of time before it that one-GPU jobs can fill exactly.
-        """
+        """A random place for a job of several GPUs; None = no tried set of GPUs has one. `fillable_minutes`: bits of
+        the lengths of time before it that one-GPU jobs can fill exactly."""
         job = table.jobs[number]
         allowed_gpus = [gpu for gpu in self._of if table.may_run_on(number, gpu)]
         for gpus in _some_sets(allowed_gpus, job.gpus, random):
             times = [(start, end) for start, end in self._common(gpus) if end - start >= job.at_least]
             if times:
                 start, end = random.choice(times)
-                until = end if job.deadline is None else min(end, job.deadline)
-                # A run is cut off only where the GPUs are given back at its end, and only if it lasts long enough.
-                fits_completely = until - start >= job.minutes
-                if not fits_completely and not (until - start >= job.at_least and self._given_back(gpus, end)):
-                    continue
-                if not fits_completely:
-                    return JobRun(number, start, min(job.minutes, until - start), gpus)
-                return JobRun(
-                    number, self._start(gpus, start, until - job.minutes, fillable_minutes, random), job.minutes, gpus
-                )
+                until = job.last_end(end)
+                if until - start >= job.minutes:
+                    begin = self._start(gpus, start, until - job.minutes, fillable_minutes, random)
+                    return JobRun(number, begin, job.minutes, gpus)
+                # A run is cut off only where the first of the GPUs is given back, and only if it lasts long enough.
+                given_back = min(self._windows[gpu].back_from for gpu in gpus)
+                if until - start >= job.at_least and end == given_back:
+                    return JobRun(number, start, until - start, gpus)
         return None
-
-    def _given_back(self, gpus: Sequence[int], at: int) -> bool:
-        """Whether `at` is when the first of the GPUs is given back to its desktops."""
-        return at == min(self._windows[gpu].back_from for gpu in gpus)
 
     def _start(self, gpus: Sequence[int], first: int, last: int, fillable_minutes: int, random: SeededRandom) -> int:
         """A start from `first` to `last` before which no GPU need stay idle, if there is one; else `first`."""
@@ -354,7 +337,6 @@ class _FreeTime:
         return first
 
     def _common(self, gpus: Sequence[int]) -> list[tuple[int, int]]:
-        """The times in which all of these GPUs are free."""
         common = self._of[gpus[0]]
         for gpu in gpus[1:]:
             common = [(max(a, c), min(b, d)) for a, b in common for c, d in self._of[gpu] if min(b, d) > max(a, c)]

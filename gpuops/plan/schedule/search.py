@@ -17,10 +17,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from gpuops.plan.schedule.jobs import make_job_table
 from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom, Stretch, fill_stretches, pack_host
-from gpuops.plan.schedule.problem import NightProblem
-from gpuops.plan.schedule.windows import GpuWindow, GpuWindows, compute_windows, freeable_gpus, longest_windows
+from gpuops.plan.schedule.problem import (
+    GpuWindow,
+    GpuWindows,
+    NightProblem,
+    compute_windows,
+    freeable_gpus,
+    longest_windows,
+    make_job_table,
+)
 
 _UPTO_REFILL: Final = 0.75
 _UPTO_ONE_HOST: Final = 0.90
@@ -40,10 +46,8 @@ _FIRST_TRIAL_UNITS: Final = 4_000
 
 @dataclass(slots=True)
 class EffortBudget:
-    """The remaining work in units: one unit is one job tried for one stretch, about half a microsecond.
-
-    `keep_going` lets the caller end the search by a clock.
-    """
+    """The remaining work in units: one unit is one job tried for one stretch, about half a microsecond. `keep_going`
+    lets the caller end the search by a clock."""
 
     units: int
     keep_going: Callable[[], bool] = lambda: True
@@ -222,7 +226,6 @@ class NightSearch:
 
 
 def _by_host(problem: NightProblem, gpu_windows: GpuWindows) -> dict[str, dict[int, GpuWindow]]:
-    """The windows of the GPUs of each host."""
     by_host: dict[str, dict[int, GpuWindow]] = defaultdict(dict)
     for number, window in sorted(gpu_windows.of.items()):
         by_host[problem.gpus[number].host][number] = window
@@ -285,8 +288,7 @@ def _cost(problem: NightProblem, number: int) -> int:
 
 
 def _without_one(search: NightSearch, state: NightState) -> Iterator[list[int]]:
-    """The order without one GPU, for each GPU in turn; those of hosts that do little first, so that hosts become
-    empty."""
+    """Yield the order without one GPU, for each GPU in turn. GPUs of hosts with few runs come first, to empty hosts."""
     gpus, order = search.problem.gpus, state.windows.order
     minutes = dict.fromkeys(order, 0)
     of_host = {gpus[number].host: 0 for number in order}
@@ -299,7 +301,7 @@ def _without_one(search: NightSearch, state: NightState) -> Iterator[list[int]]:
 
 
 def _with_one_exchanged(search: NightSearch, state: NightState) -> Iterator[list[int]]:
-    """The order with one GPU in the place of another that costs more, for each such pair; the dearest GPU first."""
+    """Yield the order with one GPU replaced by a cheaper one, for each such pair, the most expensive GPU first."""
     problem, order = search.problem, state.windows.order
     cost = {number: _cost(problem, number) for number in search.window_alone}
     spare = sorted(set(search.window_alone) - set(order), key=lambda number: (cost[number], number))
@@ -310,8 +312,7 @@ def _with_one_exchanged(search: NightSearch, state: NightState) -> Iterator[list
 
 
 def _host_by_host(search: NightSearch, state: NightState) -> Iterator[list[int]]:
-    """For each host a set that begins with its GPUs and goes on with those of the others, until the minutes could
-    do."""
+    """Yield, for each host, its GPUs and then those of other hosts until their minutes suffice for all runs."""
     by_host: dict[str, list[int]] = {}
     for number in sorted(search.window_alone, key=lambda number: (-search.window_alone[number].minutes, number)):
         by_host.setdefault(search.problem.gpus[number].host, []).append(number)

@@ -37,8 +37,7 @@ from gpuops.plan.devices.requested import (
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import Fitting, change_of, warnings_of
 from gpuops.plan.placement.explain import may_be_remote, remote_memory, warn_of_displaced
-from gpuops.plan.placement.ha_headroom import Headroom
-from gpuops.plan.placement.host_filters import unreachable
+from gpuops.plan.placement.host_filters import Headroom, unreachable
 from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, short_beside

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from gpuops.model.devices.gpu import VgpuMode
-from gpuops.plan.queue.batch.highs import SolverProgram
+from gpuops.plan.queue.batch.column_generation import SolverProgram
 from gpuops.sim.state.board import GpuBoard, GpuMode, VgpuType, board
 from tests.bench.placement.filling_fleet import GPUS, HOSTS, MODES, FleetKind
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.geometry import PoolRequest, PoolSeat
-from gpuops.plan.placement.fleet.mix_value import usable_by_mix
-from gpuops.plan.placement.fleet.pool import NO_ROOM
+from gpuops.plan.placement.fleet.geometry import PoolRequest, PoolSeat, usable_by_mix
+from gpuops.plan.placement.fleet.losses import NO_ROOM
 from tests.bench.trace.departures import churned
 from tests.bench.trace.profiles import SEEDS, Bounds, inflated, known, scenarios
 from tests.bench.trace.vgpu_across import Engine, Hosts

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
-from gpuops.plan.placement.fleet.pool import NodePool
+from gpuops.plan.placement.fleet.losses import NodePool
 from tests.bench.trace.departures import SEEDS, ChurnOutcome, Stream, fluid_hours, played
 from tests.bench.trace.profiles import HOSTS_EACH, STEP, scenarios
 from tests.bench.trace.vgpu_across import Engine

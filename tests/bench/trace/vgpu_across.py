@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
-from gpuops.plan.placement.fleet.pool import NO_ROOM, NodePool
+from gpuops.plan.placement.fleet.losses import NO_ROOM, NodePool
 from tests.bench.trace.vgpu_world import numa_of
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.plan.placement.fleet.geometry import PoolRequest
-from gpuops.plan.placement.fleet.losses import FEEDING_SLACK
-from gpuops.plan.placement.fleet.mix_value import (
+from gpuops.plan.placement.fleet.geometry import (
     VALUE_UNIT,
     LargeShapes,
+    PoolRequest,
     ShapeArrays,
     ShapeFrequency,
     commonest,
@@ -30,6 +29,7 @@ from gpuops.plan.placement.fleet.mix_value import (
     slot_prices,
     with_weights,
 )
+from gpuops.plan.placement.fleet.losses import FEEDING_SLACK
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints

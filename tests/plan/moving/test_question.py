@@ -92,7 +92,7 @@ def test_a_fleet_too_large_to_be_searched_is_confirmed_move_by_move(policy: Assi
             "vMotion with a vGPU is switched off (vgpu.hotmigrate.enabled)",
         ),
         (lambda now: replace(now, hot_migrate_enabled=None), "vgpu.hotmigrate.enabled cannot be read"),
-        (unmigratable, "esx-01 does not say that nvidia_a40-8q can be migrated"),
+        (unmigratable, "esx-01 does not report that nvidia_a40-8q can be migrated"),
         (lambda now: changed(now, extra_config={"pciPassthru0.cfg.enable_uvm": "1"}), "enable_uvm rules out vMotion"),
     ],
 )

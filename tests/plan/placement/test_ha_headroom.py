@@ -12,7 +12,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.placement.ha_headroom import Headroom
+from gpuops.plan.placement.host_filters import Headroom
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from tests.plan.snapshots import MEMORY_MIB, catalog, lab

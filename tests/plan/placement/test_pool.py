@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuops.plan.placement.fleet.geometry import PoolRequest
-from gpuops.plan.placement.fleet.mix_value import (
+from gpuops.plan.placement.fleet.geometry import (
     LargeShapes,
+    PoolRequest,
     ShapeArrays,
     chance_of_at_least,
     count_places,

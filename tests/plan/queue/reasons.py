@@ -488,7 +488,7 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (rf"no GPU instance (?P<instance>\S+) fits beside the (?P<count>\d+) there{_HELD}", _no_instance),
     (_TAKEN, _taken),
     (
-        r"no slot for (?P<profile>\S+) can be promised: which vGPUs of (?P<held>.*) run on it vCenter does not tell",
+        r"no slot for (?P<profile>\S+) can be promised: vCenter does not report which vGPUs of (?P<held>.*) run on it",
         _untold,
     ),
     (_ROOM, _room_in_all),

@@ -19,7 +19,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm, pin_key
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.vm_demand import PinPolicy
-from gpuops.plan.queue import pinning
+from gpuops.plan.queue import place
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload import running, vm_of
@@ -277,7 +277,7 @@ def test_orders_that_are_too_many_to_follow_are_prescribed(mocker: MockerFixture
     assert [each.steering for each in asked.placements(inventory([there], asleep), catalog()).placed] == [
         Steering.PINNED
     ]
-    mocker.patch.multiple(pinning, _WAYS=1, _FEW_WAYS=1)
+    mocker.patch.multiple(place, _WAYS=1, _FEW_WAYS=1)
     assert [each.steering for each in asked.placements(inventory([there], asleep), catalog()).placed] == [
         Steering.LISTED_ORDER
     ]

@@ -82,7 +82,7 @@ def test_case(case: Case) -> None:
 
 
 def test_two_requests_of_one_name_are_refused() -> None:
-    with pytest.raises(UsageError, match="'a' is there twice"):
+    with pytest.raises(UsageError, match="two requests are named 'a'"):
         Place((workload("a", profile="a40-8q"), workload("a", gpus=1)))
 
 

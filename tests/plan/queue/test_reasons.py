@@ -108,7 +108,7 @@ def test_what_may_run_elsewhere_is_not_said_to_run_there() -> None:
     assert world.start(vm(1, "vm-1", "1", *["vgpu nvidia_a40-8q"] * 7)) == ""
     asked = Place((Workload("new", 4, 8192, "a40-8q"),))
     (refused,) = asked.placements(world.inventory(inventory([], [])), catalog()).refused
-    rule = "no slot for nvidia_a40-8q can be promised: which vGPUs of vm-1 run on it vCenter does not tell"
+    rule = "no slot for nvidia_a40-8q can be promised: vCenter does not report which vGPUs of vm-1 run on it"
     assert [str(each) for each in refused.rejections] == [f"esx-1 {FIRST}: {rule}", f"esx-1 {SECOND}: {rule}"]
 
 

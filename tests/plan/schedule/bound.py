@@ -12,10 +12,16 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from gpuops.plan.schedule.jobs import make_job_table
-from gpuops.plan.schedule.problem import NightGpu, NightProblem
+from gpuops.plan.schedule.problem import (
+    GpuWindow,
+    NightGpu,
+    NightProblem,
+    OperationBook,
+    freeable_gpus,
+    longest_windows,
+    make_job_table,
+)
 from gpuops.plan.schedule.schedule import Schedule
-from gpuops.plan.schedule.windows import GpuWindow, OperationBook, freeable_gpus, longest_windows
 
 
 def most_gpu_minutes(problem: NightProblem) -> int:

@@ -7,8 +7,7 @@ from itertools import product
 
 import pytest
 
-from gpuops.plan.schedule.problem import Job, NightProblem, OperationLimits
-from gpuops.plan.schedule.windows import longest_windows
+from gpuops.plan.schedule.problem import Job, NightProblem, OperationLimits, longest_windows
 from tests.plan.schedule.bound import most_gpu_minutes
 from tests.plan.schedule.nights import gpu
 

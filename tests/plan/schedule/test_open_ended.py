@@ -7,9 +7,8 @@ from itertools import combinations, product
 
 import pytest
 
-from gpuops.plan.schedule.open_ended import match_jobs
 from gpuops.plan.schedule.problem import Job, NightGpu, NightProblem, OperationLimits
-from gpuops.plan.schedule.schedule import schedule
+from gpuops.plan.schedule.schedule import match_jobs, schedule
 from tests.plan.schedule.nights import broken, gpu
 
 NO_END = 10**6

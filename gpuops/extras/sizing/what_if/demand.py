@@ -26,7 +26,7 @@ from gpuops.plan.capacity.gpu_models import board_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy
-from gpuops.plan.queue.batch.request_kinds import expecting_starts
+from gpuops.plan.queue.batch.model import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib

@@ -21,7 +21,7 @@ from gpuops.model.vcenter.host_settings import GraphicsDevice, HostSettings, Pas
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
-from gpuops.plan.placement.reserved_slots import reserved_left, reserved_unknown
+from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 
 SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SERVED_AS.items()}
 """The mode of a GPU whose vGPUs are of these sizes (`SizeMode`)."""

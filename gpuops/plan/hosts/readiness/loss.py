@@ -19,8 +19,8 @@ from gpuops.model.vcenter.vm import DirectPathDevice, OtherPassthrough, PowerSta
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.moving.places import find_places
 from gpuops.plan.placement.host_filters import sees_files
+from gpuops.plan.placement.keep_free import reserved_left
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import reserved_left
 from gpuops.plan.placement.seating import Room
 from gpuops.plan.placement.vm_demand import Wanted
 

@@ -24,8 +24,7 @@ from gpuops.model.devices.catalog import Board, Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.placement.fleet.geometry import Table
-from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT, slot_prices
+from gpuops.plan.placement.fleet.geometry import VALUE_UNIT, Table, slot_prices
 from gpuops.plan.placement.fleet.site_demand import WHOLE
 from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
 from gpuops.plan.placement.vm_demand import WantsDynamic, WantsVgpu
@@ -52,7 +51,6 @@ class GpuStates:
         self._rooms = Rooms(catalog)
 
     def __len__(self) -> int:
-        """The number of states numbered so far."""
         return len(self._stand_ins)
 
     def number(self, state: GpuState, is_held: bool) -> int:
@@ -105,7 +103,7 @@ class GpuStates:
 
         def answer(state: GpuState, is_held: bool) -> bool:
             gpu = state.gpu
-            return not is_held and matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
+            return not is_held and matches_type(gpu, demand) and gpu.is_active_in_passthrough
 
         return self._table(("whole", demand.allowed, demand.label), answer)
 
@@ -134,7 +132,7 @@ class GpuStates:
         """1 where the GPU can be given to a VM as a whole."""
 
         def answer(state: GpuState, is_held: bool) -> bool:
-            return not is_held and state.gpu.passthrough is not None and state.gpu.passthrough.active
+            return not is_held and state.gpu.is_active_in_passthrough
 
         return self._table(("any whole",), answer)
 
@@ -158,9 +156,8 @@ class GpuStates:
         if stand_in is None or stand_in[1] or self._board(stand_in[0]) != board.key:
             return 0
         held_profiles = (self.catalog.profile(tenant.profile) for tenant in stand_in[0].tenants)
-        return max(
-            0, board.framebuffer_mib - sum(facts.framebuffer_mib for facts in held_profiles if facts is not None)
-        )
+        held_mib = sum(facts.framebuffer_mib for facts in held_profiles if facts is not None)
+        return max(0, board.framebuffer_mib - held_mib)
 
     def _board(self, state: GpuState) -> str | None:
         board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
@@ -250,14 +247,12 @@ class BoardGpus:
         if not self.is_cut(empty) or (key not in self._values and len(self._values) >= _MOST_STATES_VALUED):
             return max((self.slots(state, kind) * unit_price for kind, unit_price in price.items()), default=0.0)
         if key not in self._values:
-            after = (
-                (unit_price, state_after)
+            values = (
+                unit_price + self._value(state_after, empty)
                 for kind, unit_price in price.items()
                 for state_after in self.after(state, kind)
             )
-            self._values[key] = max(
-                (unit_price + self._value(state_after, empty) for unit_price, state_after in after), default=0.0
-            )
+            self._values[key] = max(values, default=0.0)
         return self._values[key]
 
     def is_cut(self, empty: int) -> bool:

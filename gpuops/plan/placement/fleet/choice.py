@@ -154,11 +154,8 @@ def choose_in_fleet(needs: Wanted, fleet: FleetIndex, losses: Losses) -> FleetCh
         return bound_choice  # the host's own choice was among these GPUs
     host_choice = _best_of_host_choices(needs, admitted, fleet, losses)
     # 3. The better one of the best pinned place and the best of the hosts' own choices; if equal, the unpinned one.
-    return min(
-        (choice for choice in (host_choice, bound_choice) if choice is not None),
-        key=lambda choice: choice.rank,
-        default=None,
-    )
+    choices = [choice for choice in (host_choice, bound_choice) if choice is not None]
+    return min(choices, key=lambda choice: choice.rank, default=None)
 
 
 def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
@@ -236,9 +233,7 @@ def _gpu_of_host_choice(row: int, among: Flags, needs: Wanted, fleet: FleetIndex
 
 def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
     """Yield sets of rows, the preferred ones first regardless of their loss, and whether the VM would be local there.
-
-    The order is that of `SCORERS`: spread, then locality, then the cluster.
-    """
+    The order is that of `SCORERS`: spread, then locality, then the cluster."""
     beside = _rows_beside(needs, fleet)
     clusters = [_same_cluster(needs, fleet), np.ones(len(admitted), dtype=np.bool_)]
     for alike in _by_spread(needs, admitted, fleet):
@@ -249,6 +244,7 @@ def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iter
 
 
 def _by_spread(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[Flags]:
+    """Yield the admitted rows by the number of VMs of the spread group on their host, the fewest first."""
     if not needs.spread_from:
         yield admitted
         return
@@ -265,11 +261,9 @@ def _of_spread_group(needs: Wanted, fleet: FleetIndex) -> Ints:
 def _same_cluster(needs: Wanted, fleet: FleetIndex) -> Flags | None:
     """Return the rows in the VM's cluster; None if the VM is in no cluster."""
     current_host = fleet.inventory.host_of(needs.vm)
-    return (
-        None
-        if current_host is None or current_host.cluster is None
-        else fleet.clusters(current_host.cluster)[fleet.host_of]
-    )
+    if current_host is None or current_host.cluster is None:
+        return None
+    return fleet.clusters(current_host.cluster)[fleet.host_of]
 
 
 def _best_of_host_choices(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:

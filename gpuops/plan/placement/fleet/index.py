@@ -24,16 +24,15 @@ import numpy as np
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.vcenter.host import Host, NumaNode, OfferedProfile
+from gpuops.model.vcenter.host import Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.fleet.board_geometry import GpuStates
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.gpu_filters import holders, used_mib
-from gpuops.plan.placement.keep_free import KeptRoom
+from gpuops.plan.placement.keep_free import KeptRoom, is_reserved_in
 from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
-from gpuops.plan.placement.reserved_slots import is_reserved_in
 from gpuops.plan.placement.vm_demand import WantsVgpu
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class FleetIndex:
 
     @classmethod
     def of(cls, inventory: Inventory, catalog: Catalog) -> FleetIndex:
-        """Return the index of this snapshot: the index of a snapshot it is derived from, updated, or a new one."""
+        """Return the index of this snapshot. If it derives from a snapshot with an index, that index is updated."""
         index = inventory.worked_out.get(cls)
         if not isinstance(index, FleetIndex) or index.catalog is not catalog:
             index = inventory.worked_out[cls] = FleetIndex(inventory, catalog)
@@ -150,18 +149,14 @@ class FleetIndex:
         changed = map(or_, map(is_not, hosts, self._seen_hosts), map(is_not, vms, self._seen_vms))
         for number in [*compress(range(len(hosts)), changed)]:
             now = hosts[number]
-            if now is not self._seen_hosts[number] and not self._is_in_place(number, now):
+            # The rows hold as long as the host has its name and its numbers of GPUs on each node.
+            if now is None or now.name != self.hosts[number].name or _gpu_layout(now) != self._layouts[number]:
                 self._build(inventory)
                 return
-            assert now is not None, "asked where it is"
             self._read(number, now, inventory)
         self._seen_hosts, self._seen_vms = hosts, vms
         if any(inventory.hosts[ref].gpus for ref in inventory.hosts.keys() - self._number.keys()):
             self._build(inventory)
-
-    def _is_in_place(self, number: int, now: Host | None) -> bool:
-        """Whether the host still fits into its rows: the same name and the same number of GPUs on the same nodes."""
-        return now is not None and _gpu_layout(now) == self._layouts[number] and now.name == self.hosts[number].name
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
         if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):
@@ -181,17 +176,14 @@ class FleetIndex:
         for row, (number_of_node, _) in enumerate(self._layouts[number], self.first_row[number]):
             gpus_of_row = [(rank, state) for rank, state in enumerate(states) if state.gpu.numa_node == number_of_node]
             node = nodes.get(number_of_node) if number_of_node is not None else None
-            self._read_node(row, node, host, inventory)
+            self.known_node[row] = node is not None
+            self.cores[row] = 0 if node is None else free_cores(node, _NO_VM, host, inventory)
+            self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NO_VM, host, inventory)
             self.address[row] = [state.gpu.address for _, state in gpus_of_row]
             for column, (rank, state) in enumerate(gpus_of_row):
                 self.state[row, column] = self.states.number(state, state.gpu.address in holder_of)
                 self.order[row, column], self.more[row, column] = self._order(state, rank, host)
         self.read_again += range(self.first_row[number], self.first_row[number + 1])
-
-    def _read_node(self, row: int, node: NumaNode | None, host: Host, inventory: Inventory) -> None:
-        self.known_node[row] = node is not None
-        self.cores[row] = 0 if node is None else free_cores(node, _NO_VM, host, inventory)
-        self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NO_VM, host, inventory)
 
     def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:
         """Return the order key of a GPU, which sorts as `gpu_filters.host_order` does, and what one more VM adds."""
@@ -269,10 +261,8 @@ def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
 
 
 def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[str, tuple[int, int]]:
-    """Return how many vGPUs of the profile a new VM with one vGPU takes away on each host: (at least, at most).
-
-    Empty for VMs of another kind; hosts whose last free memory the VM would reserve are left out.
-    """
+    """Return how many vGPUs of the profile a new VM with one vGPU takes away on each host: (at least, at most). Empty
+    for VMs of another kind; hosts whose last free memory the VM would reserve are left out."""
     needs = kept_room.needs
     if len(needs.demands) != 1 or needs.vm.host is not None or needs.keep_free.claims:
         return {}

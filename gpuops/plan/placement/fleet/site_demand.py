@@ -35,10 +35,8 @@ _MOST_SHAPES: Final = 256
 
 
 class VmShape(NamedTuple):
-    """The shape of a VM: so many devices of one kind, with roughly so much memory.
-
-    A tuple, since every decision sorts the mix and looks shapes up in it.
-    """
+    """The shape of a VM: so many devices of one kind, with roughly so much memory. A tuple, since every decision sorts
+    the mix and looks shapes up in it."""
 
     profile: str
     devices: int
@@ -106,8 +104,7 @@ def _combine_counts(counts: ShapeCounts, change: ShapeCounts, sign: int) -> Shap
 
 def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], host_gpus: int) -> Mix:
     """Return the mix of one board. `largest_profiles` are those that hosts offer for it, each with a whole GPU;
-    `host_gpus` is the number of GPUs of the board in the host that has the most.
-    """
+    `host_gpus` is the number of GPUs of the board in the host that has the most."""
     weights: dict[VmShape, float] = dict(counts.get(board, {}))
     largest = tuple(largest_profiles)
     takes_whole_gpus = all(shape.profile in (WHOLE, *largest) for shape in weights)
@@ -118,9 +115,8 @@ def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], 
             shape = VmShape(profile, host_gpus, 0)
             weights[shape] = weights.get(shape, 0.0) + WHOLE_HOST_PRIOR
     if len(weights) > _MOST_SHAPES:
-        weights = dict(
-            sorted(weights.items(), key=lambda shape_weight: (-shape_weight[1], shape_weight[0]))[:_MOST_SHAPES]
-        )
+        ranked = sorted(weights.items(), key=lambda shape_weight: (-shape_weight[1], shape_weight[0]))
+        weights = dict(ranked[:_MOST_SHAPES])
     total = sum(weights.values())
     # Sorted, since sums of fractions must not depend on the order of counting.
     return {shape: weight / total for shape, weight in sorted(weights.items())}
@@ -180,11 +176,9 @@ class SiteDemand:
     def shape_counts(self, ref: str, own_counts: ShapeCounts, coming: ShapeCounts, inventory: Inventory) -> ShapeCounts:
         """Return the demand with `own_counts` in place of the VM's shapes in the snapshot, and with other requests."""
         vm_before = inventory.vms.get(ref)
-        other_counts = (
-            self._total
-            if vm_before is None
-            else subtract_counts(self._total, count_shapes((vm_before,), self._catalog))
-        )
+        other_counts = self._total
+        if vm_before is not None:
+            other_counts = subtract_counts(other_counts, count_shapes((vm_before,), self._catalog))
         return add_counts(add_counts(other_counts, own_counts), coming)
 
     def _replace(self, ref: str, vms: tuple[Vm, ...]) -> None:

@@ -1,26 +1,33 @@
-"""Builds the batch problem from a snapshot and the kinds of requests, with every layout of vGPUs on a GPU.
+"""Builds the batch problem: kinds of equal requests, shapes of equal hosts, and every layout of vGPUs on a GPU.
 
-`place_all.py` calls it for a plan and for a bound. Rows of a host: for each NUMA node with GPUs its memory and, for
-each device, the slots beside it; then the same block for the whole host. Example: two nodes and the devices 8q and 24q
-give nine rows:
+`group_requests` sets aside requests that the solver cannot place (they refer to each other, name devices, or mix
+profiles); they are placed one after another.
+
+Rows of a host: for each NUMA node with GPUs its memory and, for each device, the slots beside it; then the same block
+for the whole host. Memory is counted in units that divide every request's, so that hosts that differ by less are one
+shape. Example: two nodes and the devices 8q and 24q give nine rows:
 
     0 memory node 0   1 slots 8q node 0   2 slots 24q node 0
     3 memory node 1   4 slots 8q node 1   5 slots 24q node 1
     6 memory host     7 slots 8q host     8 slots 24q host
 
-Memory is counted in units that divide every request's, so that hosts that differ by less are one shape.
-
 The layouts come from the exact rules, asked step by step, so whatever mode the GPU is in, a layout is what a power-on
 admits when its vGPUs are started in the order given here: largest first. For GPU instances and placement ids that is
-also the order in which the fewest starts are in doubt. Where the starts are expected (`request_kinds.py`), layouts for
-smallest first are found too.
+also the order in which the fewest starts are in doubt. Where the starts are expected, layouts for smallest first are
+found too. Example: an empty A40 in same-size mode and the profiles 8q and 24q give two layouts: six of 8q, or two of
+24q.
 
-Example: an empty A40 in same-size mode and the profiles 8q and 24q give two layouts: six of 8q, or two of 24q.
+Plans that hold wherever vGPUs start on their GPUs come first. If they leave requests without a place, expected starts
+are tried (`expecting_starts`). The VMs are then bound to their GPUs and started in turn, so the content of a GPU at
+each start is known. The start follows from the host's documented rule (`advise/expected_start.py`); for Ampere it is an
+expectation. Example: a 3g instance starts at slice 4 of an H100, and four 1g fit beside it. With an unknown start only
+three surely fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Final
@@ -29,16 +36,168 @@ from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Vm
+from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm
+from gpuops.model.workloads.workload import Workload
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import holders, matches_type, refuse_vgpus
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 from gpuops.plan.placement.vm_demand import Wanted, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
-from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
+from gpuops.plan.queue.workload import Devices, choices_of_devices, eligible_hosts, framebuffer_mib, vm_of
+
+Device = str | tuple[tuple[tuple[int, int], ...], str | None]
+"""A vGPU profile, or the PCI types and the label of a whole device."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKind:
+    """Equal requests: the devices of each, and the hosts that each may go to, whatever their room."""
+
+    workloads: tuple[Workload, ...]
+    devices: Devices
+    device: Device
+    gpu_mib: int
+    hosts: frozenset[str]
+
+    @property
+    def first(self) -> Workload:
+        return self.workloads[0]
+
+    @property
+    def count(self) -> int:
+        """Devices per VM."""
+        return len(self.devices)
+
+    @property
+    def numa(self) -> NumaPolicy:
+        return self.first.numa
+
+    def vm(self, workload: Workload) -> Vm:
+        return vm_of(workload, self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRequests:
+    """The kinds, largest first, and the requests that are placed one after another."""
+
+    kinds: tuple[RequestKind, ...]
+    others: tuple[Workload, ...]
+
+
+def group_requests(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> GroupedRequests:
+    """Return the requests as kinds of equal ones, and those that refer to each other, name devices or mix profiles."""
+    limits = sorted({*_cores(inventory)})
+    alike: dict[Workload, list[Workload]] = {}
+    for workload in workloads:
+        # vCPUs are not used up, they only fit or not: numbers between the same two limits are equal.
+        key = replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus))
+        alike.setdefault(key, []).append(workload)
+    kinds: list[RequestKind] = []
+    other_requests: list[Workload] = []
+    for group in alike.values():
+        kind = _kind(group, inventory, catalog)
+        if kind is None:
+            other_requests += group
+        else:
+            kinds.append(kind)
+    kinds.sort(key=lambda kind: (-kind.gpu_mib, -kind.first.memory_mib, kind.first.name))
+    return GroupedRequests(tuple(kinds), tuple(other_requests))
+
+
+def _cores(inventory: Inventory) -> Iterator[int]:
+    """Every number of cores and threads that a rule compares vCPUs with."""
+    for host in inventory.hosts.values():
+        if host.gpus:
+            yield host.cpu_threads or 0
+            yield from (free_cores(node, _NO_VM, host, inventory) for node in host.numa_nodes)
+
+
+def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> RequestKind | None:
+    first = group[0]
+    looks_at_others = first.affinity or first.anti_affinity or first.spread
+    if looks_at_others or first.device or first.device_group or first.more:
+        return None
+    choices = choices_of_devices(first, inventory, catalog)
+    devices = choices[0]
+    if len(choices) > 1 or isinstance(devices, Rejection):
+        return None
+    device = _device(devices)
+    gpu_mib = framebuffer_mib(devices, catalog)
+    if device is None or not gpu_mib:
+        return None
+    reachable = eligible_hosts(first, vm_of(first, devices), (), inventory, catalog)
+    ordered = tuple(sorted(group, key=lambda workload: workload.name))
+    return RequestKind(ordered, devices, device, gpu_mib, frozenset(reachable.hosts))
+
+
+def _device(devices: Devices) -> Device | None:
+    match devices[0]:
+        case VgpuDevice(profile=profile):
+            return profile
+        case DynamicDevice(allowed=allowed, label=label):
+            return (allowed, label)
+        case _:
+            return None
+
+
+_WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
+
+
+def expecting_starts(inventory: Inventory, claimed: Inventory) -> Inventory:
+    """Return the snapshot with the content of empty GPUs set to known (no vGPUs), so that starts can be expected.
+    `claimed` is the same snapshot with the claims of suspended VMs; a GPU with a claim is not empty."""
+    hosts = []
+    for host in inventory.hosts.values():
+        pairs = zip(host.gpus, claimed.hosts[host.ref].gpus, strict=True)
+        empty = {gpu.address for gpu, claimed_gpu in pairs if _is_empty(gpu) and _is_empty(claimed_gpu)}
+        if empty:
+            gpus = (replace(gpu, vgpus=()) if gpu.address in empty else gpu for gpu in host.gpus)
+            hosts.append(replace(host, gpus=tuple(gpus)))
+    return inventory.with_hosts(hosts) if hosts else inventory
+
+
+def _is_empty(gpu: PhysicalGpu) -> bool:
+    return gpu.vms == () and gpu.vgpus is None and gpu.vgpu_mode in _WITH_STARTS
+
+
+def order_of_starting(
+    kinds: Sequence[RequestKind],
+    gpus: Sequence[tuple[PciAddress, ...]],
+    host: Host,
+    inventory: Inventory,
+    catalog: Catalog,
+) -> list[int]:
+    """Return the numbers of these VMs, planned for these GPUs, in an order of starting in which they all fit. The
+    largest come first. VMs on GPUs where that fails come last, and smallest first."""
+    states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
+    profiles_by_gpu: dict[PciAddress, list[str]] = {}
+    for kind, seats in zip(kinds, gpus, strict=True):
+        if isinstance(kind.device, str):
+            for seat in seats:
+                profiles_by_gpu.setdefault(seat, []).append(kind.device)
+    reverse = {
+        address
+        for address, profiles in profiles_by_gpu.items()
+        if states[address].gpu.vgpus is not None
+        and not _start(states[address], profiles, catalog)
+        and _start(states[address], profiles[::-1], catalog)
+    }
+    last = [number for number, seats in enumerate(gpus) if seats and reverse.issuperset(seats)]
+    return [*(number for number in range(len(gpus)) if number not in set(last)), *last[::-1]]
+
+
+def _start(state: GpuState, profiles: Sequence[str], catalog: Catalog) -> bool:
+    """Whether vGPUs of these profiles start one after another."""
+    for profile in profiles:
+        if not room_for(state, profile, catalog).at_least:
+            return False
+        state = with_expected(state, Tenant("", "", profile), catalog)
+    return True
+
 
 VgpuLayout = tuple[tuple[str, int], ...]
 """(profile, number of further vGPUs of it), in the order of starting."""
@@ -76,10 +235,10 @@ class VgpuLayouts:
         tenant_starts = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
         alike = (state.gpu.admission_traits, state.gpu.vgpus is None, tenant_starts, state.fewest)
         if alike not in self._cached_layouts:
-            self._cached_layouts[alike] = self._worked_out(state)
+            self._cached_layouts[alike] = self._find_layouts(state)
         return self._cached_layouts[alike]
 
-    def _worked_out(self, state: GpuState) -> tuple[VgpuLayout, ...]:
+    def _find_layouts(self, state: GpuState) -> tuple[VgpuLayout, ...]:
         # 1. All numbers of each profile that fit together, found depth first.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
         counts_found: dict[tuple[int, ...], None] = {}
@@ -129,11 +288,8 @@ class VgpuLayouts:
         """The GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
         states = [state]
         while self._room(states[-1], profile):
-            tenant = Tenant("", "", profile)
-            next_state = (
-                with_expected(states[-1], tenant, self.catalog) if self.certain else states[-1].with_tenants(tenant)
-            )
-            states.append(next_state)
+            state, tenant = states[-1], Tenant("", "", profile)
+            states.append(with_expected(state, tenant, self.catalog) if self.certain else state.with_tenants(tenant))
         return states
 
     def _room(self, state: GpuState, profile: str) -> bool:
@@ -189,7 +345,7 @@ class BatchModel:
 def build_model(
     kinds: Sequence[RequestKind], inventory: Inventory, catalog: Catalog, *, certain: bool = True
 ) -> BatchModel:
-    """The problem with what is certain to work; without `certain` with all that might, for a bound."""
+    """Return the problem with only what certainly works or, if `certain` is off, all that might work (for a bound)."""
     return _ModelBuilder(tuple(kinds), inventory, catalog, certain).model()
 
 
@@ -221,9 +377,8 @@ class _ModelBuilder:
             worth=tuple(kind.gpu_mib for kind in self.kinds),
             shapes=tuple(replace(shape, count=len(hosts_alike)) for shape, hosts_alike in shapes.values()),
         )
-        return BatchModel(
-            problem, self.kinds, tuple(tuple(hosts_alike) for _, hosts_alike in shapes.values()), self.devices
-        )
+        hosts_by_shape = tuple(tuple(hosts_alike) for _, hosts_alike in shapes.values())
+        return BatchModel(problem, self.kinds, hosts_by_shape, self.devices)
 
     def _shape(self, host: Host) -> tuple[HostShape, HostGpus]:
         states = gpu_states(host, self.inventory, self.catalog)
@@ -257,8 +412,8 @@ class _ModelBuilder:
         self, state: GpuState, nodes: Sequence[int], holder_of: Mapping[PciAddress, str]
     ) -> tuple[Amounts, ...]:
         """Every layout of the GPU, in rows: in the block of its NUMA node and in that of the whole host."""
-        layouts: list[tuple[tuple[Device, int], ...]] = [*map(_as_devices, self._layouts.of(state))]
-        if state.gpu.address not in holder_of and state.gpu.passthrough is not None and state.gpu.passthrough.active:
+        layouts: list[tuple[tuple[Device, int], ...]] = [*self._layouts.of(state)]
+        if state.gpu.address not in holder_of and state.gpu.is_active_in_passthrough:
             whole = (device for device in self.devices if not isinstance(device, str))
             layouts += [((device, 1),) for device in whole if matches_type(state.gpu, WantsDynamic(0, *device))]
         blocks = [len(nodes)]
@@ -283,12 +438,6 @@ class _ModelBuilder:
             for index, number in enumerate(nodes)
             if kind.first.vcpus <= cores[number]
         )
-        return (
-            local_options
-            if kind.numa is NumaPolicy.REQUIRED
-            else (*local_options, PlacementOption(anywhere, remote=True))
-        )
-
-
-def _as_devices(layout: VgpuLayout) -> tuple[tuple[Device, int], ...]:
-    return tuple((profile, count) for profile, count in layout)
+        if kind.numa is NumaPolicy.REQUIRED:
+            return local_options
+        return (*local_options, PlacementOption(anywhere, remote=True))

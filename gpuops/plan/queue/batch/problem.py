@@ -118,7 +118,8 @@ def with_local_options(problem: BatchProblem) -> BatchProblem:
             options={
                 kind: local_options
                 for kind, options in shape.options.items()
-                if (local_options := _local_options(options))
+                # Options beside the GPUs stand before the others, so their numbers stay.
+                if (local_options := tuple(option for option in options if not option.remote))
             },
         )
         for shape in problem.shapes
@@ -133,11 +134,6 @@ def with_loosest_options(problem: BatchProblem) -> BatchProblem:
         for shape in problem.shapes
     )
     return replace(problem, shapes=tuple(shapes))
-
-
-def _local_options(options: Sequence[PlacementOption]) -> tuple[PlacementOption, ...]:
-    """The options beside the GPUs. They stand before the others, so their numbers stay."""
-    return tuple(option for option in options if not option.remote)
 
 
 def _loosest_options(options: Sequence[PlacementOption]) -> tuple[PlacementOption, ...]:

@@ -3,10 +3,18 @@
 `place_all.py` calls `solve` for the plan and `bound` for the memory that no plan can exceed.
 
 The search shares the hosts out among patterns, in fractions. Then the shares become whole hosts: whole parts stay, else
-the largest share is rounded up; the rest of the hosts is priced anew for the rest of the VMs. At last the VMs that are
-left go where there is room, beside their GPUs or not: a remote VM is better than an unplaced one. In fleets that are
-not large, hosts are then planned anew by threes, with those that are still left.
-One program over all hosts does not end: hundreds of equal hosts make it symmetric. A pattern exists once.
+the largest share is rounded up; the rest of the hosts is priced anew for the rest of the VMs. The VMs that are left go
+where there is room, beside their GPUs or not: a remote VM is better than an unplaced one. One integer program over all
+hosts would not end, because hundreds of equal hosts make it symmetric; a pattern exists only once.
+
+In fleets that are not large, `plan_anew` then finds what rounding missed. It is a large neighbourhood search (Shaw,
+1998): all hosts but three stay as they are, and one integer program plans the VMs of these three and those without a
+place. Three hosts have little symmetry, so that ends soon. Its result is taken if it places more than before, or as
+much and more of it beside the GPUs.
+
+Example: two hosts of three units, each with a VM of two, and a VM of one and one of three without a place. Host by host
+only the VM of one can be added, five units in all. Planned anew together, one host has the three, the other a two and
+the one: six units.
 """
 
 from __future__ import annotations
@@ -17,26 +25,152 @@ from dataclasses import replace
 from math import gcd
 from typing import Final
 
-from gpuops.plan.queue.batch import few_hosts
 from gpuops.plan.queue.batch.column_generation import (
     ColumnGeneration,
     PatternProgram,
     PatternShares,
+    SolverProgram,
     bound_whole,
     cut_to_demand,
     solve_fluid,
 )
-from gpuops.plan.queue.batch.few_hosts import plan_anew
 from gpuops.plan.queue.batch.problem import (
     BatchProblem,
     BatchSolution,
     GpuGroup,
     HostPattern,
     HostShape,
-    PlacementOption,
     with_local_options,
     with_loosest_options,
 )
+
+FEW_HOSTS_WORK: Final = 40_000
+"""Limit of the search in simplex iterations of programs of `_ROWS` rows: five to ten seconds for the hardest problems
+that were measured."""
+_TOGETHER: Final = 3
+_AT_LEAST: Final = 1000
+"""Iterations that each program counts for: a small one takes as long to begin."""
+_ROWS: Final = 120
+"""Rows of a program up to which an iteration counts once: of three hosts of the trace. With twice as many, for many
+kinds of VM, it takes twice as long (0.7 to 2 microseconds a row were measured), and counts twice."""
+_SLACK: Final = 0.01
+"""How far below the best the plan of a few hosts may be, as a share of the largest worth."""
+
+
+def plan_anew(
+    problem: BatchProblem, hosts: Sequence[HostPattern], unplaced: Sequence[int], work: int
+) -> list[HostPattern]:
+    """Return the hosts' patterns with more VMs placed, if room is found for some of the `unplaced` ones."""
+    patterns, remaining_vms = list(hosts), list(unplaced)
+    programs: dict[tuple[int, ...], _HostsProgram] = {}
+    # Look first at the hosts that could hold the most more GPU memory than they do. Take at least `_TOGETHER` of them:
+    # full hosts help to fill others.
+    loosest = with_loosest_options(problem)
+    most = [solve_fluid(replace(loosest, shapes=(replace(shape, count=1),)))[0] for shape in loosest.shapes]
+    lacks = [most[pattern.shape] - problem.memory(pattern) for pattern in patterns]
+    ranked = sorted(range(len(patterns)), key=lambda number: (-lacks[number], number))
+    open_hosts = sum(lack >= gcd(*problem.worth) - 1e-6 for lack in lacks)
+    lacking = ranked[: max(_TOGETHER, open_hosts)]
+    for three in _threes(len(lacking)):
+        if work <= 0 or not any(remaining_vms):
+            break
+        numbers = [lacking[at] for at in three]
+        chosen = [patterns[number] for number in numbers]
+        shapes = tuple(pattern.shape for pattern in chosen)
+        if shapes not in programs:
+            programs[shapes] = _HostsProgram(problem, shapes)
+        vms = _change_counts(remaining_vms, chosen, 1)
+        better_patterns, used = programs[shapes].best(vms)
+        work -= max(used, _AT_LEAST) * max(programs[shapes].rows, _ROWS) // _ROWS
+        if _worth(problem, better_patterns) > _worth(problem, chosen):
+            remaining_vms = _change_counts(vms, better_patterns, -1)
+            for number, pattern in zip(numbers, better_patterns, strict=True):
+                patterns[number] = pattern
+    return patterns
+
+
+def _worth(problem: BatchProblem, patterns: Sequence[HostPattern]) -> tuple[int, float]:
+    """The GPU memory first: of much of it, beside its GPUs or not, the penalty is more than the worth of a small VM."""
+    return sum(map(problem.memory, patterns)), sum(map(problem.value, patterns))
+
+
+def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
+    """Three hosts each time, first neighbours and then ever farther ones; all of them where there are no more. Of six:
+    (0, 1, 2), (3, 4, 5), (0, 1, 3), (3, 4, 0), (0, 2, 3), ..."""
+    if hosts <= _TOGETHER:
+        yield tuple(range(hosts))
+        return
+    for far in range(2, hosts):
+        for near in range(1, far):
+            for first in range(0, hosts, _TOGETHER):
+                yield first, (first + near) % hosts, (first + far) % hosts
+
+
+def _change_counts(vms: Sequence[int], patterns: Sequence[HostPattern], sign: int) -> list[int]:
+    """The VMs of each kind with those of the patterns, or without them."""
+    counts = list(vms)
+    for pattern in patterns:
+        for kind, count in pattern.counts:
+            counts[kind] += sign * count
+    return counts
+
+
+class _HostsProgram:
+    """The integer program of hosts of these shapes: as `PatternProgram`, host beside host, which share the VMs."""
+
+    def __init__(self, problem: BatchProblem, shapes: Sequence[int]) -> None:
+        self._problem, self._shapes = problem, shapes
+        columns: list[list[tuple[int, float]]] = []
+        self._options: list[list[tuple[int, int]]] = []
+        self._layouts: list[list[tuple[int, int]]] = []
+        first = len(problem.demand)
+        for number in shapes:
+            shape = problem.shapes[number]
+            groups = first + len(shape.capacity)
+            options = [
+                (kind, at)
+                for kind, options_of_kind in sorted(shape.options.items())
+                for at in range(len(options_of_kind))
+            ]
+            layouts = [(at, layout) for at, group in enumerate(shape.groups) for layout in range(len(group.layouts))]
+            for kind, at in options:
+                columns.append([(kind, 1), *((first + row, much) for row, much in shape.options[kind][at].uses)])
+            for at, layout in layouts:
+                gives = ((first + row, -much) for row, much in shape.groups[at].layouts[layout])
+                columns.append([*gives, (groups + at, 1)])
+            self._options.append(options)
+            self._layouts.append(layouts)
+            first = groups + len(shape.groups)
+        slack = _SLACK * max(problem.worth, default=0)
+        self._program = SolverProgram(columns, first, integer=True, slack=slack)
+
+    @property
+    def rows(self) -> int:
+        """The kinds of VM, and what each of the hosts has of everything."""
+        return self._program.rows
+
+    def best(self, vms: Sequence[int]) -> tuple[list[HostPattern], int]:
+        """The best patterns for so many VMs of each kind, and the simplex iterations that it took."""
+        import numpy as np
+
+        gains: list[float] = []
+        most: list[float] = []
+        limits: list[float] = list(map(float, vms))
+        for number, options, layouts in zip(self._shapes, self._options, self._layouts, strict=True):
+            shape = self._problem.shapes[number]
+            gains += [self._problem.worth_of(number, kind, at) for kind, at in options] + [0.0] * len(layouts)
+            most += [float(vms[kind]) for kind, _ in options]
+            most += [float(shape.groups[at].count) for at, _ in layouts]
+            limits += [*map(float, shape.capacity), *(float(group.count) for group in shape.groups)]
+        answer = self._program.solve(np.array(gains), np.array(most), np.array(limits))
+        counts = iter(answer.point.round().astype(int).tolist())
+        patterns = [HostPattern(number, (), ()) for number in self._shapes]
+        for at, (options, layouts) in enumerate(zip(self._options, self._layouts, strict=True)):
+            vm_counts = tuple((*option, count) for option in options if (count := next(counts)))
+            gpus = tuple((*layout, count) for layout in layouts if (count := next(counts)))
+            patterns[at] = replace(patterns[at], vms=vm_counts, gpus=gpus)
+        return patterns, answer.work
+
 
 WORK: Final = 60_000
 """Limit of the search in simplex iterations: ten seconds for the hardest problems that were measured, a second for
@@ -83,18 +217,18 @@ def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
 def _with_unplaced(
     problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]
 ) -> Sequence[tuple[HostPattern, int]]:
-    """The patterns with more of the VMs that have no place, where those of other VMs can be changed for that."""
+    """Return patterns that place more of the VMs without a place; patterns of other VMs may change for that."""
     unplaced, unused = _remaining(problem, chosen)
     if not any(unplaced) or sum(shape.count for shape in problem.shapes) > _MOST_HOSTS_ANEW:
         return chosen
-    # Nothing is looked for where the least that could be gained is more than any plan could place.
+    # Stop if even the smallest gain would exceed what any plan can place.
     placed = sum(times * problem.memory(pattern) for pattern, times in chosen)
     least, loosest = placed + gcd(*problem.worth), with_loosest_options(problem)
     if least > solve_fluid(loosest)[0] + 1e-6 or least > bound_whole(loosest) + 1e-6:
         return chosen
     hosts = [pattern for pattern, times in chosen for _ in range(times)]
     hosts += [HostPattern(number, (), ()) for number, count in enumerate(unused) for _ in range(count)]
-    anew = Counter(pattern for pattern in plan_anew(problem, hosts, unplaced, few_hosts.WORK) if pattern.vms)
+    anew = Counter(pattern for pattern in plan_anew(problem, hosts, unplaced, FEW_HOSTS_WORK) if pattern.vms)
     unplaced, unused = _remaining(problem, tuple(anew.items()))
     return fill_remaining(problem, tuple(anew.items()), unused, unplaced)
 
@@ -110,10 +244,8 @@ def _remaining(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]])
 
 
 def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:
-    """The whole parts of the shares; where all are below 1, one host each for the largest sixteenth of them.
-
-    Shares of 2.4 and 0.7 give two hosts of the first pattern; shares of 0.7 and 0.3 give one host of the first.
-    """
+    """The whole parts of the shares; where all are below 1, one host each for the largest sixteenth of them. Shares of
+    2.4 and 0.7 give two hosts of the first pattern; shares of 0.7 and 0.3 give one host of the first."""
     whole_parts = [(pattern, int(share + 1e-6)) for pattern, share in shares.patterns if share + 1e-6 >= 1]
     if whole_parts:
         return whole_parts
@@ -134,17 +266,13 @@ def _take(pattern: HostPattern, times: int, unplaced: list[int], hosts: list[int
 def fill_remaining(
     problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]], hosts: Sequence[int], unplaced: Sequence[int]
 ) -> list[tuple[HostPattern, int]]:
-    """The patterns with as much of `left` beside them as fits, then what fits on the hosts that were not used."""
+    """Return the patterns with as many unplaced VMs added as fit, and patterns for hosts that were not used."""
     unused = [(HostPattern(number, (), ()), count) for number, count in enumerate(hosts) if count]
     remaining_vms, filled = list(unplaced), []
     for pattern, times in (*patterns, *unused):
         while times:
             addition = _best_addition(problem, pattern, remaining_vms)
-            hosts_alike = (
-                min([times, *(remaining_vms[kind] // count for kind, count in addition.counts)])
-                if addition.vms
-                else times
-            )
+            hosts_alike = min([times, *(remaining_vms[kind] // count for kind, count in addition.counts)])
             if pattern.vms or addition.vms:
                 filled.append((_combine(pattern, addition), hosts_alike))
             for kind, count in addition.counts:
@@ -176,7 +304,7 @@ def _remaining_shape(shape: HostShape, pattern: HostPattern, unplaced: Sequence[
     options = {
         kind: options
         for kind, options in shape.options.items()
-        if unplaced[kind] and any(_may_fit(option, upper_limits) for option in options)
+        if unplaced[kind] and any(all(amount <= upper_limits[row] for row, amount in option.uses) for option in options)
     }
     return HostShape(1, tuple(capacity), groups, options)
 
@@ -192,10 +320,6 @@ def _most_of_each_row(capacity: Sequence[int], groups: Sequence[GpuGroup]) -> li
         for row, amount in largest.items():
             upper_limits[row] += group.count * amount
     return upper_limits
-
-
-def _may_fit(option: PlacementOption, upper_limits: Sequence[int]) -> bool:
-    return all(amount <= upper_limits[row] for row, amount in option.uses)
 
 
 def _combine(pattern: HostPattern, addition: HostPattern) -> HostPattern:
@@ -224,7 +348,5 @@ def bound(problem: BatchProblem, work: int = WORK) -> float:
     if most >= problem.memory_of_all:
         return most
     hosts = [shape.count for shape in problem.shapes]
-    return min(
-        most,
-        ColumnGeneration(loosest_problem, work, _BOUND_SLACK).price_shares(problem.demand, hosts, ROUNDS, prices).most,
-    )
+    search = ColumnGeneration(loosest_problem, work, _BOUND_SLACK)
+    return min(most, search.price_shares(problem.demand, hosts, ROUNDS, prices).most)

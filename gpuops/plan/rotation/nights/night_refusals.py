@@ -24,8 +24,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.rejection import Rejection, some_names
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
+from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import reserved_left, reserved_unknown
 from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.nights.desktops import Survey

@@ -26,9 +26,8 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
 from gpuops.plan.devices.requested import profile_meant
-from gpuops.plan.placement.keep_free import FreeSlots
+from gpuops.plan.placement.keep_free import FreeSlots, place_name
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved_slots import place_name
 from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.ml_queue.whole_clusters import with_their_clusters

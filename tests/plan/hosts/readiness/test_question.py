@@ -76,7 +76,7 @@ def test_each_move_has_its_place_and_its_turn() -> None:
         (
             vm(FIRST, datastores=("local-1",)),
             FIRST,
-            ("esx-02: which datastores it sees cannot be read; vm-1-1-1 has files to take along",),
+            ("esx-02: its datastores cannot be read, so it is unknown whether it sees the files of vm-1-1-1",),
         ),
         (
             host("esx-02", vm(FIRST, datastores=("local-1",)), datastores=("shared",)),

@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 import pytest
 
-from gpuops.plan.queue.batch.highs import SolverProgram
+from gpuops.plan.queue.batch.column_generation import SolverProgram
 
 
 class SpeakingHighs(highspy.Highs):

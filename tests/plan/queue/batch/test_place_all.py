@@ -16,7 +16,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.vm_demand import PinPolicy
-from gpuops.plan.queue.batch import highs
+from gpuops.plan.queue.batch import column_generation
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload import framebuffer_mib, running
 from tests.bench.placement import batch_fleets
@@ -192,7 +192,7 @@ def test_pins_only_where_the_host_would_spoil_it(pin: PinPolicy) -> None:
 
 @pytest.mark.long
 def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
-    mocker.patch.object(highs, "installed", return_value=False)
+    mocker.patch.object(column_generation, "installed", return_value=False)
     asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(3))
     found = at_once(two_hosts(), *asked)
     assert found.answers == Place(asked).placements(two_hosts(), catalog()).answers
@@ -204,7 +204,7 @@ def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
 @pytest.mark.long
 def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: MockerFixture) -> None:
     """Out of memory, too large, or built for another machine: it bounds nothing then."""
-    mocker.patch.object(highs.SolverProgram, "_found_answer", return_value=False)
+    mocker.patch.object(column_generation.SolverProgram, "_found_answer", return_value=False)
     asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(20))
     found = at_once(two_hosts(), *asked)
     assert {answer.workload.name for answer in found.placed} == {
@@ -216,7 +216,7 @@ def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: Moc
 
 @pytest.mark.long
 def test_a_solver_that_cannot_be_loaded_is_not_installed(mocker: MockerFixture) -> None:
-    mocker.patch.object(highs, "import_module", side_effect=ImportError("libstdc++.so.6: cannot open"))
+    mocker.patch.object(column_generation, "import_module", side_effect=ImportError("libstdc++.so.6: cannot open"))
     found = at_once(two_hosts(), workload("w", profile="a40-24q"))
     assert found.optimum is not None
     assert "the solver is not installed" in found.optimum.note

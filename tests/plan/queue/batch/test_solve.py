@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
-from gpuops.plan.queue.batch import few_hosts
+from gpuops.plan.queue.batch import solve as solving
 from gpuops.plan.queue.batch.problem import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 
@@ -173,7 +173,7 @@ def test_what_rounding_loses_is_worked_in(monkeypatch: pytest.MonkeyPatch) -> No
     solution = solve(problem)
     placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
     assert (placed, everything(problem), list(broken(problem, solution.patterns))) == (20, 20, [])
-    monkeypatch.setattr(few_hosts, "WORK", 0)
+    monkeypatch.setattr(solving, "FEW_HOSTS_WORK", 0)
     rounded = solve(problem)
     placed = sum(times * problem.memory(pattern) for pattern, times in rounded.patterns)
     assert (placed, list(still_fitting(problem, rounded.patterns))) == (16, [])
@@ -187,7 +187,7 @@ def test_no_plan_of_a_few_hosts_places_less_for_being_beside_its_gpus() -> None:
     problem = BatchProblem((1, 1, 1), (2000, 1, 1), (shape,))
     known = HostPattern(0, ((0, 1, 1), (1, 0, 1)), ())
     assert problem.value(HostPattern(0, ((0, 0, 1),), ())) > problem.value(known)
-    assert few_hosts.plan_anew(problem, [known], [0, 0, 1], few_hosts.WORK) == [known]
+    assert solving.plan_anew(problem, [known], [0, 0, 1], solving.FEW_HOSTS_WORK) == [known]
 
 
 @pytest.mark.parametrize(("kinds", "programs"), [(20, 40), (1197, 4)])
@@ -195,8 +195,8 @@ def test_of_programs_with_many_rows_fewer_are_tried(kinds: int, programs: int, m
     """Each counts for a thousand iterations of 120 rows, or for ten times as many."""
     shape = HostShape(20, (1,), (), {kind: (PlacementOption(((0, 1),)),) for kind in range(kinds)})
     hosts = [HostPattern(0, (), ())] * 20
-    best = mocker.patch.object(few_hosts._HostsProgram, "best", return_value=(hosts[:3], 0))
-    few_hosts.plan_anew(BatchProblem((20,) * kinds, (1,) * kinds, (shape,)), hosts, [20] * kinds, few_hosts.WORK)
+    best = mocker.patch.object(solving._HostsProgram, "best", return_value=(hosts[:3], 0))
+    solving.plan_anew(BatchProblem((20,) * kinds, (1,) * kinds, (shape,)), hosts, [20] * kinds, solving.FEW_HOSTS_WORK)
     assert best.call_count == programs
 
 
