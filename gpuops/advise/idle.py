@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.evidence import SourceReading, Use, readings
-from gpuops.advise.left_alone import kept_by_marks
+from gpuops.advise.managed_vms import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.nights.rotation import IdleRule, Policy
 from gpuops.model.time_text import format_limit

@@ -7,7 +7,16 @@ Sources: vSphere API, VirtualMachineConfigInfo.managedBy and ManagedByInfo; vm-o
 (`ManagedByExtensionKey`); VMware vSphere docs, vSphere Cluster Services, whose agents belong to the ESX Agent Manager;
 VMware Live Site Recovery docs, placeholder VMs. A key that is not listed is named as it is: of such a VM nothing is
 assumed but that it is not ours.
-"""
+
+Whether a VM lends its GPUs over the network now, as its mark says. Pure.
+
+`gpuops pool` sets the custom attribute `gpuops.pool` on every VM that serves a pool, and clears it once the VM lends
+nothing any more. So every command sees it, from a saved inventory and on other machines too, without the pool's book:
+no night takes such a VM, none is moved, and its host is emptied only once it has been drained.
+
+Finds the desktops that `rotate night` must not take, idle or not: by their marks and by the policy. Pure.
+
+Nights ask it of the VMs of a snapshot, and so do replays of past nights, of the marks that desktops carry today."""
 
 from __future__ import annotations
 
@@ -15,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.model.nights.rotation import DirectPath, Policy, Pool
 from gpuops.model.vcenter.vm import Vm
 
 PATH: Final = "config.managedBy"
@@ -68,3 +78,40 @@ def is_cluster_agent(vm: Vm) -> bool:
     """Return whether vCenter itself takes it off a host that enters maintenance mode: an agent without devices."""
     is_agent = vm.managed_by is not None and vm.managed_by.extension == CLUSTER_AGENTS
     return (is_agent or vm.name.startswith("vCLS-")) and not vm.devices
+
+
+POOL_MARK: Final = "gpuops.pool"
+
+
+def lends(vm: Vm) -> str | None:
+    """That it lends, and for which pool; None = it does not."""
+    pool = vm.attributes.get(POOL_MARK, "")
+    return f"lends its GPUs over the network (pool {pool})" if pool else None
+
+
+def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
+    """Return why `rotate night` must not take this desktop of the pool, idle or not; None = no mark is against it.
+
+    A mark that cannot be read counts as a refusal.
+    """
+    manager_reason = left_to_manager(vm) or lends(vm)
+    if manager_reason is not None:
+        return manager_reason
+    opted_out = policy.opt_out.on(vm)
+    if opted_out is not False:
+        return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
+    if pool.owner is not None and pool.owner.on(vm) is not True:
+        return f"its owner has not agreed ({pool.owner})"
+    if any(queued.names_vm(vm) for queued in policy.ml):
+        return "is in the ML queue of the same policy"
+    return None
+
+
+def never_taken(policy: Policy, pool: Pool, vm: Vm) -> bool:
+    """Whether no night takes this desktop of the pool: by its marks, or because it is a template or cannot be suspended
+    in a pool whose guests are not shut down."""
+    return (
+        vm.template is True
+        or kept_by_marks(policy, pool, vm) is not None
+        or (vm.has_passthrough is not False and pool.directpath is DirectPath.LEAVE)
+    )

@@ -12,10 +12,9 @@ from functools import cache, cached_property
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuPlacement
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, Vm, pins_of
+from gpuops.model.vcenter.vm import Awaited, Vm, passthru_number, pins_of
 
 
 @dataclass(frozen=True, slots=True)

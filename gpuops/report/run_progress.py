@@ -183,13 +183,9 @@ def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProg
 
 def progress_lines(progress: RunProgress, now_s: float, now: datetime, width: int) -> tuple[str, ...]:
     """Return the lines below the bar, each at most `width` columns wide where possible."""
-    return (*_not_done(progress), *_end(progress, now_s, now), *_in_flight(progress, now_s, width))
-
-
-def _not_done(progress: RunProgress) -> Iterator[str]:
     missed = sum(tally.missed_steps for tally in progress.tallies[:-1]) or progress.shown_tally.missed_steps
-    if missed:
-        yield f"{missed} not done"
+    not_done = [f"{missed} not done"] if missed else []
+    return (*not_done, *_end(progress, now_s, now), *_in_flight(progress, now_s, width))
 
 
 def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:

@@ -94,15 +94,9 @@ def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
 
 def blocks(view: Shown) -> tuple[Block, ...]:
     """Return the view as a flat sequence. An iterator in it is consumed."""
-    return tuple(_blocks(view))
-
-
-def _blocks(view: Shown) -> Iterator[Block]:
     if isinstance(view, str | Text | TextTable | Tree):
-        yield view
-        return
-    for part in view:
-        yield from _blocks(part)
+        return (view,)
+    return tuple(block for part in view for block in blocks(part))
 
 
 def sites_text(answers: Sequence[SiteAnswer]) -> Shown:

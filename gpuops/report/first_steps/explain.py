@@ -35,7 +35,8 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
         for key in explanation.keys:
             required = " (required)" if key.required else ""
             table.add_row(
-                f"  {key.path.rpartition('.')[2]}", f"{_first_sentence(key.description) or key.type}{required}"
+                f"  {key.path.rpartition('.')[2]}",
+                f"{key.description.partition('. ')[0].removesuffix('.') or key.type}{required}",
             )
         yield table
     if explanation.example:
@@ -45,10 +46,6 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
 
 def _constant_text(constant: object) -> str:
     return constant if isinstance(constant, str) else dumps(constant)
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].removesuffix(".")
 
 
 @printed("explain", by="gpuops explain")

@@ -17,8 +17,8 @@ from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, describe_clamping
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.report.device import GpuHealthRecord
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
-from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count, count_hosts, vcenter_heading
