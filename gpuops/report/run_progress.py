@@ -145,7 +145,7 @@ class RunProgress:
 
     @property
     def shown_tally(self) -> Tally:
-        """The tally that the bar shows: the first that is unfinished, or else the first with any steps."""
+        """Return the tally that the bar shows: the first unfinished one, or else the first with any steps."""
         of_vms = self.tallies[:-1]
         unfinished = (tally for tally in of_vms if tally.remaining)
         return next(unfinished, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])

@@ -38,7 +38,7 @@ class SiteFailure:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether its vCenter was not reached. False: it was reached, and the request failed."""
+        """Return whether its vCenter was not reached; False = it was reached, and the request failed."""
         return self.exit_code == NotConnected.exit_code
 
 
@@ -63,14 +63,14 @@ class SiteAnswer:
 
     @property
     def document(self) -> Document:
-        """The document as dicts, lists and JSON's own types."""
+        """Return the document as dicts, lists and JSON's own types."""
         import msgspec
 
         return msgspec.json.decode(self.json, type=dict[str, Any])
 
     @property
     def local_time(self) -> datetime:
-        """The moment of the answer, in the zone of the site."""
+        """Return the moment of the answer, in the zone of the site."""
         return self.answered_at.astimezone(ZoneInfo(self.zone) if self.zone is not None else UTC)
 
 

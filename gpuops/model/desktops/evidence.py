@@ -103,5 +103,5 @@ class SessionCount:
 
 
 def names(sources: Collection[Source]) -> str:
-    """`cpu, console`, in the order in which they are looked at."""
+    """Return `cpu, console`: the sources in the order in which they are read."""
     return ", ".join(source for source in Source if source in sources)

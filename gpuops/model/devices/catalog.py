@@ -93,12 +93,13 @@ class Board:
     """Profiles whose name in vCenter is not known: listed, never attached."""
 
     def most_in_one_vm(self, profile: VgpuProfile) -> int | None:
-        """How many vGPUs of a profile of this board one VM may have; None = unknown. vSphere limits them further."""
+        """Return how many vGPUs of a profile of this board one VM may have; None = unknown. vSphere limits them
+        further."""
         part = self.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not self.is_whole(profile)
         return 1 if part or profile.series in (Series.A, Series.B) else profile.max_per_vm
 
     def is_whole(self, profile: VgpuProfile) -> bool:
-        """Whether a vGPU of the profile has all memory of a GPU, without MIG."""
+        """Return whether a vGPU of the profile has all memory of a GPU, without MIG."""
         return profile.framebuffer_mib >= self.framebuffer_mib and not profile.mig_backed
 
 
@@ -133,12 +134,12 @@ class Catalog:
         return self._profiles.get(name) or self._profiles.get(_other_brand(name))
 
     def board_of(self, name: str) -> Board | None:
-        """The board whose profile has that ESXi name."""
+        """Return the board that has the profile with this ESXi name."""
         profile = self.profile(name)
         return None if profile is None else self.board(profile.board)
 
     def board(self, key: str) -> Board | None:
-        """The board of that key."""
+        """Return the board with this key."""
         return self._boards.get(key)
 
     def board_by_pci(self, vendor_id: int, device_id: int, subsystem_id: int | None = None) -> Board | None:

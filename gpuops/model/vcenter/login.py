@@ -109,7 +109,7 @@ class LoginTest:
 
     @property
     def equal(self) -> bool:
-        """Whether both readers gave equal snapshots."""
+        """Return whether both readers gave equal snapshots."""
         return self.offers_vi_json and not self.differences and not self.failure
 
 
@@ -153,5 +153,5 @@ class RoleState:
 
     @property
     def right(self) -> bool:
-        """Whether vCenter's role is the wanted one, no more and no less."""
+        """Return whether vCenter's role has exactly the wanted privileges."""
         return self.there is not None and not self.missing and not self.surplus

@@ -11,12 +11,8 @@ from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 
 
-def explain_text(explanation: Explanation) -> Shown:
-    """Return the key, what it may be, the keys below it, and an example."""
-    return tuple(_parts(explanation))
-
-
-def _parts(explanation: Explanation) -> Iterator[Shown]:
+def explain_text(explanation: Explanation) -> Iterator[Shown]:
+    """Yield the key, the values that it may have, the keys below it, and an example."""
     yield Text(explanation.path, "bold")
     if explanation.description:
         yield Text(f"  {explanation.description}")

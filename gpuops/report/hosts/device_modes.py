@@ -14,7 +14,7 @@ from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, NamedRecord, Ref, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
-from gpuops.report.text import count
+from gpuops.report.text import count, optional_figure
 
 
 def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
@@ -31,44 +31,36 @@ def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
 
 def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
     other_modes = [mode for mode in device.configurable if mode != device.mode]
-    driver = " ".join(filter(None, ("driver", device.driver_name, device.driver_version)))
-    facts = (
-        f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else",
-        driver if driver != "driver" else "",
-        device.interconnect or "",
-    )
-    yield "; ".join(filter(None, facts))
-    yield from filter(None, (_memory(device), _reservations(device), _profiles(device)))
+    facts = [f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else"]
+    if device.driver_name or device.driver_version:
+        facts.append(" ".join(filter(None, ("driver", device.driver_name, device.driver_version))))
+    if device.interconnect:
+        facts.append(device.interconnect)
+    yield "; ".join(facts)
+    if device.total_mib is not None or device.used_mib is not None:
+        yield f"memory: {_memory(device)}"
+    classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
+    if classes:
+        yield f"reserved in its cluster: {', '.join(map(_class_text, classes))}"
+    if device.profiles:
+        yield f"DirectPath profiles: {', '.join(device.profiles)}"
     if device.vms:
         yield f"used by {', '.join(sorted(_name(ref, inventory) for ref in device.vms))}"
 
 
 def _memory(device: HostDevice) -> str:
-    if device.total_mib is None and device.used_mib is None:
-        return ""
-    text = f"memory: {_number(device.used_mib)} of {_number(device.total_mib)} MiB used"
+    used, total = (optional_figure(mib, unknown="unknown") for mib in (device.used_mib, device.total_mib))
+    text = f"{used} of {total} MiB used"
     if device.reserved_mib is None:
         return text
-    return f"{text}, {device.reserved_mib} MiB reserved ({_number(device.reserved_used_mib)} of it in use)"
-
-
-def _reservations(device: HostDevice) -> str:
-    """Return the VM classes for which devices are reserved in the cluster."""
-    classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
-    return f"reserved in its cluster: {', '.join(map(_class_text, classes))}" if classes else ""
-
-
-def _profiles(device: HostDevice) -> str:
-    return f"DirectPath profiles: {', '.join(device.profiles)}" if device.profiles else ""
+    reserved_used = optional_figure(device.reserved_used_mib, unknown="unknown")
+    return f"{text}, {device.reserved_mib} MiB reserved ({reserved_used} of it in use)"
 
 
 def _class_text(reservation: VmClassReservation) -> str:
     where = f" in {reservation.zone}" if reservation.zone else ""
-    return f"{reservation.vm_class}{where}, {_number(reservation.in_use)} of {_number(reservation.total)} in use"
-
-
-def _number(figure: int | None) -> str:
-    return "unknown" if figure is None else str(figure)
+    in_use, total = (optional_figure(figure, unknown="unknown") for figure in (reservation.in_use, reservation.total))
+    return f"{reservation.vm_class}{where}, {in_use} of {total} in use"
 
 
 def _name(ref: str, inventory: Inventory) -> str:
@@ -112,21 +104,22 @@ class ModeDeviceRecord(DocumentRecord, frozen=True):
 def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] | None:
     """Return the devices; None if the vCenter lists none or does not report them."""
     devices = (host.settings or HostSettings()).devices
-    return None if devices is None else [_device(device, inventory) for device in devices]
-
-
-def _device(device: HostDevice, inventory: Inventory) -> ModeDeviceRecord:
-    return ModeDeviceRecord.from_attributes(
-        device,
-        configurable_modes=device.configurable,
-        driver=device.driver_name,
-        memory_mib=device.total_mib,
-        used_memory_mib=device.used_mib,
-        reserved_memory_mib=device.reserved_mib,
-        reserved_used_memory_mib=device.reserved_used_mib,
-        vms=None if device.vms is None else [NamedRecord(ref, _name(ref, inventory)) for ref in device.vms],
-        direct_path_profiles=device.profiles,
-    )
+    if devices is None:
+        return None
+    return [
+        ModeDeviceRecord.from_attributes(
+            device,
+            configurable_modes=device.configurable,
+            driver=device.driver_name,
+            memory_mib=device.total_mib,
+            used_memory_mib=device.used_mib,
+            reserved_memory_mib=device.reserved_mib,
+            reserved_used_memory_mib=device.reserved_used_mib,
+            vms=None if device.vms is None else [NamedRecord(ref, _name(ref, inventory)) for ref in device.vms],
+            direct_path_profiles=device.profiles,
+        )
+        for device in devices
+    ]
 
 
 Device = PhysicalGpu | OtherDevice

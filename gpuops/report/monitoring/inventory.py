@@ -1,11 +1,11 @@
-"""Text and document of `gpuops inventory`: a tree of hosts, NUMA nodes and GPUs, or a table of VMs.
+"""Text and document of `gpuops inventory`: a summary of clusters, a tree for each host, or a table of VMs.
+
+A tree of a hundred hosts has 1,500 lines: for more than twenty hosts, trees need `--hosts` or a filter, and the summary
+is printed instead. In the summary, a GPU is in use if a VM holds it or a part of it now, and free if none does; if the
+host does not report its holders, it is neither.
 
 The document is the contract for programs. null means unknown, never off, free or zero.
-
-The summary that `gpuops inventory` prints of a large fleet: clusters, their GPUs, and problems of hosts.
-
-A GPU is in use if a VM holds it or a part of it now, and free if none does; if the host does not report its holders, it
-is neither. A tree of a hundred hosts has 1,500 lines: for more than twenty hosts, trees need `--hosts` or a filter."""
+"""
 
 from __future__ import annotations
 
@@ -429,6 +429,15 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
     more there are.
     """
     inventory = fleet.inventory
+    vms = (
+        VmRecord.from_attributes(
+            vm,
+            host=host.name if (host := inventory.host_of(vm)) else None,
+            managed_by=None if vm.managed_by is None else vm.managed_by.extension,
+            attributes=dict(vm.attributes),
+        )
+        for vm in fleet.vms_with_devices[:limit]
+    )
     left_out = {}
     if limit is not None:
         left_out["hosts_left_out"] = max(fleet.host_count + len(fleet.device_hosts) - limit, 0)
@@ -438,17 +447,9 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
         read_at=inventory.taken_at,
         hosts=map(HostRecord.made_of, (*fleet.hosts, *fleet.device_hosts)[:limit]),
         hosts_without_gpus=fleet.hosts_without_gpus,
-        vms=(_vm(vm, inventory) for vm in fleet.vms_with_devices[:limit]),
+        vms=vms,
         vms_total=len(inventory.vms),
         **left_out,
-    )
-
-
-def _vm(vm: Vm, inventory: Inventory) -> VmRecord:
-    host = inventory.host_of(vm)
-    managed_by = None if vm.managed_by is None else vm.managed_by.extension
-    return VmRecord.from_attributes(
-        vm, host=host.name if host else None, managed_by=managed_by, attributes=dict(vm.attributes)
     )
 
 
