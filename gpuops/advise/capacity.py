@@ -354,7 +354,7 @@ def _sharers(
     for group in groups.values():
         holder, start_counts = group[0][0], Counter(start for _, start in group if start is not None)
         kind = instance_of(board, holder)
-        assert kind is not None, "asked before"
+        assert kind is not None, "`_multi_instance` answers before this if a kind is not known"
         sharers.append(
             _Sharers(holder, by_size, kind, _per_instance(holder), start_counts, len(group) - start_counts.total())
         )

@@ -34,7 +34,7 @@ def _address(host: str) -> str:
 
 def _user(name: str) -> str:
     if not _USER.fullmatch(name):
-        raise Mistaken(f"{name!r} is no user name", "letters, digits and . _ - @ \\ alone")
+        raise Mistaken(f"{name!r} is not a user name", "use only letters, digits and . _ - @ \\")
     return name
 
 

@@ -113,7 +113,7 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
     if sets.media_twins:
         twins = ", ".join(f"{media.name} for {plain.name}" for plain, media in sets.media_twins)
         yield f"one instance of a row may own the media engines: {twins}"
-    yield "some of a row may lie so that the rest finds no place: hosts choose where instances start (gpuops help mig)"
+    yield "hosts choose where instances start: some of a row may start where the others no longer fit (gpuops help mig)"
     if sets.verified is not Verified.DOC:
         yield "where they start is copied from a similar GPU model: NVIDIA has not published it for this one"
 
