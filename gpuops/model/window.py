@@ -229,7 +229,7 @@ def checked_year(moment: datetime) -> datetime:
 
 @lru_cache(maxsize=1024)
 def moments(day: date, clock: time, zone: tzinfo) -> tuple[datetime, ...]:
-    """When clocks in the zone show this time on this day, in UTC: once, twice in order, or as the clocks jump over it.
+    """Return when clocks in the zone show this time on this day, in UTC: once, twice, or when they jump over it.
 
     Source: PEP 495: `fold=0` reads a time by the offset before a change, `fold=1` by the one after it.
     """

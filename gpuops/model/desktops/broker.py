@@ -56,7 +56,7 @@ class DesktopPool:
 
     @property
     def refusal(self) -> str | None:
-        """Why a rotation cannot keep users away from its machines; None = it can.
+        """Return why a rotation cannot keep users away from its machines; None = it can.
 
         A pool whose machines are kept on would resume what a night suspends, and instant clones can be nothing else
         (Horizon REST API, power_policy of DesktopPoolSessionSettings: "For Instant clone desktops this setting can only
@@ -102,7 +102,7 @@ class DesktopMachine:
 
     @property
     def lacks_agent(self) -> bool:
-        """Whether the agent in its guest does not answer, or not yet: a session on it may be in no list
+        """Return whether the agent in its guest does not answer, or not yet: a session on it may be in no list
         (assumption: broker-no-agent)."""
         state = self.state or ""
         return state in _NO_AGENT or state.startswith("AGENT_ERR")

@@ -125,7 +125,7 @@ class Catalog:
     """Those without vGPU profiles: GPUs of other vendors, and GPUs of NVIDIA for DirectPath I/O alone."""
 
     def profile(self, name: str) -> VgpuProfile | None:
-        """The profile of an ESXi name, in any case and under either brand; None = not in the catalogue.
+        """Return the profile of an ESXi name, in any case and under either brand; None = not in the catalogue.
 
         Older hosts may show `grid_a40-8q` for what newer ones call `nvidia_a40-8q`. The facts are the same; the name to
         attach is the one the host offers, not the `name` of what this returns.
@@ -143,7 +143,7 @@ class Catalog:
         return self._boards.get(key)
 
     def board_by_pci(self, vendor_id: int, device_id: int, subsystem_id: int | None = None) -> Board | None:
-        """The board of a PCI device; None = not in the catalogue, or only its subsystem id would tell.
+        """Return the board of a PCI device; None = not in the catalogue, or only its subsystem id would tell.
 
         A16 and A2 share 10de:25b6, Quadro RTX 6000 and 8000 share 10de:1e30 (active) and 10de:1e78 (passive).
         """
@@ -160,7 +160,7 @@ class Catalog:
 
     @cached_property
     def worked_out(self) -> dict[object, dict[object, object]]:
-        """What others remember that follows from these facts alone, each under a key of its own; no part of it."""
+        """Return the cache for facts derived from this catalogue alone; each user has its own key."""
         return {}
 
     @cached_property
