@@ -157,10 +157,11 @@ def slots_in_mode(
 def _in_unknown_mode(
     board: Board, running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
-    """vCenter tells the mode from 8.0 Update 3 on, the first with mixed sizes: before, only MIG is in question."""
+    # vCenter reports the mode since 8.0 Update 3, the first release with mixed sizes: older ones have only same-size
+    # mode and MIG mode, and a running vGPU shows which of the two it is.
     if running or board.mig is None:
-        multi_instance = any(holder.mig_backed for holder in running)
-        mode = VgpuMode.MULTI_INSTANCE if multi_instance else VgpuMode.SAME_SIZE
+        has_mig_backed = any(holder.mig_backed for holder in running)
+        mode = VgpuMode.MULTI_INSTANCE if has_mig_backed else VgpuMode.SAME_SIZE
         return slots_in_mode(mode, board, running, vgpu_profile, starts)
     return Slots(0, vgpu_profile.max_per_gpu, "whether it is in MIG mode is not known")
 
@@ -197,26 +198,19 @@ def _mixed_size(
     limit = vgpu_profile.max_per_gpu_mixed
     if limit is None:
         return Slots(0, by_memory, f"how many {vgpu_profile.name} fit in mixed-size mode is not known")
-    # Each running one of this size has one of its starts.
+    no_start = f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {vgpu_profile.name}"
+    # Each running vGPU of this size occupies one of the starts of this size.
     alike = sum(holder.framebuffer_mib == vgpu_profile.framebuffer_mib for holder in running)
     if not vgpu_profile.placement_ids_mixed and alike == len(running):
-        # Its starts are not published, the count of vGPUs of one size is.
-        return _exactly(limit - alike, _no_start(board, used_mib, vgpu_profile))
+        # NVIDIA has not published the starts of this size, but it has published how many vGPUs of one size fit.
+        return _exactly(limit - alike, no_start)
     shapes = [_lying(starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
     are_starts_known = vgpu_profile.placement_ids_mixed and all(shape.starts for shape in shapes)
     free_spread = spread(starts_gb(vgpu_profile), tuple(shapes)) if are_starts_known else None
     if free_spread is None:
         most = min(max(0, limit - alike), by_memory)
-        return (
-            Slots(0, most, "where its vGPUs start is not known")
-            if most
-            else _none(_no_start(board, used_mib, vgpu_profile))
-        )
-    return _range(free_spread, _no_start(board, used_mib, vgpu_profile))
-
-
-def _no_start(board: Board, used_mib: int, vgpu_profile: VgpuProfile) -> str:
-    return f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {vgpu_profile.name}"
+        return Slots(0, most, "where its vGPUs start is not known") if most else _none(no_start)
+    return _range(free_spread, no_start)
 
 
 def starts_gb(profile: VgpuProfile) -> Shape:
@@ -225,7 +219,7 @@ def starts_gb(profile: VgpuProfile) -> Shape:
 
 
 def _lying(shape: Shape, start: int | None) -> Shape:
-    """Return the shape where it is known to lie, or wherever it may."""
+    """Return the shape at its start, if that is known; otherwise with all of its possible starts."""
     return shape if start is None else Shape(shape.size, (start,))
 
 
@@ -266,13 +260,8 @@ def _multi_instance(
         return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
     room = Spread(min(candidate.fewest for candidate in rooms), max(candidate.most for candidate in rooms))
     if existing is not None:
-        count = existing.count(instance_profile.name)
-        return _range(
-            room,
-            f"its {count} x {instance_profile.name} are in use"
-            if count
-            else f"its layout has no {instance_profile.name}",
-        )
+        count, name = existing.count(instance_profile.name), instance_profile.name
+        return _range(room, f"its {count} x {name} are in use" if count else f"its layout has no {name}")
     return _range(room, f"no GPU instance {instance_profile.name} fits beside the {fewest_instances} there")
 
 
@@ -341,7 +330,7 @@ class _InstancesInUse:
 
     @property
     def spare(self) -> int:
-        """So many more vGPUs of that size have room in them."""
+        """Return how many more vGPUs of that size have room in them."""
         count = sum(self.sharers.vgpus_at.values()) + self.sharers.elsewhere
         return len(self.shapes) * self.sharers.per_instance - count
 
@@ -365,7 +354,7 @@ def _sharers(
     for group in groups.values():
         holder, start_counts = group[0][0], Counter(start for _, start in group if start is not None)
         kind = instance_of(board, holder)
-        assert kind is not None, "asked before"
+        assert kind is not None, "`_multi_instance` answers before this if a kind is not known"
         sharers.append(
             _Sharers(holder, by_size, kind, _per_instance(holder), start_counts, len(group) - start_counts.total())
         )
@@ -393,7 +382,7 @@ def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterat
 
 
 def share_an_instance(profile: VgpuProfile, other_profile: VgpuProfile) -> bool:
-    """Whether vGPUs of both may run in one GPU instance: it is shared by vGPUs of one size, of whatever series."""
+    """Return whether vGPUs of both profiles may share a GPU instance: those of one size may, of any series."""
     return profile.mig_profile == other_profile.mig_profile and profile.framebuffer_mib == other_profile.framebuffer_mib
 
 

@@ -82,22 +82,19 @@ def _count(sessions: Sequence[DesktopSession], named: str | None, as_of: datetim
     """
     if named is not None and all(session.id != named for session in sessions):
         return SessionCount(None, None, as_of, because=NOT_IN_LIST)
-    ages_s = [
-        max(0, int((as_of - session.started_at).total_seconds()))
-        for session in sessions
-        if session.started_at is not None
-    ]
-    disconnect_moments = [
-        session.disconnected_at if session.state is SessionState.DISCONNECTED else None for session in sessions
-    ]
-    since = [moment for moment in disconnect_moments if moment is not None]
+    ages_s = [_age_s(session.started_at, as_of) for session in sessions if session.started_at is not None]
+    disconnected = [session for session in sessions if session.state is SessionState.DISCONNECTED]
+    since = [session.disconnected_at for session in disconnected if session.disconnected_at is not None]
+    all_disconnected = bool(since) and len(since) == len(sessions)
     return SessionCount(
         len(sessions),
         bool(sessions),
         as_of,
         oldest_s=max(ages_s, default=None),
         youngest_s=min(ages_s, default=None),
-        disconnected_s=max(0, int((as_of - max(since)).total_seconds()))
-        if since and len(since) == len(disconnect_moments)
-        else None,
+        disconnected_s=_age_s(max(since), as_of) if all_disconnected else None,
     )
+
+
+def _age_s(moment: datetime, as_of: datetime) -> int:
+    return max(0, int((as_of - moment).total_seconds()))

@@ -128,15 +128,11 @@ def _cpu(vm: Vm, rule: IdleRule | None, required: bool) -> SourceReading:
     used = vm.cpu_usage_mhz
     if rule is None:
         return SourceReading(Source.CPU, Use.UNKNOWN, NO_RULE, required=True, value=used, unit="MHz")
+    below = rule.cpu_below_mhz
     if used is None:
-        return SourceReading(
-            Source.CPU, Use.UNKNOWN, "its CPU usage cannot be read", required, unit="MHz", below=rule.cpu_below_mhz
-        )
-    says = Use.IDLE if used < rule.cpu_below_mhz else Use.BUSY
-    reason = f"uses {used} MHz, idle is below {rule.cpu_below_mhz}"
-    return SourceReading(
-        Source.CPU, says, reason, required, value=used, unit="MHz", below=rule.cpu_below_mhz, age_s=0.0
-    )
+        return SourceReading(Source.CPU, Use.UNKNOWN, "its CPU usage cannot be read", required, unit="MHz", below=below)
+    says, reason = Use.IDLE if used < below else Use.BUSY, f"uses {used} MHz, idle is below {below}"
+    return SourceReading(Source.CPU, says, reason, required, value=used, unit="MHz", below=below, age_s=0.0)
 
 
 def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:

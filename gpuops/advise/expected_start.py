@@ -1,6 +1,6 @@
-"""Where the host is expected to let one more vGPU start on a GPU, where it is known how the running ones lie.
+"""Where on a GPU a host is expected to start one more vGPU, if it is known where the running ones lie.
 
-Placement asks it for what a plan itself starts: what runs is read, not expected. The rules, by mode of the GPU:
+Placement uses it for the vGPUs that a plan starts; where running vGPUs lie is read. The rules, by mode of the GPU:
 
 * mixed size: the free start that leaves the most starts of all sizes free (NVIDIA AI Enterprise, vGPU for Compute);
 * MIG, Hopper and later: the same, so that large GPU instances stay possible (F. Denneman, "Architecting AI
@@ -51,12 +51,13 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
     ]
     match gpu.vgpu_mode:
         case VgpuMode.MIXED_SIZE:
-            shapes = _mixed_shapes(board)
+            shapes = _shapes_of(board, gpu.vgpu_mode)
         case VgpuMode.MULTI_INSTANCE:
             shared = _instance_with_room(running, vgpu_profile)
             if shared is not None:
                 return shared
-            shapes = _instance_shapes(board) if board.generation in _KEEP_LARGE_POSSIBLE else frozenset()
+            keeps_large_possible = board.generation in _KEEP_LARGE_POSSIBLE
+            shapes = _shapes_of(board, gpu.vgpu_mode) if keeps_large_possible else frozenset()
         case _:
             return None
     held_shapes = [(_shape(board, facts, gpu.vgpu_mode), start) for facts, start in running]
@@ -68,7 +69,8 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
 
 
 def _instance_with_room(running: Sequence[tuple[VgpuProfile, int]], vgpu_profile: VgpuProfile) -> int | None:
-    """The start of the first GPU instance that vGPUs share (RTX PRO Blackwell) and that has room for one more."""
+    """Return the start of the first GPU instance that vGPUs share (RTX PRO Blackwell) and that has room for one
+    more."""
     starts = sorted(start for facts, start in running if share_an_instance(facts, vgpu_profile))
     limit = vgpu_profile.max_per_gpu_instance or 1
     return next((start for start in starts if starts.count(start) < limit), None)
@@ -81,14 +83,11 @@ def _shape(board: Board, facts: VgpuProfile, mode: VgpuMode) -> Shape | None:
     return None if kind is None else slices(kind)
 
 
-def _mixed_shapes(board: Board) -> frozenset[Shape]:
-    sliced = (facts for facts in board.profiles if not facts.mig_backed)
-    return frozenset(shape for facts in sliced if (shape := _shape(board, facts, VgpuMode.MIXED_SIZE)))
-
-
-def _instance_shapes(board: Board) -> frozenset[Shape]:
-    backed = (facts for facts in board.profiles if facts.mig_backed)
-    return frozenset(shape for facts in backed if (shape := _shape(board, facts, VgpuMode.MULTI_INSTANCE)))
+def _shapes_of(board: Board, mode: VgpuMode) -> frozenset[Shape]:
+    """Return the shapes of all vGPUs that GPUs of the model can run in this mode."""
+    is_mig = mode is VgpuMode.MULTI_INSTANCE
+    shapes = (_shape(board, profile, mode) for profile in board.profiles if profile.mig_backed is is_mig)
+    return frozenset(shape for shape in shapes if shape is not None)
 
 
 @lru_cache(maxsize=4096)

@@ -1,12 +1,13 @@
 """Counts the recent use of each team, and orders the waiting VMs by it. Pure.
 
-Use: GPU-hours of `PastVm` and `HeldPeriod`, as `gpuops history` and `gpuops report` count them, each hour less the
-longer ago it was: half after one half-life, a quarter after two. A run whose end was not seen counts until it was found
-to have ended, and a running one counts until now.
+Use: GPU-hours of `PastVm` and `HeldPeriod`, as `gpuops history` and `gpuops report` count them. An hour counts half
+after one half-life, a quarter after two. A run whose end was not seen counts until gpuops found that it had ended; a
+running one counts until now.
 
-Order: the team with the least use for its weight is next (Kueue, admission fair sharing; Slurm's Fair Tree sorts by
-shares / usage, which is the same), with its first VM. What that VM may use tonight is then counted as if it were used,
-so that a team that had nothing for long does not take a whole night alone. Equal teams come as their VMs do.
+Order: the team with the least use per weight is next (Kueue, admission fair sharing; Slurm's Fair Tree sorts by
+shares / usage, which is the same), with its first VM. The hours that this VM may use tonight are then added to the
+team's use, so that a team without recent use does not take a complete night. Teams with equal use are served in the
+order of their VMs.
 
 Example: of two teams with the weights 2 and 1, nothing used, each VM one GPU for ten hours. a1 is first, then b1
 (0 < 5), then a2 (5 < 10), then a3 (10 = 10, and it comes before b2): two of `a` for each of `b`.
@@ -49,7 +50,7 @@ NO_USE: Final = TeamUse()
 def use_by_team(
     nights: Iterable[PastNight], owner_of: Callable[[PastVm], str], now: datetime, half_life: timedelta
 ) -> dict[str, TeamUse]:
-    """Team -> what its ML VMs had of these nights until now; a team that never had anything is not there."""
+    """Return the past GPU use of each team in these nights until now; a team without any is left out."""
     used: dict[str, TeamUse] = {}
     for night in nights:
         for vm in night.ml:
@@ -60,7 +61,7 @@ def use_by_team(
 
 
 def use_of_period(period: HeldPeriod, gpus: float | None, now: datetime, half_life: timedelta) -> TeamUse:
-    """Return what a VM, or a job, with so many GPUs had in this time until now."""
+    """Return the use of a VM or a job with so many GPUs in this period, which ends now or earlier."""
     hours = period.hours(gpus).at_most
     if hours is None or gpus is None or period.begins is None or period.ends is None:
         return TeamUse(unknown=1)
@@ -81,12 +82,12 @@ class Wish:
 
 
 def fair_order(wishes: Sequence[Wish], used: Mapping[str, float], weight: Callable[[str], float]) -> list[int]:
-    """In which order these are served, by their positions; those of one team stay in theirs.
+    """Return the positions of the wishes in the order in which they are served; wishes of one team keep their order.
 
-    `used`: team -> the GPU-hours that it had; what it does not name had none.
+    `used`: the GPU-hours that each team had; a team that is not in it had none.
 
-    A team that waits and does not run does not lose its place: all use decays alike, and others only add to theirs.
-    Once nothing to speak of is left of the use of either, both are equal, and the order of the wishes decides.
+    A team that waits and does not run does not lose its place: all use decays at one rate, and other teams only add to
+    theirs. When the use of two teams has decayed to almost nothing, they are equal, and the order of wishes decides.
 
     >>> fair_order([Wish("a", 10), Wish("a", 10), Wish("b", 10), Wish("a", 10)], {}, {"a": 2.0, "b": 1.0}.__getitem__)
     [0, 2, 1, 3]

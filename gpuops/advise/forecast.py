@@ -4,15 +4,14 @@ The history is one number for each quarter of an hour, without names of desktops
 the mean of the same slot in up to four earlier weeks, rounded up. If no such week is known, it is the number at that
 time on the day before. If neither is known, there is no forecast.
 
-How good it is, is measured on the same history: each slot that is known is forecast from what was known before it, and
-so it is by the week before alone (seasonal-naive), beside which every forecast must show that it is worth its lines.
-By 14 days of history, the default of `gpuops observe`, a slot of the future has two weeks to go by, and a slot of the
-past, on which the error is measured, one: the measured error is then that of seasonal-naive, and what follows is a
-little better. Figures of made-up weeks: `python -m tests.bench forecast`.
+The error is measured on the same history: each known slot is forecast from the slots before it, once by the rule above
+and once by the week before alone (seasonal-naive), for comparison. `gpuops observe` keeps 14 days by default. A slot of
+the future then has two earlier weeks, a slot of the past only one: the measured error is that of seasonal-naive, and
+the forecast is a little better than it. Figures for made-up weeks: `python -m tests.bench forecast`.
 
-*Tried and left out*: the most of the earlier weeks (no better than the week before alone), means smoothed over
-neighbouring slots (as good as without), what forecasts were short by at that hour alone or in proportion to the root of
-what is expected (a few more desktops in time, and as many more that run unused).
+*Tried and left out*: the maximum of the earlier weeks (no better than the week before alone); means smoothed over
+neighbouring slots (as good as without); a margin from the errors of that hour alone, or in proportion to the root of
+the expected number (a few more desktops in time, and as many more that run unused).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
+from math import ceil
 from typing import Final
 
 SLOT: Final = timedelta(minutes=15)
@@ -28,7 +28,7 @@ WEEKS: Final = 4
 """The number of earlier weeks that count at most: offices change."""
 _WEEK_DAYS: Final = 7
 _SHARE: Final = (9, 10)
-"""`Error.short`: in so many of so many slots no more were missing."""
+"""The share of slots that `Error.short` covers: 9 of 10."""
 
 
 class Basis(StrEnum):
@@ -77,7 +77,7 @@ class Error:
     mean: float
     """Desktops that a forecast was off by, whichever way."""
     short: int
-    """In nine slots of ten no more than so many were in use beyond what was expected."""
+    """In nine slots of ten, at most this many more desktops were in use than expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +88,16 @@ class Forecast:
     slots: tuple[Expected | None, ...]
     """None = nothing is known to go by."""
     error: Error | None = None
-    """None = no slot of the past could be forecast from what was before it."""
+    """None = no slot of the past could be forecast from the slots before it."""
     naive: Error | None = None
-    """The same of what was a week before alone."""
+    """The error of forecasts by the week before alone."""
 
     def most(self, begin: datetime, until: datetime) -> int | None:
-        """Return the most desktops that are expected in use at once in this while.
-
-        None = of none of it is anything known.
-        """
+        """Return the most desktops that are expected in use at once in this period; None = nothing is known."""
         return max((slot.in_use for slot in self._within(begin, until)), default=None)
 
     def up(self, begin: datetime, until: datetime) -> int | None:
-        """Return how many are to run: what is expected, and the most that nine of ten forecasts were short by.
+        """Return how many desktops are to run: the expected number, plus what nine of ten forecasts were short by.
 
         0 if no use is expected; None = nothing is known.
         """
@@ -108,7 +105,7 @@ class Forecast:
         return most + self.error.short if most and self.error is not None else most
 
     def first_above(self, count: int, begin: datetime, until: datetime) -> Expected | None:
-        """Return the first slot of this while in which more than so many are expected."""
+        """Return the first slot of this period for which more than `count` are expected."""
         return next((slot for slot in self._within(begin, until) if slot.in_use > count), None)
 
     def _within(self, begin: datetime, until: datetime) -> Iterator[Expected]:
@@ -116,7 +113,7 @@ class Forecast:
 
 
 def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo = UTC) -> Forecast:
-    """Return what is expected from the slot of `begin` on until this moment. `zone`: whose clocks people come by.
+    """Return the forecast from the slot of `begin` until `until`. `zone` is the time zone that people work by.
 
     Example: Mondays at 08:15 had 40, 46 and 44 desktops in use; 44 are expected (43.3, rounded up).
     """
@@ -130,19 +127,16 @@ def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo
 
 
 def _expect_slot(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
-    counts = [
-        count
-        for week in range(1, weeks + 1)
-        if (count := history.at(_earlier(slot, week * _WEEK_DAYS, zone))) is not None
-    ]
+    by_week = [history.at(_earlier(slot, week * _WEEK_DAYS, zone)) for week in range(1, weeks + 1)]
+    counts = [count for count in by_week if count is not None]
     if counts:
-        return Expected(slot, -(-sum(counts) // len(counts)), Basis.EARLIER_WEEKS, len(counts))
+        return Expected(slot, ceil(sum(counts) / len(counts)), Basis.EARLIER_WEEKS, len(counts))
     before = history.at(_earlier(slot, 1, zone))
     return Expected(slot, before, Basis.DAY_BEFORE, 0) if before is not None else None
 
 
 def _earlier(moment: datetime, days: int, zone: tzinfo) -> datetime:
-    """Return when clocks in the zone showed the same, so many days before."""
+    """Return the moment at which clocks in the zone showed the same time, `days` earlier."""
     return (moment.astimezone(zone) - timedelta(days=days)).astimezone(UTC)
 
 
@@ -151,5 +145,5 @@ def _error(pairs: Iterable[tuple[int, Expected | None]]) -> Error | None:
     if not off:
         return None
     part, of = _SHARE
-    ninth = sorted(off)[max(0, -(-len(off) * part // of) - 1)]
-    return Error(len(off), sum(map(abs, off)) / len(off), max(0, ninth))
+    ninth_decile = sorted(off)[ceil(len(off) * part / of) - 1]
+    return Error(len(off), sum(map(abs, off)) / len(off), max(0, ninth_decile))

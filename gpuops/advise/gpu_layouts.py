@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 from typing import Final
 
 from gpuops.advise.capacity import Slots, slots_in_mode, starts_gb
@@ -18,13 +19,7 @@ from gpuops.advise.spread import spread
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
-from gpuops.model.devices.mig import (
-    InstancePlacement,
-    InstanceProfile,
-    MigGeometry,
-    arrangements,
-    free_starts,
-)
+from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, MigGeometry, arrangements, free_starts
 from gpuops.model.devices.profile_name import near
 from gpuops.model.devices.vgpu import VgpuProfile
 
@@ -65,7 +60,7 @@ class JudgedLayout:
 
     @property
     def verdict(self) -> LayoutVerdict:
-        """Return the worst of its parts; those for other models count only where all are."""
+        """Return the worst verdict of its parts; `OTHER_MODEL` only if all parts are for other models."""
         verdicts = [part.verdict for part in self.parts]
         worst = (LayoutVerdict.DOES_NOT_FIT, LayoutVerdict.UNKNOWN, LayoutVerdict.FITS)
         return next((verdict for verdict in worst if verdict in verdicts), LayoutVerdict.OTHER_MODEL)
@@ -155,11 +150,8 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
     if mode is VgpuMode.MULTI_INSTANCE and not _fit_unshared(vgpus, board):
         because = "whether vGPUs of several series share a GPU instance is not documented"
         return JudgedPart(part, LayoutVerdict.UNKNOWN, because)
-    rooms = {
-        profile.name: slots_in_mode(mode, board, vgpus, profile, (None,) * len(vgpus))
-        for profile in board.profiles
-        if profile.mig_backed is (mode is VgpuMode.MULTI_INSTANCE)
-    }
+    of_mode = [profile for profile in board.profiles if profile.mig_backed is (mode is VgpuMode.MULTI_INSTANCE)]
+    rooms = {profile.name: slots_in_mode(mode, board, vgpus, profile, (None,) * len(vgpus)) for profile in of_mode}
     free = {name: room for name, room in rooms.items() if room.possible}
     return JudgedPart(part, LayoutVerdict.FITS, mode=mode, free=free)
 
@@ -175,15 +167,19 @@ def instances_of(part: LayoutPart, form: LayoutForm, board: Board) -> tuple[str,
 
 
 def _instances_for(vgpus: Iterable[VgpuProfile], *, shared_by_series: bool) -> tuple[str, ...]:
-    """The fewest GPU instances that MIG-backed vGPUs run in, if those of one size share them, or only those of one
-    profile do. Which of the two is true is not documented (`capacity.py`)."""
+    """Return the fewest GPU instances that these MIG-backed vGPUs run in.
+
+    `shared_by_series`: vGPUs of one size share an instance; otherwise only vGPUs of one profile do. Which of the two is
+    true is not documented (`capacity.py`).
+    """
     counts = Counter(
         (vgpu.mig_profile or "", vgpu.framebuffer_mib, vgpu.max_per_gpu_instance or 1, shared_by_series or vgpu.name)
         for vgpu in vgpus
     )
-    return tuple(
-        instance for (instance, _, per_instance, _), number in counts.items() for _ in range(-(-number // per_instance))
-    )
+    instances: list[str] = []
+    for (instance, _, per_instance, _), number in counts.items():
+        instances += [instance] * ceil(number / per_instance)
+    return tuple(instances)
 
 
 def _vgpus_of(part: LayoutPart, board: Board) -> list[VgpuProfile]:
@@ -201,7 +197,7 @@ def _fit_unshared(vgpus: Iterable[VgpuProfile], board: Board) -> bool:
 
 
 def _profile_names(board: Board) -> Iterator[tuple[str, VgpuProfile]]:
-    """Yield what the profiles of a GPU model are called: as NVIDIA's driver and as hosts name them."""
+    """Yield each name of each profile of a GPU model: those of NVIDIA's driver and the one that hosts use."""
     for profile in (*board.profiles, *board.nameless):
         for name in filter(None, (profile.short_name, profile.full_name, profile.name)):
             yield _spell_name(name), profile
@@ -223,7 +219,7 @@ def _mode_for(vgpus: Sequence[VgpuProfile]) -> VgpuMode | None:
 def _next_fits(
     vgpu: VgpuProfile, neighbours: Sequence[VgpuProfile], mode: VgpuMode, board: Board
 ) -> tuple[LayoutVerdict, str]:
-    """Whether one more vGPU can be on the GPU where these neighbours fit, in one of the ways in which all may lie."""
+    """Return whether one more vGPU fits next to these neighbours in at least one arrangement, and why not."""
     room = slots_in_mode(mode, board, neighbours, vgpu, (None,) * len(neighbours))
     if room.at_most == 0:
         return LayoutVerdict.DOES_NOT_FIT, _no_place(vgpu.name, [neighbour.name for neighbour in neighbours])

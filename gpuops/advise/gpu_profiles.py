@@ -57,7 +57,7 @@ class GpuProfiles:
 
 
 def profiles_of(board: Board) -> GpuProfiles:
-    """Return all of them, the largest first, and which may run together."""
+    """Return the profiles of a GPU model, the largest first, and which of them may run together."""
     profiles = sorted(
         (*board.profiles, *board.nameless),
         key=lambda profile: (-(profile.compute_slices or 0), -profile.framebuffer_mib),
@@ -69,27 +69,21 @@ def profiles_of(board: Board) -> GpuProfiles:
 
 
 def _mixed_sizes(board: Board, time_sliced: tuple[VgpuProfile, ...]) -> tuple[MixedSize, ...]:
-    """Return the sizes of the profiles that mixed-size mode has.
-
-    What is published of a size is true of every series.
-    """
+    """Return each size that vGPUs have in mixed-size mode, and how many of each size fit next to one of it."""
     able = [profile for profile in time_sliced if profile.max_per_gpu_mixed is not None]
+    # One profile stands for its size: what NVIDIA publishes about a size applies to every series.
     sizes = [next(alike) for _, alike in groupby(able, key=lambda profile: profile.framebuffer_mib)]
-    return tuple(
-        MixedSize(
-            memory_mib=size.framebuffer_mib,
-            most=size.max_per_gpu_mixed or 0,
-            starts_gib=size.placement_ids_mixed,
-            next_to_one=tuple(
-                slots_in_mode(VgpuMode.MIXED_SIZE, board, (size,), second_size, (None,)) for second_size in sizes
-            ),
+    mixed_sizes = []
+    for size in sizes:
+        next_to_one = [slots_in_mode(VgpuMode.MIXED_SIZE, board, (size,), other, (None,)) for other in sizes]
+        mixed_sizes.append(
+            MixedSize(size.framebuffer_mib, size.max_per_gpu_mixed or 0, size.placement_ids_mixed, tuple(next_to_one))
         )
-        for size in sizes
-    )
+    return tuple(mixed_sizes)
 
 
 def mig_sets(geometry: MigGeometry) -> MigSets:
-    """Return which GPU instances that vGPUs run in exist together."""
+    """Return which GPU instances for vGPUs can exist together on one GPU."""
     usable = sorted(
         (kind for kind in geometry.profiles if kind.usable_for_vgpu),
         key=lambda kind: (-kind.compute_slices, -kind.memory_slices, kind.name),

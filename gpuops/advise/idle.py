@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.evidence import SourceReading, Use, readings
-from gpuops.advise.left_alone import kept_by_marks
+from gpuops.advise.managed_vms import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.nights.rotation import IdleRule, Policy
 from gpuops.model.time_text import format_limit
@@ -47,6 +47,11 @@ class Idleness:
         durations_s = [reading.known_s for reading in self.readings if reading.known_s is not None]
         return min(durations_s) if durations_s and self.use is Use.IDLE else None
 
+    @property
+    def requires_sessions(self) -> bool:
+        """Return whether the VM is idle only if a source of sessions reports it."""
+        return any(reading.required and reading.source in SESSION_SOURCES for reading in self.readings)
+
 
 @dataclass(frozen=True, slots=True)
 class JudgedVm:
@@ -71,12 +76,9 @@ class UncertainVerdicts:
 
 def verdicts_without_sessions(vms: Sequence[JudgedVm]) -> UncertainVerdicts:
     """Return how many of the idle verdicts require no source of sessions, and whether all of these idled for long."""
-    alone = [vm.verdict for vm in vms if vm.verdict.use is Use.IDLE and not _requires_sessions(vm.verdict)]
+    idle = [vm.verdict for vm in vms if vm.verdict.use is Use.IDLE]
+    alone = [verdict for verdict in idle if not verdict.requires_sessions]
     return UncertainVerdicts(len(alone), all((verdict.idle_for_s or 0) >= LONG_S for verdict in alone))
-
-
-def _requires_sessions(verdict: Idleness) -> bool:
-    return any(reading.required and reading.source in SESSION_SOURCES for reading in verdict.readings)
 
 
 def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
@@ -88,12 +90,8 @@ def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
         rule = pool.idle if pool is not None else None
         mark_reason = kept_by_marks(policy, pool, vm) if policy is not None and pool is not None else None
         judged_vms.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule), mark_reason))
-    return tuple(
-        sorted(
-            judged_vms,
-            key=lambda judged_vm: (order.get(judged_vm.pool or "", len(order)), judged_vm.vm.name, judged_vm.vm.ref),
-        )
-    )
+    judged_vms.sort(key=lambda judged: (order.get(judged.pool or "", len(order)), judged.vm.name, judged.vm.ref))
+    return tuple(judged_vms)
 
 
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
@@ -115,16 +113,13 @@ def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
 
 
 def _why_idle(source_readings: Sequence[SourceReading], rule: IdleRule) -> str:
-    """`uses 12 MHz, idle is below 500 for 15 min; no console, question or task`."""
+    """Return `uses 12 MHz, idle is below 500 for 15 min; no console, question or task`."""
     idle = {reading.source: reading for reading in source_readings if reading.says is Use.IDLE}
     parts = []
     if Source.CPU in idle:
-        is_window_idle = all(
-            reading.says is Use.IDLE for reading in source_readings if reading.source is Source.COUNTERS
-        )
-        parts.append(
-            idle[Source.CPU].reason + (f" for {format_limit(rule.for_s)}" if rule.for_s and is_window_idle else "")
-        )
+        counters = [reading for reading in source_readings if reading.source is Source.COUNTERS]
+        is_idle_for_long = rule.for_s and all(reading.says is Use.IDLE for reading in counters)
+        parts.append(idle[Source.CPU].reason + (f" for {format_limit(rule.for_s)}" if is_idle_for_long else ""))
     parts += [idle[source].reason for source in (Source.NVIDIA_SMI, *SESSION_SOURCES) if source in idle]
     parts.append("no console, question or task" if Source.CONSOLE in idle else "no question or task")
     return "; ".join(parts)

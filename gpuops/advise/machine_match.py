@@ -61,7 +61,8 @@ class MachineMatch:
 
     @property
     def without_vm(self) -> tuple[DesktopMachine, ...]:
-        """Machines that are or may be in this vCenter and that fit no VM, for example because the VM was renamed."""
+        """Return the machines that are or may be in this vCenter and match no VM, for example because the VM was
+        renamed."""
         claimed = {machine.id for machines in self.possible.values() for machine in machines}
         return tuple(self.machines[identity] for identity in self.not_found if identity not in claimed)
 
@@ -78,7 +79,11 @@ def match_machines(
     it was not looked for by name although it has a path: another VM may have taken the name.
     """
     places = _Places(vcenter, machines, vcenters)
-    by_path, by_name = _index(vms)
+    by_path: dict[str, list[str]] = defaultdict(list)
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for vm in vms:
+        by_path[_fold(vm.path)].append(vm.ref)
+        by_name[_fold(vm.name)].append(vm.ref)
     claims: dict[str, list[DesktopMachine]] = defaultdict(list)
     doubts: dict[str, str] = {}
     nearby = [machine for machine in machines if places.of(machine) is not MachinePlace.ELSEWHERE]
@@ -117,9 +122,7 @@ class _Places:
         }
         self._names = {broker_vcenter.id: broker_vcenter.name for broker_vcenter in vcenters}
         self._here = [identity for identity, uuid in self._uuid_of.items() if uuid == vcenter.strip().lower()]
-        ids = {broker_vcenter.id for broker_vcenter in vcenters} | {
-            machine.vcenter for machine in machines if machine.vcenter
-        }
+        ids = {*self._names, *(machine.vcenter for machine in machines if machine.vcenter)}
         self._alone = len(ids) <= 1 and not set(self._uuid_of) - set(self._here)
         """Whether nothing shows that the broker works with any vCenter but this one."""
 
@@ -142,16 +145,6 @@ class _Places:
         if machine.vcenter is None:
             return "the broker does not tell in which of its vCenters it is"
         return "the broker does not tell the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
-
-
-def _index(vms: Iterable[Vm]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return refs of the VMs by path, and by name."""
-    by_path: dict[str, list[str]] = defaultdict(list)
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for vm in vms:
-        by_path[_fold(vm.path)].append(vm.ref)
-        by_name[_fold(vm.name)].append(vm.ref)
-    return by_path, by_name
 
 
 def _fitting(
@@ -186,5 +179,5 @@ def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence
 
 
 def _fold(name: str) -> str:
-    """A name or path as it is compared: letter case does not count in vCenter."""
+    """Return the name or path in the form in which it is compared: vCenter ignores letter case."""
     return unicodedata.normalize("NFC", name).casefold().strip()

@@ -1,12 +1,12 @@
-"""Whether a VM belongs to a product that manages it through vCenter's API, and where it is to be changed then. Pure.
+"""VMs that gpuops must leave alone: another product manages them, they lend their GPUs, or their marks say so. Pure.
 
-Such a VM is never reconfigured, moved, suspended, stopped or started by gpuops: its manager compares it with what is
-declared elsewhere, and undoes, repeats or breaks what anybody else does. It holds the slots that it holds.
+gpuops never reconfigures, moves, suspends, stops or starts a VM that another product manages through vCenter's API: the
+product compares the VM with its own declaration, and would undo, repeat or break the change. The vGPUs of such a VM
+count as used.
 
 Sources: vSphere API, VirtualMachineConfigInfo.managedBy and ManagedByInfo; vm-operator, api/v1alpha1
 (`ManagedByExtensionKey`); VMware vSphere docs, vSphere Cluster Services, whose agents belong to the ESX Agent Manager;
-VMware Live Site Recovery docs, placeholder VMs. A key that is not listed is named as it is: of such a VM nothing is
-assumed but that it is not ours.
+VMware Live Site Recovery docs, placeholder VMs. A VM with an unlisted key counts as managed, under the name of the key.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.model.nights.rotation import DirectPath, Policy, Pool
 from gpuops.model.vcenter.vm import Vm
 
 PATH: Final = "config.managedBy"
@@ -43,7 +44,7 @@ KNOWN_EXTENSIONS: Final = frozenset(_KNOWN)
 
 
 def manager_of(vm: Vm) -> VmManager | None:
-    """Whose VM it is; None = no product's, as far as this login can read it."""
+    """Return the product that manages the VM; None = no product does, as far as this login can read it."""
     if vm.managed_by is None:
         return None
     key = vm.managed_by.extension
@@ -51,13 +52,13 @@ def manager_of(vm: Vm) -> VmManager | None:
 
 
 def managed_elsewhere(vm: Vm) -> str | None:
-    """Whose the VM is and where it is changed, in one line; None = no product's, as far as this login can read it."""
+    """Return which product manages the VM and where to change it; None as in `manager_of`."""
     manager = manager_of(vm)
     return None if manager is None else f"is managed by {manager.name}: changed through {manager.changed_through}"
 
 
 def left_to_manager(vm: Vm) -> str | None:
-    """As `managed_elsewhere`; what cannot be read counts as a no."""
+    """Return `managed_elsewhere`, or that the manager cannot be read: such a VM must be left alone, too."""
     managed = managed_elsewhere(vm)
     if managed is not None:
         return managed
@@ -68,3 +69,42 @@ def is_cluster_agent(vm: Vm) -> bool:
     """Return whether vCenter itself takes it off a host that enters maintenance mode: an agent without devices."""
     is_agent = vm.managed_by is not None and vm.managed_by.extension == CLUSTER_AGENTS
     return (is_agent or vm.name.startswith("vCLS-")) and not vm.devices
+
+
+POOL_MARK: Final = "gpuops.pool"
+"""The custom attribute that `gpuops pool` sets on each VM that serves a pool, and clears once the VM lends nothing any
+more. Every command sees it, also in a saved inventory and on other machines, without the book of the pool."""
+
+
+def lends(vm: Vm) -> str | None:
+    """Return that the VM lends its GPUs over the network now, and for which pool; None = it does not."""
+    pool = vm.attributes.get(POOL_MARK, "")
+    return f"lends its GPUs over the network (pool {pool})" if pool else None
+
+
+def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
+    """Return why `rotate night` must not take this desktop of the pool, idle or not; None = no mark is against it.
+
+    A mark that cannot be read counts as a refusal.
+    """
+    manager_reason = left_to_manager(vm) or lends(vm)
+    if manager_reason is not None:
+        return manager_reason
+    opted_out = policy.opt_out.on(vm)
+    if opted_out is not False:
+        return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
+    if pool.owner is not None and pool.owner.on(vm) is not True:
+        return f"its owner has not agreed ({pool.owner})"
+    if any(queued.names_vm(vm) for queued in policy.ml):
+        return "is in the ML queue of the same policy"
+    return None
+
+
+def never_taken(policy: Policy, pool: Pool, vm: Vm) -> bool:
+    """Return whether no night takes this desktop of the pool: by its marks, because it is a template, or because it has
+    a passthrough device (so it cannot be suspended) and its pool does not allow to shut down guests."""
+    return (
+        vm.template is True
+        or kept_by_marks(policy, pool, vm) is not None
+        or (vm.has_passthrough is not False and pool.directpath is DirectPath.LEAVE)
+    )

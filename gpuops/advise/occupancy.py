@@ -12,10 +12,9 @@ from functools import cache, cached_property
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuPlacement
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, Vm, pins_of
+from gpuops.model.vcenter.vm import Awaited, Vm, passthru_number, pins_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,10 @@ class GpuState:
         return tuple(sorted({tenant.name for tenant in self.tenants}))
 
     def alike(self, vm: str) -> object:
-        """Equal for GPUs that differ in address and in who is on them alone; `vm` is the VM that asks."""
+        """Return a key that is equal for GPUs on which a place for `vm` is judged in the same way.
+
+        Such GPUs differ only in their addresses and in which VMs are on them.
+        """
         return (self._alike, tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == vm]))
 
     @cached_property
@@ -96,7 +98,7 @@ class GpuState:
 
 @cache
 def _token(alike: tuple[object, ...]) -> object:
-    """One object for all that is equal: it is looked up far more often than it is made."""
+    """Return one object for all equal arguments, which hashes and compares much faster than they do."""
     return object()
 
 
@@ -118,16 +120,15 @@ def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuS
         return cached.states
     states = _place_tenants(host, inventory, catalog)
     refs_on_host = {vm.ref for vm in vms}
-    if all(
-        refs_on_host.issuperset(gpu.vms or ()) for gpu in host.gpus
-    ):  # a VM of elsewhere may change without the host
+    # A VM of another host that a GPU lists may change while this host stays the same: such an answer is not kept.
+    if all(refs_on_host.issuperset(gpu.vms or ()) for gpu in host.gpus):
         answers[host.ref] = _CachedStates(host, vms, catalog, states)
     return states
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedStates:
-    """An answer, and for what."""
+    """An answer of `gpu_states`, with the objects that it was made from."""
 
     host: Host
     vms: tuple[Vm, ...]
@@ -221,7 +222,10 @@ def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> 
 def _seats(
     vm: Vm, profiles: Sequence[str], where: Sequence[int], gpus: Sequence[PhysicalGpu], catalog: Catalog
 ) -> Iterable[tuple[int, Tenant]]:
-    """Each (GPU, vGPU) there may be of a running VM: on the GPUs that list it, or on all of its model if none does."""
+    """Yield where each vGPU of a running VM may be: on the GPUs that list the VM, or on all GPUs of its model.
+
+    Yields the index of the GPU and the vGPU; a vGPU that may be on several GPUs is yielded for each of them.
+    """
     listed = bool(where)
     for index in where or range(len(gpus)):
         possible_profiles = [profile for profile in profiles if may_run(gpus[index], profile, catalog) is not False]

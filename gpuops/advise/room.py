@@ -1,13 +1,13 @@
-"""How many more vGPUs of each profile fit on a GPU, with what may as well be elsewhere counted both ways.
+"""How many more vGPUs of each profile fit on a GPU if it is not certain which vGPUs run on it.
 
 A vGPU that may be on another GPU of the host takes a slot here in the worst case and none in the best; the room for
-more is the range between. A place is promised on the worst case alone. But all that may be here can be more than the
-GPU holds: then some of it is elsewhere, and what must be here bounds the room.
+more is the range between. A place is promised only by the worst case. If all vGPUs that may be here are more than the
+GPU can hold, some of them are elsewhere, and the vGPUs that are certainly here bound the room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.occupancy import GpuState, may_run
@@ -19,9 +19,9 @@ _Sets = tuple[tuple[str, ...], ...]
 
 
 def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
-    """Return room for more vGPUs of the profile on a GPU that is thought as full as it may be.
+    """Return the room for more vGPUs of the profile if all vGPUs that may be on the GPU are on it.
 
-    Where all that may be on it is more than it holds, at most the room beside what must be on it.
+    If these are more than it can hold, the range of room between the certain ones and all of them.
     """
     fullest = free_slots(state.gpu, state.holders, profile, catalog, state.starts)
     if not fullest.contradictory:
@@ -30,45 +30,44 @@ def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
 
 
 def range_of_room(state: GpuState, profile: str, catalog: Catalog) -> Slots:
-    """Room for more vGPUs of the profile, from the worst to the best way in which what may be on the GPU lies."""
+    """Return the room for more vGPUs of the profile: the least and the most over all ways in which vGPUs may lie
+    there."""
     return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
 
 
 class Rooms:
-    """Answers for many GPUs. Most GPUs of a fleet look like another one, so each kind is worked out once."""
+    """The room on many GPUs. Most GPUs of a fleet are alike, so it is computed once for each kind of GPU."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._rooms_by_kind: dict[_Alike, Mapping[str, Slots]] = {}
 
     def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
-        """Return room for each of these profiles that the GPU's model may run, or may if its model is not known."""
+        """Return the range of room for each of these profiles that the GPU's model can run, or may be able to run."""
+        # The order of the vGPUs does not matter: sorted, more GPUs are alike.
         vgpus = sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str)
         holders = None if state.holders is None else tuple(holder for holder, _ in vgpus)
-        starts = tuple(start for _, start in vgpus)
-        fewest = state.fewest
-        alike = (*state.gpu.admission_traits, holders, starts, fewest, profiles)
-        rooms = self._rooms_by_kind.get(alike)
-        if rooms is None:
-            rooms = {
-                profile: _between(state.gpu, holders, starts, fewest, profile, self._catalog)
-                for profile in profiles
-                if may_run(state.gpu, profile, self._catalog) is not False
-            }
-            self._rooms_by_kind[alike] = rooms
-        return rooms
+        starts, fewest = tuple(start for _, start in vgpus), state.fewest
+        kind = (*state.gpu.admission_traits, holders, starts, fewest, profiles)
+        return self._of_kind(
+            kind,
+            state.gpu,
+            profiles,
+            lambda profile: _between(state.gpu, holders, starts, fewest, profile, self._catalog),
+        )
 
     def thought_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
-        """`room_for` each of these profiles that the GPU's model may run, or may if its model is not known."""
-        alike = ("thought full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
-        rooms = self._rooms_by_kind.get(alike)
-        if rooms is None:
-            rooms = self._rooms_by_kind[alike] = {
-                profile: room_for(state, profile, self._catalog)
-                for profile in profiles
-                if may_run(state.gpu, profile, self._catalog) is not False
-            }
-        return rooms
+        """Return `room_for` each of these profiles that the GPU's model can run, or may be able to run."""
+        kind = ("thought full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
+        return self._of_kind(kind, state.gpu, profiles, lambda profile: room_for(state, profile, self._catalog))
+
+    def _of_kind(
+        self, kind: _Alike, gpu: PhysicalGpu, profiles: tuple[str, ...], room: Callable[[str], Slots]
+    ) -> Mapping[str, Slots]:
+        if kind not in self._rooms_by_kind:
+            able = [profile for profile in profiles if may_run(gpu, profile, self._catalog) is not False]
+            self._rooms_by_kind[kind] = {profile: room(profile) for profile in able}
+        return self._rooms_by_kind[kind]
 
 
 def _between(
@@ -90,7 +89,7 @@ def _between(
     at_least = min(fullest.at_least, *(slots.at_least for slots in emptiest))
     at_most = max(most) if len(most) == len(emptiest) else None
     if at_most is not None and fullest.at_most is not None:
-        # An empty GPU whose mode is not told may be said to have less room than one that shows its mode.
+        # For an empty GPU whose mode is not reported, less room may be known than for one whose vGPUs show its mode.
         at_most = max(at_most, fullest.at_most)
     return Slots(at_least, at_most, _because(fullest, emptiest[0], at_most))
 

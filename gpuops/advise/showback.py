@@ -80,7 +80,7 @@ def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> 
 
 
 def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str]) -> Iterator[tuple[str, HeldPeriod]]:
-    """Yield the parts of the period; those of one owner that follow each other are one."""
+    """Yield the parts of the period with their owners; successive parts of one owner are joined."""
     parts = ((owner_of(owned_vm), part) for owned_vm, part in vm.parts(period))
     for owner, group in groupby(parts, key=lambda part: part[0]):
         whole = [part for _, part in group]
@@ -88,12 +88,10 @@ def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str])
 
 
 def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int | None]:
-    """Return the whole split in proportion into integers that add up to it.
+    """Split `whole` in proportion to the amounts into integers that add up to it; None for each if all are 0.
 
-    None for each where there is nothing to split.
-
-    Each gets its quota rounded down, and what is left goes, one each, to the largest remainders (Hamilton's method);
-    of equal ones to the first.
+    Each amount gets its quota rounded down. The remainder goes, one each, to the amounts with the largest fractions
+    (Hamilton's method); of equal ones, to the first.
 
     >>> largest_remainder([1.0, 1.0, 1.0])
     [3334, 3333, 3333]

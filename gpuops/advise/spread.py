@@ -52,7 +52,7 @@ def spread(target: Shape, occupied: tuple[Shape, ...]) -> Spread | None:
 
     @cache
     def hits(at: int, remaining: tuple[int, ...], last_hit: int) -> Spread | None:
-        """Fewest and most starts of `target` covered by placing what is left at `places[at:]`, beyond `last_hit`."""
+        """Return the fewest and most starts of `target` that the shapes from `places[at:]` cover beyond `last_hit`."""
         if not any(remaining):
             return Spread(0, 0)
         if at == len(places):

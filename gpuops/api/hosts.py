@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.host import Host
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.role import RoleState, RoleWish
+    from gpuops.model.vcenter.login import RoleState, RoleWish
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.doctor.finding import Finding

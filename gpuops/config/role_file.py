@@ -10,7 +10,7 @@ from msgspec import Meta
 from gpuops.config.decoding import Section, read_as
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
-from gpuops.model.vcenter.role import RoleWish
+from gpuops.model.vcenter.login import RoleWish
 
 _HINT: Final = "templates/roles/night.yaml shows every key, with comments"
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone, Refused
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.role import RoleState, RoleWish
+from gpuops.model.vcenter.login import RoleState, RoleWish
 from gpuops.plan.doctor.finding import Finding
 from gpuops.plan.doctor.login_privileges import of_roles
 

@@ -76,7 +76,8 @@ class JudgedAssumption:
 
     @property
     def sentence(self) -> str:
-        """The sentence about the evidence, with the names of its facts in braces; empty = there is no evidence."""
+        """Return the sentence about the evidence, with the names of its facts in braces; empty = there is no
+        evidence."""
         is_against = self.standing is Standing.CONTRADICTED and self.row.against
         return "" if self.evidence is None else self.row.against if is_against else self.row.evidence
 

@@ -102,7 +102,7 @@ def with_field_names(kind: Any, body: Any) -> Any:
 
 
 def _in_order(kind: type) -> dict[str, str]:
-    """The stored names by the fields of a class, in the order in which these are declared: `asdict` has it too."""
+    """Return the stored names by field, in the order in which the class declares the fields, as `asdict` has them."""
     names = names_of(kind).fields
     return {field.name: names[field.name] for field in fields(kind) if field.name in names}
 

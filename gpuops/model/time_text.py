@@ -9,52 +9,52 @@ from datetime import UTC, datetime, time, timedelta
 
 
 def format_minute(moment: datetime) -> str:
-    """`2026-11-20 20:01`."""
+    """Return `2026-11-20 20:01`."""
     return f"{moment:%Y-%m-%d %H:%M}"
 
 
 def format_zoned_minute(moment: datetime) -> str:
-    """`2026-11-20 20:01 CET`."""
+    """Return `2026-11-20 20:01 CET`."""
     return f"{moment:%Y-%m-%d %H:%M %Z}"
 
 
 def format_second(moment: datetime) -> str:
-    """`2026-11-20 20:01:05`."""
+    """Return `2026-11-20 20:01:05`."""
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def format_zoned_second(moment: datetime) -> str:
-    """`2026-11-20 20:01:05 CET`."""
+    """Return `2026-11-20 20:01:05 CET`."""
     return f"{moment:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def format_clock(moment: datetime | time) -> str:
-    """`20:01`."""
+    """Return `20:01`."""
     return f"{moment:%H:%M}"
 
 
 def format_clock_second(moment: datetime) -> str:
-    """`20:01:05`."""
+    """Return `20:01:05`."""
     return f"{moment:%H:%M:%S}"
 
 
 def format_stamp(moment: datetime) -> str:
-    """`2026-11-20T19:01:05Z`, in UTC: RFC 3339 without a fraction of the second."""
+    """Return `2026-11-20T19:01:05Z`, in UTC: RFC 3339 without a fraction of the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def format_minute_id(moment: datetime) -> str:
-    """`2026-11-20T19:01Z`, in UTC: part of a name."""
+    """Return `2026-11-20T19:01Z`, in UTC, as part of a name."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def format_iso_utc(moment: datetime) -> str:
-    """`2026-11-20T19:01:05.250000+00:00`, in UTC: ISO 8601 without a loss."""
+    """Return `2026-11-20T19:01:05.250000+00:00`, in UTC: ISO 8601 with microseconds."""
     return moment.astimezone(UTC).isoformat()
 
 
 def parse_zoned(text: str) -> datetime:
-    """The moment of an ISO 8601 text. Raises ValueError, for one without an offset from UTC too."""
+    """Parse an ISO 8601 text. Raises ValueError, also for a text without an offset from UTC."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(text)
@@ -62,7 +62,7 @@ def parse_zoned(text: str) -> datetime:
 
 
 def format_duration(seconds: float) -> str:
-    """`1.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Return `1.2 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, over_s = divmod(round(seconds), 60)
@@ -72,23 +72,23 @@ def format_duration(seconds: float) -> str:
 
 
 def format_minutes(length: timedelta) -> str:
-    """`3 h 30 min`, `45 min`: to the nearest minute."""
+    """Return `3 h 30 min` or `45 min`, to the nearest minute."""
     hours, minutes = divmod(round(length / timedelta(minutes=1)), 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
 def format_hours(length: timedelta) -> str:
-    """`4 h`, `1 h 30 min`, `20 min`: to the nearest minute, without a zero."""
+    """Return `4 h`, `1 h 30 min` or `20 min`, to the nearest minute; parts that are 0 are left out."""
     return format_minutes(length).removesuffix(" 00 min")
 
 
 def format_limit(seconds: float) -> str:
-    """`15 min`, `90 s`: in minutes where these are exact, as people write a limit."""
+    """Return `15 min` or `90 s`: in minutes where these are exact, as people write a limit."""
     return f"{seconds / 60:.0f} min" if seconds % 60 == 0 else f"{seconds:.0f} s"
 
 
 def format_stopwatch(seconds: float) -> str:
-    """`0:42`, `12:05`, `1:02:05`."""
+    """Return `0:42`, `12:05` or `1:02:05`."""
     minutes, over_s = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{over_s:02d}" if hours else f"{minutes}:{over_s:02d}"

@@ -77,20 +77,20 @@ class Night:
 
     @property
     def id(self) -> str:
-        """The date of its evening; of a later night of the same day with its time, `2026-11-23T20:00`."""
+        """Return the date of its evening; for a later night of the same day also its time, `2026-11-23T20:00`."""
         local = self.opens.astimezone(self.zone)
         return f"{self.day.isoformat()}T{format_clock(local)}" if self.is_named_by_time else self.day.isoformat()
 
     @property
     def returns_from(self) -> datetime:
-        """When its return is due at the latest, however little it has taken. Nothing is taken from then on."""
+        """Return when its return must begin, however little it has taken. Nothing is taken from then on."""
         return max(self.opens, min(self.closes, self.back_by - RETURN_FLOOR))
 
     def takes_at(self, now: datetime) -> bool:
         return self.opens <= now < self.closes
 
     def next(self, clock: time) -> datetime:
-        """The first moment of the night, or after it, at which clocks in its zone show this time."""
+        """Return the first moment of the night, or after it, at which clocks in its zone show this time."""
         day = self.opens.astimezone(self.zone).date()
         later = (moment for number in range(3) for moment in moments(day + number * _DAY, clock, self.zone))
         return next(moment for moment in later if moment >= self.opens)
@@ -172,7 +172,7 @@ class Window:
         return next((hours.day for hours in off if hours is not None and hours.takes_at(now)), None)
 
     def nights_begun(self, now: datetime) -> tuple[Night, ...]:
-        """The nights of the last days that have opened, the latest first."""
+        """Return the nights of the last days that have opened, the latest first."""
         local = now.astimezone(self.zone).date()
         nights = (self.night_of(local - number * _DAY) for number in range(self._days + 1))
         return tuple(night for night in nights if night is not None and night.opens <= now)
@@ -185,7 +185,7 @@ class Window:
 
     @property
     def _days(self) -> int:
-        """On how many local days in a row one night may be open, or its desktops due."""
+        """Return on how many consecutive local days one night may be open, or its desktops due."""
         days = 2
         for on in (self.closes_on, self.back_on):
             if isinstance(on, Weekday):
@@ -195,7 +195,7 @@ class Window:
         return days
 
     def length_on(self, day: date) -> timedelta:
-        """From the opening on this day to the moment by which desktops are back, where clocks do not change."""
+        """Return the time from the opening on this day until desktops must be back, if clocks do not change."""
         hours = replace(self, zone=UTC)._hours_of(day)
         return hours.back_by - hours.opens if hours is not None else timedelta()
 
@@ -209,7 +209,7 @@ def _on(day: Weekday | date | None) -> str:
 
 
 def _ending_day(start: date, is_later: bool, on: Weekday | date | None) -> date:
-    """The day of an end after a start. `is_later`: whether its clock time is later than that of the start."""
+    """Return the day of an end after a start. `is_later`: whether its clock time is later than that of the start."""
     match on:
         case None:
             return start if is_later else start + _DAY
@@ -229,7 +229,7 @@ def checked_year(moment: datetime) -> datetime:
 
 @lru_cache(maxsize=1024)
 def moments(day: date, clock: time, zone: tzinfo) -> tuple[datetime, ...]:
-    """When clocks in the zone show this time on this day, in UTC: once, twice in order, or as the clocks jump over it.
+    """Return when clocks in the zone show this time on this day, in UTC: once, twice, or when they jump over it.
 
     Source: PEP 495: `fold=0` reads a time by the offset before a change, `fold=1` by the one after it.
     """
@@ -241,7 +241,7 @@ def moments(day: date, clock: time, zone: tzinfo) -> tuple[datetime, ...]:
 
 
 def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """The first second after a change of the clocks that lies between two moments."""
+    """Return the first second after a change of the clocks that lies between two moments."""
     old = before.astimezone(zone).utcoffset()
     low, high = 0, int((after - before).total_seconds())
     while high - low > 1:

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import (
-    PowerState,
-    Vm,
-    VmDrs,
-)
+from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
     CloneVm,
@@ -158,8 +154,7 @@ def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
         *(Change("device", text, None) for text in removed),
         *edited,
         *(Change("device", None, _new(device) + group) for device in change.add),
-        *_memory(change, vm),
-        *_cpu(change, vm),
+        *_memory_and_cpu(change, vm),
         *_extra_config(change, vm),
     )
 
@@ -176,30 +171,19 @@ def _new(device: NewDevice) -> str:
             assert_never(device)
 
 
-def _memory(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
-    memory_changes = []
+def _memory_and_cpu(change: VmChange, vm: Vm | None) -> Iterator[Change]:
     if change.memory_reservation_mib is not None:
         before = size(vm.memory_reservation_mib if vm else None)
-        memory_changes.append(Change("memory reservation", before, size(change.memory_reservation_mib)))
+        yield Change("memory reservation", before, size(change.memory_reservation_mib))
     if change.memory_locked is not None:
-        memory_changes.append(
-            Change(
-                "all memory reserved", _yes_or_no(vm.memory_locked if vm else None), _yes_or_no(change.memory_locked)
-            )
-        )
-    return tuple(memory_changes)
-
-
-def _cpu(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
-    cpu_changes = []
+        before = _yes_or_no(vm.memory_locked if vm else None)
+        yield Change("all memory reserved", before, _yes_or_no(change.memory_locked))
     if change.cpu_hot_add is not None:
-        cpu_changes.append(
-            Change("CPU hot-add", _yes_or_no(vm.cpu_hot_add if vm else None), _yes_or_no(change.cpu_hot_add))
-        )
+        before = _yes_or_no(vm.cpu_hot_add if vm else None)
+        yield Change("CPU hot-add", before, _yes_or_no(change.cpu_hot_add))
     if change.cores_per_numa_node is not None:
         before = _cores(vm.cores_per_numa_node if vm else None)
-        cpu_changes.append(Change("cores per NUMA node", before, _cores(change.cores_per_numa_node)))
-    return tuple(cpu_changes)
+        yield Change("cores per NUMA node", before, _cores(change.cores_per_numa_node))
 
 
 def _extra_config(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:

@@ -79,15 +79,11 @@ class AssumptionsDocument(SiteDocument, frozen=True):
         inventory, names = judged.contact.inventory, names_of(judged.contact.inventory)
         assumptions = [
             AssumptionRecord.from_attributes(
-                row, row.row, evidence=_evidence_of(row, names), deviation=row.row.deviation or None
+                row, row.row, evidence=evidence_text(row, names) or None, deviation=row.row.deviation or None
             )
             for row in judged.rows
         ]
         return cls.from_attributes(judged.contact, inventory, read_at=inventory.taken_at, assumptions=assumptions)
-
-
-def _evidence_of(judged: JudgedAssumption, names: Mapping[str, str]) -> str | None:
-    return evidence_text(judged, names) or None
 
 
 def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
@@ -173,7 +169,7 @@ class FirstContactRecord(DocumentRecord, frozen=True):
         names = names_of(judged.contact.inventory)
         assumptions = [
             SeenAssumptionRecord.from_attributes(
-                row, row.row, evidence=_evidence_of(row, names), read=row.row.read or None
+                row, row.row, evidence=evidence_text(row, names) or None, read=row.row.read or None
             )
             for row in judged.rows
         ]

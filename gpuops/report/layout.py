@@ -231,7 +231,7 @@ def _fit_widths(widths: Sequence[int], room: int, whole: Collection[int] = ()) -
     """Return the widths with the widest columns cut to one width, so that all fit in the room. `whole` columns are cut
     only if the others do not suffice.
 
-    >>> _fitted([4, 30, 50], 44), _fitted([4, 30, 50], 44, {1})
+    >>> _fit_widths([4, 30, 50], 44), _fit_widths([4, 30, 50], 44, {1})
     ([4, 20, 20], [4, 30, 10])
     """
     cut = set(range(len(widths))) - set(whole)

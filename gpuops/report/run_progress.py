@@ -149,7 +149,7 @@ class RunProgress:
 
     @property
     def shown_tally(self) -> Tally:
-        """The tally that the bar shows: the first that is unfinished, or else the first with any steps."""
+        """Return the tally that the bar shows: the first unfinished one, or else the first with any steps."""
         of_vms = self.tallies[:-1]
         unfinished = (tally for tally in of_vms if tally.remaining)
         return next(unfinished, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])
@@ -187,13 +187,9 @@ def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProg
 
 def progress_lines(progress: RunProgress, now_s: float, now: datetime, width: int) -> tuple[str, ...]:
     """Return the lines below the bar, each at most `width` columns wide where possible."""
-    return (*_not_done(progress), *_end(progress, now_s, now), *_in_flight(progress, now_s, width))
-
-
-def _not_done(progress: RunProgress) -> Iterator[str]:
     missed = sum(tally.missed_steps for tally in progress.tallies[:-1]) or progress.shown_tally.missed_steps
-    if missed:
-        yield f"{missed} not done"
+    not_done = [f"{missed} not done"] if missed else []
+    return (*not_done, *_end(progress, now_s, now), *_in_flight(progress, now_s, width))
 
 
 def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:

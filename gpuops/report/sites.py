@@ -38,7 +38,7 @@ class SiteFailure:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether its vCenter was not reached. False: it was reached, and the request failed."""
+        """Return whether its vCenter was not reached; False = it was reached, and the request failed."""
         return self.exit_code == NotConnected.exit_code
 
 
@@ -63,14 +63,14 @@ class SiteAnswer:
 
     @property
     def document(self) -> Document:
-        """The document as dicts, lists and JSON's own types."""
+        """Return the document as dicts, lists and JSON's own types."""
         import msgspec
 
         return msgspec.json.decode(self.json, type=dict[str, Any])
 
     @property
     def local_time(self) -> datetime:
-        """The moment of the answer, in the zone of the site."""
+        """Return the moment of the answer, in the zone of the site."""
         return self.answered_at.astimezone(ZoneInfo(self.zone) if self.zone is not None else UTC)
 
 
@@ -94,15 +94,9 @@ def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
 
 def blocks(view: Shown) -> tuple[Block, ...]:
     """Return the view as a flat sequence. An iterator in it is consumed."""
-    return tuple(_blocks(view))
-
-
-def _blocks(view: Shown) -> Iterator[Block]:
     if isinstance(view, str | Text | TextTable | Tree):
-        yield view
-        return
-    for part in view:
-        yield from _blocks(part)
+        return (view,)
+    return tuple(block for part in view for block in blocks(part))
 
 
 def sites_text(answers: Sequence[SiteAnswer]) -> Shown:

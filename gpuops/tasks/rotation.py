@@ -13,8 +13,8 @@ from gpuops.config.policy import said_policy
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.nights.rotation import Policy
 from gpuops.report.nights.rotation_plan import preview_document
+from gpuops.report.nights.rotation_setup import timers_document
 from gpuops.report.nights.rotation_status import status_document
-from gpuops.report.nights.rotation_timers import timers_document
 from gpuops.report.plan_json import report_document
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.requests import policy_of

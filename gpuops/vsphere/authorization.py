@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import PolicyError, ProtocolError
-from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, RoleState, RoleWish
+from gpuops.model.vcenter.login import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, ObjectKind, RoleState, RoleWish
 from gpuops.vsphere.session import OptionalRead
 
 if TYPE_CHECKING:

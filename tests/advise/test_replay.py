@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.evidence import Use
-from gpuops.advise.left_alone import never_taken
+from gpuops.advise.managed_vms import never_taken
 from gpuops.extras.observe.replay import (
     STEP,
     DesktopNight,

@@ -18,8 +18,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
-from gpuops.report.monitoring.fleet_summary import summary_text
-from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
+from gpuops.report.monitoring.inventory import fleet_document, fleet_text, summary_text, vms_text
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]

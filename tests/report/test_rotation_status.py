@@ -101,7 +101,7 @@ def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) ->
 
 
 def test_of_a_run_that_was_cut_off_one_command_is_the_next_move(plain: Render) -> None:
-    cut_off, ended = (status_text(replace(STATUS, cut_off=kind, overdue=())) for kind in (STATUS.cut_off, None))
+    cut_off, ended = (tuple(status_text(replace(STATUS, cut_off=kind, overdue=()))) for kind in (STATUS.cut_off, None))
     assert "gpuops rotate resume" in plain(cut_off) and "gpuops rotate day" not in plain(cut_off)
     assert "gpuops rotate resume" not in plain(ended) and "gpuops rotate day" in plain(ended)
 

@@ -139,7 +139,7 @@ def passthrough_show(common: CommonOptions, scope: Scope) -> None:
       gpuops host passthrough show --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.report.hosts.passthrough_text import PassthroughShowDocument, passthrough_text
+    from gpuops.report.hosts.device_modes import PassthroughShowDocument, passthrough_text
 
     with open_site(common) as site:
         inventory = read_inventory(site, common)

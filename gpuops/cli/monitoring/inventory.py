@@ -70,8 +70,7 @@ def inventory(
     from gpuops.api import catalog_of
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.report.monitoring.fleet import FleetFilters, fleet
-    from gpuops.report.monitoring.fleet_summary import MOST_HOSTS, summary_text
-    from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
+    from gpuops.report.monitoring.inventory import MOST_HOSTS, fleet_document, fleet_text, summary_text, vms_text
 
     if vms and (hosts or free):
         raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")

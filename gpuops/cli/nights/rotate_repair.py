@@ -69,7 +69,7 @@ def adopt(
     """
     from gpuops.api import rotate_adopt
     from gpuops.console.opening import open_site
-    from gpuops.report.nights.adoption import adoption_document, adoption_text
+    from gpuops.report.nights.rotation_setup import adoption_document, adoption_text
 
     def ask(planned: Adoption) -> None:
         from gpuops.console.running import confirm

@@ -42,7 +42,7 @@ def timers(
     """
     from gpuops.api import rotate_timers
     from gpuops.config.policy import load_policy
-    from gpuops.report.nights.rotation_timers import cron_text, systemd_text, timers_document
+    from gpuops.report.nights.rotation_setup import cron_text, systemd_text, timers_document
 
     if cron and systemd:
         raise UsageError("--cron and --systemd exclude each other", hint="leave one of them out")

@@ -14,8 +14,7 @@ from typing import Final
 from gpuops.extras.clusters.plan import ClusterPlan
 from gpuops.extras.clusters.removal import REMOVE_PRIVILEGES
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.privileges import EDIT_CLUSTER, pool_owner
 from gpuops.plan.core.steps import SetVmDrs

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from gpuops.advise.lending_servers import POOL_MARK
+from gpuops.advise.managed_vms import POOL_MARK
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import ScriptRunner, guest_work

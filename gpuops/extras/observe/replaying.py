@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from gpuops.advise.left_alone import never_taken
+from gpuops.advise.managed_vms import never_taken
 from gpuops.api.vms import refuse_unknown_pool
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site

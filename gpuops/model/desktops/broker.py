@@ -56,7 +56,7 @@ class DesktopPool:
 
     @property
     def refusal(self) -> str | None:
-        """Why a rotation cannot keep users away from its machines; None = it can.
+        """Return why a rotation cannot keep users away from its machines; None = it can.
 
         A pool whose machines are kept on would resume what a night suspends, and instant clones can be nothing else
         (Horizon REST API, power_policy of DesktopPoolSessionSettings: "For Instant clone desktops this setting can only
@@ -102,7 +102,7 @@ class DesktopMachine:
 
     @property
     def lacks_agent(self) -> bool:
-        """Whether the agent in its guest does not answer, or not yet: a session on it may be in no list
+        """Return whether the agent in its guest does not answer, or not yet: a session on it may be in no list
         (assumption: broker-no-agent)."""
         state = self.state or ""
         return state in _NO_AGENT or state.startswith("AGENT_ERR")
@@ -166,11 +166,11 @@ class DesktopBroker(Protocol):
     """
 
     def pools(self) -> tuple[DesktopPool, ...]:
-        """Every desktop pool that the login may see."""
+        """Return every desktop pool that the login may see."""
         ...
 
     def machines(self) -> tuple[DesktopMachine, ...]:
-        """Every machine of them."""
+        """Return every machine of these pools."""
         ...
 
     def machine(self, identity: str) -> DesktopMachine | None:
@@ -178,17 +178,17 @@ class DesktopBroker(Protocol):
         ...
 
     def vcenters(self) -> tuple[BrokerVcenter, ...]:
-        """Every vCenter that the broker works with; empty if the login may not see them."""
+        """Return every vCenter that the broker works with; empty if the login may not see them."""
         ...
 
     def sessions(self) -> tuple[DesktopSession, ...]:
-        """Every session on them."""
+        """Return every session on these machines."""
         ...
 
     def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
-        """No user is given one of these machines from then on."""
+        """Put these machines into maintenance mode: the broker gives none of them to a user from then on."""
         ...
 
     def exit_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
-        """Users may be given them again."""
+        """Take these machines out of maintenance mode."""
         ...

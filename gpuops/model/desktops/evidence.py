@@ -93,7 +93,7 @@ class SessionCount:
     """Why it does not tell."""
 
     def in_use(self, disconnected_timeout_s: int | None) -> bool | None:
-        """Whether a session keeps the desktop; None = it does not tell.
+        """Return whether a session keeps the desktop; None = the source does not report it.
 
         With a timeout, sessions that are all disconnected for as long do not count, unless the facts are too old.
         """
@@ -103,5 +103,5 @@ class SessionCount:
 
 
 def names(sources: Collection[Source]) -> str:
-    """`cpu, console`, in the order in which they are looked at."""
+    """Return `cpu, console`: the sources in the order in which they are read."""
     return ", ".join(source for source in Source if source in sources)

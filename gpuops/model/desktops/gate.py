@@ -28,5 +28,5 @@ NO_MACHINE: Final = Gate(closed=False, refusal="it is no machine of the connecti
 
 
 def unknown_gate(why: str) -> Gate:
-    """Of a VM that the broker could not be asked about."""
+    """Return the gate of a VM about which the broker could not be asked."""
     return Gate(closed=None, refusal=why)

@@ -93,12 +93,13 @@ class Board:
     """Profiles whose name in vCenter is not known: listed, never attached."""
 
     def most_in_one_vm(self, profile: VgpuProfile) -> int | None:
-        """How many vGPUs of a profile of this board one VM may have; None = unknown. vSphere limits them further."""
+        """Return how many vGPUs of a profile of this board one VM may have; None = unknown. vSphere limits them
+        further."""
         part = self.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not self.is_whole(profile)
         return 1 if part or profile.series in (Series.A, Series.B) else profile.max_per_vm
 
     def is_whole(self, profile: VgpuProfile) -> bool:
-        """Whether a vGPU of the profile has all memory of a GPU, without MIG."""
+        """Return whether a vGPU of the profile has all memory of a GPU, without MIG."""
         return profile.framebuffer_mib >= self.framebuffer_mib and not profile.mig_backed
 
 
@@ -124,7 +125,7 @@ class Catalog:
     """Those without vGPU profiles: GPUs of other vendors, and GPUs of NVIDIA for DirectPath I/O alone."""
 
     def profile(self, name: str) -> VgpuProfile | None:
-        """The profile of an ESXi name, in any case and under either brand; None = not in the catalogue.
+        """Return the profile of an ESXi name, in any case and under either brand; None = not in the catalogue.
 
         Older hosts may show `grid_a40-8q` for what newer ones call `nvidia_a40-8q`. The facts are the same; the name to
         attach is the one the host offers, not the `name` of what this returns.
@@ -133,16 +134,16 @@ class Catalog:
         return self._profiles.get(name) or self._profiles.get(_other_brand(name))
 
     def board_of(self, name: str) -> Board | None:
-        """The board whose profile has that ESXi name."""
+        """Return the board that has the profile with this ESXi name."""
         profile = self.profile(name)
         return None if profile is None else self.board(profile.board)
 
     def board(self, key: str) -> Board | None:
-        """The board of that key."""
+        """Return the board with this key."""
         return self._boards.get(key)
 
     def board_by_pci(self, vendor_id: int, device_id: int, subsystem_id: int | None = None) -> Board | None:
-        """The board of a PCI device; None = not in the catalogue, or only its subsystem id would tell.
+        """Return the board of a PCI device; None = not in the catalogue, or only its subsystem id would tell.
 
         A16 and A2 share 10de:25b6, Quadro RTX 6000 and 8000 share 10de:1e30 (active) and 10de:1e78 (passive).
         """
@@ -159,7 +160,7 @@ class Catalog:
 
     @cached_property
     def worked_out(self) -> dict[object, dict[object, object]]:
-        """What others remember that follows from these facts alone, each under a key of its own; no part of it."""
+        """Return the cache for facts derived from this catalogue alone; each user has its own key."""
         return {}
 
     @cached_property

@@ -27,7 +27,7 @@ class DeviceMode(StrEnum):
 
     @property
     def whole(self) -> bool:
-        """Whether VMs have the device as a whole."""
+        """Return whether VMs get the device as a whole."""
         return self in (DeviceMode.DIRECT_PATH, DeviceMode.ENHANCED_DIRECT_PATH)
 
 

@@ -30,7 +30,7 @@ class PciAddress:
 
     @classmethod
     def parse(cls, text: str) -> PciAddress:
-        """The address written as hexadecimal [segment:]bus:slot.function. Raises UsageError."""
+        """Parse a hexadecimal address, [segment:]bus:slot.function. Raises UsageError."""
         match = _SBDF.fullmatch(text.strip().lower())
         if match is None:
             raise UsageError(f"{text!r} is not a PCI address", hint="write it as 0000:3b:00.0")
@@ -43,7 +43,7 @@ class PciAddress:
 
     @classmethod
     def parse_or_none(cls, text: str) -> PciAddress | None:
-        """The same; None for a text that is no PCI address."""
+        """Parse an address; None for a text that is not a PCI address."""
         try:
             return cls.parse(text)
         except UsageError:
@@ -152,28 +152,29 @@ class PhysicalGpu:
 
     @property
     def passed_through(self) -> bool:
-        """Whether it is given to VMs whole, by DirectPath I/O, now or after a reboot of the host."""
+        """Return whether VMs get the complete device by DirectPath I/O, now or after a reboot of the host."""
         return self.passthrough is not None and (self.passthrough.active or self.passthrough.enabled)
 
     @property
     def serves_vgpus(self) -> bool:
-        """Whether vGPUs can start on it now: it is Shared Direct, not passed through, and its health allows it."""
+        """Return whether vGPUs can start on it now: it is Shared Direct, not passed through, and its health allows
+        it."""
         shared = self.graphics_type is GraphicsType.SHARED_DIRECT and not self.is_active_in_passthrough
         return shared and not self.vgpu_obstacle
 
     @property
     def is_active_in_passthrough(self) -> bool:
-        """Whether DirectPath I/O is in force for it."""
+        """Return whether DirectPath I/O is in force for it."""
         return self.passthrough is not None and self.passthrough.active
 
     @property
     def vgpu_obstacle(self) -> str:
-        """Why its health allows no new vGPU; empty if it does, or if the host was not asked."""
+        """Return why its health allows no new vGPU; empty if it does, or if the host was not asked."""
         return self.health.vgpu_obstacle if self.health is not None else ""
 
     @property
     def admission_traits(self) -> tuple[object, ...]:
-        """Equal for GPUs that take the same vGPUs if the same vGPUs run on them."""
+        """Return a key that is equal for GPUs that accept the same vGPUs if the same vGPUs run on them."""
         return (
             self.vendor_id,
             self.device_id,

@@ -79,7 +79,7 @@ class GpuHealth:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Each problem in a few words, worst first; () = nvidia-smi reported none."""
+        """Return each problem in a few words, worst first; () = nvidia-smi reported none."""
         return tuple(self._problems())
 
     def _problems(self) -> Iterator[str]:

@@ -31,7 +31,7 @@ class LayoutPart:
     """False: MIG mode is off, and there are no GPU instances."""
 
     def is_for(self, model_ids: frozenset[tuple[int, int]]) -> bool:
-        """Whether it is for a GPU model with these (vendor id, device id)."""
+        """Return whether the part applies to a GPU model with these (vendor id, device id) pairs."""
         return not self.models or not model_ids.isdisjoint(self.models)
 
 

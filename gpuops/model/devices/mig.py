@@ -27,7 +27,7 @@ class Variant(StrEnum):
 
     @property
     def owns_media(self) -> bool:
-        """Whether only one instance of a GPU can have it."""
+        """Return whether it includes media engines that only one instance of a GPU can have."""
         return self in (Variant.MEDIA, Variant.ALL_MEDIA)
 
 
@@ -61,7 +61,7 @@ class MigGeometry:
     min_driver: str | None = None
 
     def profile(self, name: str) -> InstanceProfile | None:
-        """The kind of instance of that name."""
+        """Return the kind of GPU instance of that name."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
 
@@ -74,7 +74,7 @@ class InstancePlacement:
 
     @property
     def end(self) -> int:
-        """The first memory slice behind it."""
+        """Return the first memory slice behind the instance."""
         return self.start + self.profile.memory_slices
 
 

@@ -26,7 +26,8 @@ class DeviceKind(StrEnum):
 
     @property
     def made_for_vms(self) -> bool:
-        """Whether a host itself has no use for one; of another kind it may hang on it, by network, disks or boot."""
+        """Return whether a host itself never uses such a device; other kinds may carry the host's network, disks or
+        boot."""
         return self in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
 
 
@@ -63,5 +64,5 @@ class OtherDevice:
 
     @property
     def passed_through(self) -> bool:
-        """Whether it is given to VMs, now or after a reboot of the host."""
+        """Return whether VMs get the device, now or after a reboot of the host."""
         return self.passthrough is not None and (self.passthrough.active or self.passthrough.enabled)

@@ -48,9 +48,9 @@ class ProfileName:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> ProfileName | None:
-    """The parts of an ESXi profile name; None for a name of another form (vGaming types, other vendors).
+    """Return the parts of an ESXi profile name; None for a name of another form (vGaming types, other vendors).
 
-    Remembered: each look at a fleet asks this of every name that a host offers, and they are the same few hundred.
+    Cached: every read of a fleet parses each name that a host offers, and these are the same few hundred names.
     """
     match = _NAME.fullmatch(name.lower())
     if match is None:
@@ -66,7 +66,7 @@ def parse(name: str) -> ProfileName | None:
 
 
 def resolve(text: str, offered: Iterable[str]) -> str:
-    """The offered ESXi name that `text` means: as offered, in any case, with blanks for `_`, or without its brand.
+    """Return the offered ESXi name that `text` means: as offered, in any case, with blanks for `_`, or without brand.
 
     `a100-3-20c`, `A100-3-20C`, `GRID A100-3-20C` and `grid_a100-3-20c` all mean `grid_a100-3-20c`. Raises
     ProfileUnknown with the nearest names that are offered, and ProfileAmbiguous when hosts offer it under both brands.

@@ -43,7 +43,7 @@ class DriverBranch:
 
     @property
     def round_robin(self) -> RoundRobin | None:
-        """How it reads RmPVMRL; None = a branch that no vGPU release has."""
+        """Return how the driver branch reads RmPVMRL; None = no vGPU release has this branch."""
         if self.number >= FIRST_ADAPTIVE_RELEASE:
             return RoundRobin.ADAPTIVE
         return RoundRobin.PLAIN if self.number <= LAST_PLAIN_RELEASE else None

@@ -89,5 +89,5 @@ class VgpuProfile:
 
     @property
     def attachable(self) -> bool:
-        """Whether its name in vCenter is known; a profile without one is listed, never attached."""
+        """Return whether its name in vCenter is known; a profile without one is listed, and never attached."""
         return bool(self.name)

@@ -12,7 +12,7 @@ _NUMBERS: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,3}")
 
 
 def version_of(text: str) -> tuple[int, ...] | None:
-    """`580.65.06` as numbers; None for what is no version of a driver or of CUDA."""
+    """Return `580.65.06` as numbers; None for a text that is not a version of a driver or of CUDA."""
     return tuple(int(part) for part in text.split(".")) if _NUMBERS.fullmatch(text) else None
 
 

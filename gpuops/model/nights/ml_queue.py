@@ -28,19 +28,22 @@ _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
 
 def _address(host: str) -> str:
     if not _HOST.fullmatch(host.replace(NAME, "vm")):
-        raise Mistaken(f"{host!r} is no address", f"a name or an IP address; {NAME} stands for the VM's name")
+        raise Mistaken(f"{host!r} is not an address", f"write a name or an IP address; {NAME} stands for the VM's name")
     return host
 
 
 def _user(name: str) -> str:
     if not _USER.fullmatch(name):
-        raise Mistaken(f"{name!r} is no user name", "letters, digits and . _ - @ \\ alone")
+        raise Mistaken(f"{name!r} is not a user name", "use only letters, digits and . _ - @ \\")
     return name
 
 
 def _program(path: str) -> str:
     if not _ABSOLUTE.match(path):
-        raise Mistaken(f"{path!r} is no absolute path in the guest", "no search path is known there")
+        raise Mistaken(
+            f"{path!r} is not an absolute path in the guest",
+            "write the complete path: gpuops knows no search path there",
+        )
     return path
 
 
@@ -54,7 +57,7 @@ class SshDoor:
     port: Annotated[int, Meta(ge=1, le=65535)] = 22
 
     def of(self, name: str) -> SshDoor:
-        """The door of the VM of that name."""
+        """Return the door for the VM of that name."""
         return replace(self, host=self.host.replace(NAME, name))
 
     def __str__(self) -> str:
@@ -88,7 +91,10 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if self.hook is not None and self.grace_s == 0:
-            raise Mistaken("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
+            raise Mistaken(
+                "the `hook` has no time to run, because `grace_s` is 0",
+                "set `grace_s` to the seconds that the hook may take",
+            )
 
     def within(self, allowed_hooks: Collection[GuestCommand]) -> Checkpoint:
         """Return the same checkpoint, without its hook if that is not one of these."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from enum import StrEnum
@@ -90,7 +90,9 @@ _Minutes = Annotated[int, Reads(lambda minutes: minutes * 60, Annotated[int, Met
 def _named_counters(limits: dict[str, int]) -> tuple[tuple[str, int], ...]:
     for name in limits:
         if _COUNTER.fullmatch(name) is None:
-            raise Mistaken(f"{name!r} is the name of no counter", "write group, name and rollup: net.usage.average")
+            raise Mistaken(
+                f"{name!r} is not the name of a performance counter", "write group, name and rollup: net.usage.average"
+            )
     return tuple(sorted(limits.items()))
 
 
@@ -116,7 +118,9 @@ class IdleRule:
 
     def __post_init__(self) -> None:
         if self.counters and not self.for_s:
-            raise Mistaken("`counters` are looked at over a while, and none is said", "add for_s: 3300, for 55 minutes")
+            raise Mistaken(
+                "`counters` need `for_s`, the period that samples are read for", "add for_s: 3300, for 55 minutes"
+            )
 
     def requiring(self, sources: frozenset[Source]) -> IdleRule:
         """Return the rule that requires these sources, with default limits where the pool has none."""
@@ -234,7 +238,7 @@ _AllKept = Annotated[dict[Text, _Kept], Meta(min_length=1)]
 def _all_slots(amounts: dict[str, int | str]) -> tuple[KeptSlots, ...]:
     slots = tuple(KeptSlots.parse(profile, amount) for profile, amount in amounts.items())
     if not any(slot.count or slot.percent for slot in slots):
-        raise Mistaken("nothing is kept free for desktops", "say how many: {a40-8q: 4}")
+        raise Mistaken("nothing is kept free for desktops", "write how many vGPUs of a profile stay free: {a40-8q: 4}")
     return slots
 
 
@@ -371,7 +375,7 @@ class Policy:
     def next_at(self, clock: time, now: datetime) -> datetime:
         """Return the next moment at which clocks in the zone of the windows show this. Raises UsageError."""
         clock_text = format_clock(clock)
-        zone = self._zone(clock_text, f"say the date and the offset: {now.date()}T{clock_text}Z, or +01:00")
+        zone = self._zone(clock_text, f"write the date and the offset: {now.date()}T{clock_text}Z, or +01:00")
         day = now.astimezone(zone).date()
         moments_shown = (moment for number in range(3) for moment in moments(day + timedelta(days=number), clock, zone))
         return next(moment for moment in moments_shown if moment >= now)
@@ -396,24 +400,23 @@ class Policy:
 
     def running_by_counters(self, vms: Iterable[Vm]) -> frozenset[str]:
         """Return the ids of the VMs that run, and whose pool uses performance counters."""
-        if not self.counters_for_s:
-            return frozenset()
-        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
-        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.for_s)
+        return self._running(vms, lambda pool: pool.idle.for_s > 0) if self.counters_for_s else frozenset()
 
     def running_in_pools(self, vms: Iterable[Vm]) -> frozenset[str]:
         """Return the ids of the VMs that run and are in a pool: their sessions count."""
-        return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and self.pool_of(vm) is not None)
+        return self._running(vms, lambda _: True)
 
     def by_vgpu_use(self, vms: Iterable[Vm]) -> frozenset[str]:
         """Return the ids of the VMs that run, and whose pool uses the vGPU utilization that nvidia-smi reports."""
-        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
-        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.vgpu_below_percent is not None)
+        return self._running(vms, lambda pool: pool.idle.vgpu_below_percent is not None)
 
     def behind_gates(self, vms: Iterable[Vm]) -> frozenset[str]:
         """Return the ids of the VMs that run and are in a pool that is gated at the broker."""
+        return self._running(vms, lambda pool: pool.gated)
+
+    def _running(self, vms: Iterable[Vm], of_pool: Callable[[Pool], bool]) -> frozenset[str]:
         pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
-        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.gated)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and of_pool(pool))
 
     @property
     def to_go_on(self) -> Policy:

@@ -33,7 +33,7 @@ class Mark:
             raise Mistaken("a tag has no `value`", "name the tag whole: `tag: category:name`")
 
     def on(self, vm: Vm) -> bool | None:
-        """Whether the VM carries it; None = this login cannot tell."""
+        """Return whether the VM carries the mark; None = this login cannot read it."""
         if self.tag is not None:
             return None if vm.tags is None else self.tag in vm.tags
         attribute_value = vm.attributes.get(self.attribute or "", "")
@@ -62,7 +62,7 @@ class Selector:
             raise Mistaken("an empty `select` would mean every VM: say folder, name, profile or marks")
 
     def selects(self, vm: Vm) -> bool:
-        """Whether the VM is meant; what this login cannot tell is not meant."""
+        """Return whether the VM is selected; a VM whose marks this login cannot read is not."""
         return (
             (self.folder is None or self.in_folder(vm))
             and (self.name is None or fnmatchcase(vm.name, self.name))
@@ -71,7 +71,7 @@ class Selector:
         )
 
     def in_folder(self, vm: Vm) -> bool:
-        """Whether the VM is inside the folder; without one, no VM is."""
+        """Return whether the VM is inside the folder; False if the selector has none."""
         return self.folder is not None and _inside(vm, self.folder)
 
 
@@ -84,7 +84,7 @@ def _inside(vm: Vm, folder: str) -> bool:
 
 
 def _paths_in(names: Sequence[str], *, from_root: bool) -> Iterator[str]:
-    """The paths of names in a row: of `dc`, `vm`, `b/team` and `a` also `b/team/a`, but not `team/a`."""
+    """Yield the paths in a row of names: for `dc`, `vm`, `b/team`, `a` also `b/team/a`, but not `team/a`."""
     for first in range(1 if from_root else len(names)):
         for end in range(first + 1, len(names) + 1):
             yield "/".join(names[first:end])

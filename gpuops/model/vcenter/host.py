@@ -189,7 +189,7 @@ class Host:
 
     @property
     def devices(self) -> tuple[PhysicalGpu | OtherDevice, ...]:
-        """All that a VM may be given whole."""
+        """Return all devices that a VM may get as a whole."""
         return (*self.gpus, *self.others) if self.others else self.gpus
 
     def device(self, address: PciAddress) -> PhysicalGpu | OtherDevice | None:
@@ -197,12 +197,12 @@ class Host:
 
     @property
     def gives_others(self) -> bool:
-        """Whether a device that is no NVIDIA GPU is given to VMs."""
+        """Return whether a device that is not an NVIDIA GPU is given to VMs."""
         return any(device.passed_through for device in self.others)
 
     @property
     def readable(self) -> bool:
-        """Whether what it shows is what it has: vCenter reaches it, and this login may read its graphics."""
+        """Return whether its facts can be relied on: vCenter reaches the host, and this login may read its graphics."""
         return self.connected is True and not any(path.startswith(_GRAPHICS) for path in self.unreadable)
 
     def offers(self, profile: str) -> OfferedProfile | None:
@@ -210,7 +210,7 @@ class Host:
 
 
 def has_booted(now: datetime | None, before: datetime | None) -> bool:
-    """Whether a host's boot time is another one than before; an unknown one tells nothing. Whatever its clock shows."""
+    """Return whether the boot time of a host changed, by more than a second; False if one of them is unknown."""
     return now is not None and before is not None and abs((now - before).total_seconds()) > 1
 
 

@@ -253,12 +253,12 @@ class HostSettings:
 
     @property
     def silent(self) -> bool:
-        """Whether its own nvidia-smi was asked, and did not answer."""
+        """Return whether its nvidia-smi was asked and did not answer."""
         return any(reason.startswith(UNASKED) for reason in self.unread)
 
     @property
     def reboot_pending(self) -> bool | None:
-        """Whether the next boot brings other module options into force; None = unknown."""
+        """Return whether the next boot brings other module options into force; None = unknown."""
         if self.module_options is None or self.loaded_options is None:
             return None
         return self.module_options != self.loaded_options

@@ -65,7 +65,7 @@ class DeviceCapacity:
     """These four as those of `ProfileCapacity`."""
 
     def is_of(self, device: PhysicalGpu | OtherDevice) -> bool:
-        """Whether the device is one of them once it is given to DirectPath I/O."""
+        """Return whether the reservation is for devices of this kind, once they are given to DirectPath I/O."""
         label = device.passthrough.label if device.passthrough is not None else None
         return (device.vendor_id, device.device_id) in self.allowed and self.label in (None, label)
 

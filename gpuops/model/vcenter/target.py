@@ -100,7 +100,7 @@ class Target:
 
     @property
     def address(self) -> str:
-        """`host:port`, an IPv6 address in brackets: what messages call it."""
+        """Return `host:port`, with an IPv6 address in brackets, as messages name it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -114,5 +114,5 @@ class BrokerTarget:
 
     @property
     def user(self) -> str:
-        """`DOMAIN\\user`, as messages call it."""
+        """Return `DOMAIN\\user`, as messages name it."""
         return f"{self.domain}\\{self.server.username}"

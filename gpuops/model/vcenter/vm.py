@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import count
 from typing import Final, Literal, assert_never
 
 from gpuops.errors import UsageError
@@ -157,7 +158,7 @@ GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
 
 
 def is_gpu(device: GpuDevice) -> bool:
-    """Whether the device is an NVIDIA GPU or a part of one; a NIC or an FPGA in passthrough is not."""
+    """Return whether the device is an NVIDIA GPU or a part of one; a NIC or an FPGA in passthrough is not."""
     match device:
         case VgpuDevice():
             return True
@@ -172,12 +173,12 @@ def is_gpu(device: GpuDevice) -> bool:
 
 
 def is_unreadable(device: GpuDevice) -> bool:
-    """Whether vCenter's answer does not show what the device is."""
+    """Return whether vCenter's answer does not show what the device is."""
     return isinstance(device, OtherPassthrough) and device.unreadable
 
 
 def is_other_device(device: GpuDevice) -> bool:
-    """Whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    """Return whether the device is a complete device that is known not to be an NVIDIA GPU."""
     match device:
         case DirectPathDevice(vendor_id=vendor_id):
             return vendor_id not in (0, NVIDIA_VENDOR_ID)
@@ -387,3 +388,31 @@ def pins_of(vm: Vm) -> dict[int, PciAddress]:
         except UsageError:
             continue
     return pins
+
+
+FIRST_DEVICE_KEY: Final = 13000
+"""The key of a VM's first vGPU or DirectPath device.
+
+Recorded on vCenter 8.0.3 (build 25197330) and ESXi 8.0.3 with hardware version 21 (govmomi's research note "NIC unit
+numbers", experiment E14): DirectPath devices have the keys 13000, 13001, ..., SR-IOV network cards 13031, 13030, ...;
+a device keeps its key when another one is removed, and the next device gets the key that became free. That vGPUs are
+numbered like DirectPath devices is inferred. (assumption: passthrough-device-keys, assumption: vgpu-device-keys)
+"""
+
+
+def passthru_number(key: int) -> int:
+    """Return N of `pciPassthruN`, the VMX name of the device with this key: key - 13000 (see `FIRST_DEVICE_KEY`).
+
+    N is not the position of the device: the only vGPU of a VM is `pciPassthru0`, whether the VM's SR-IOV network card
+    (`pciPassthru31`) is listed before it or not.
+    """
+    return key - FIRST_DEVICE_KEY
+
+
+def next_device_keys(used_keys: Iterable[int]) -> Iterator[int]:
+    """Yield the keys that vCenter gives to the next vGPUs and DirectPath devices of a VM that has the keys `used_keys`.
+
+    They count upwards from 13000, and gaps are filled first: after 13000 and 13002 come 13001, 13003, ...
+    """
+    existing_keys = set(used_keys)
+    return (key for key in count(FIRST_DEVICE_KEY) if key not in existing_keys)

@@ -101,11 +101,11 @@ class ClusterWish:
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits; other wishes have others."""
+        """Return twelve hexadecimal digits of a hash of the request; another request has other digits."""
         return sha256(json.dumps(to_stored(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def vm_name(self, rank: int) -> str:
-        """`train-00`, `train-01`."""
+        """Return `train-00` or `train-01`: the name of the VM with this number."""
         return f"{self.name}-{rank:02}"
 
 

@@ -46,14 +46,14 @@ class Submitter:
 
     @classmethod
     def parse(cls, text: str) -> Submitter:
-        """As the list of jobs keeps it."""
+        """Parse the text form, `USER@MACHINE as role ROLE`, in which the list of jobs keeps it."""
         who, _, role = text.partition(_WITH_ROLE)
         user, _, machine = who.rpartition("@")
         return cls(user, machine, role)
 
     @property
     def names(self) -> frozenset[str]:
-        """By which of `submitters` they are meant."""
+        """Return the entries of `submitters` that mean this submitter: the user, and `role:ROLE`."""
         return frozenset({self.user, *([f"role:{self.role}"] if self.role else [])})
 
 
@@ -92,12 +92,12 @@ class JobTemplate:
 
     @property
     def pattern(self) -> str:
-        """The shell pattern of their names."""
+        """Return the shell pattern of the names of VMs that are made of it."""
         return f"{self.prefix}[0-9][0-9]"
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name in a policy stands for all VMs whose name matches it."""
+    """Return whether a name in a policy is a shell pattern, which stands for all VMs whose names match it."""
     return not _WILD.isdisjoint(name)
 
 

@@ -6,8 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar, assert_never
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
-from gpuops.model.vcenter.device_keys import next_device_keys, passthru_number
-from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm, is_gpu
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    GpuDevice,
+    OtherPassthrough,
+    VgpuDevice,
+    Vm,
+    is_gpu,
+    next_device_keys,
+    passthru_number,
+)
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 

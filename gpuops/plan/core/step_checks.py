@@ -15,11 +15,19 @@ from gpuops.advise.idle import idleness
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.nights.rotation import IdleRule
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    PowerState,
+    VgpuDevice,
+    Vm,
+    VmDrs,
+    is_pin,
+    passthru_number,
+    pin_key,
+)
 from gpuops.plan.core.passthru_devices import signature, signatures
 from gpuops.plan.core.steps import (
     CloneVm,

@@ -20,10 +20,9 @@ from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.gpu_health import NOT_NAMED
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, pins_of
+from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, passthru_number, pins_of
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.numa_nodes import memory_doubt
 from gpuops.plan.placement.project import project, release

@@ -19,8 +19,15 @@ from typing import Final, assert_never
 
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.login import LackingPrivileges, ObjectKind, VerbNeed, VerbPrivileges
-from gpuops.model.vcenter.role import ASSIGN_TO_POOL, IMPLIED, RoleWish
+from gpuops.model.vcenter.login import (
+    ASSIGN_TO_POOL,
+    IMPLIED,
+    LackingPrivileges,
+    ObjectKind,
+    RoleWish,
+    VerbNeed,
+    VerbPrivileges,
+)
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE
 from gpuops.plan.core.steps import COLD_MOVE, GUEST_PRIVILEGES
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from gpuops.advise.managed_vms import manager_of
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -19,6 +18,7 @@ from gpuops.model.vcenter.vm import (
     Vm,
     is_gpu,
     is_unreadable,
+    passthru_number,
     pin_key,
     pins_of,
 )

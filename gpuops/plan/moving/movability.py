@@ -15,14 +15,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from gpuops.advise.lending_servers import lends
-from gpuops.advise.managed_vms import left_to_manager
+from gpuops.advise.managed_vms import left_to_manager, lends
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.selector import Mark
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
+from gpuops.model.vcenter.vm import PowerState, Vm, passthru_number, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
 from gpuops.plan.placement.host_filters import (

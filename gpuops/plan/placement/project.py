@@ -15,7 +15,6 @@ from gpuops.advise.occupancy import Tenant, gpu_states
 from gpuops.model.desktops.gate import Gate
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuPlacement
-from gpuops.model.vcenter.device_keys import next_device_keys
 from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -27,6 +26,7 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
     VmDrs,
+    next_device_keys,
     pins_of,
 )
 from gpuops.model.workloads.cluster import RdmaKind

@@ -10,10 +10,10 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
-from gpuops.model.vcenter.device_keys import FIRST_DEVICE_KEY
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
+    FIRST_DEVICE_KEY,
     Awaited,
     DirectPathDevice,
     DynamicDevice,

@@ -15,10 +15,9 @@ from typing import Annotated, ClassVar
 from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import GpuDevice, PowerState, Vm, pins_of
+from gpuops.model.vcenter.vm import GpuDevice, PowerState, Vm, passthru_number, pins_of
 from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, option_of, signature
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from gpuops.advise.lending_servers import lends
-from gpuops.advise.managed_vms import managed_elsewhere
+from gpuops.advise.managed_vms import lends, managed_elsewhere
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.capacity import Slots
 from gpuops.plan.capacity.capacity_request import Capacity
-from gpuops.plan.capacity.fleet_room import Beside, Device, Fit, FleetPart, Largest, Level
+from gpuops.plan.capacity.fleet_room import Beside, Fit, FleetPart, Largest, Level
 from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import Scope
 from gpuops.report.document import AtMost, DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
@@ -51,18 +51,16 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
     if not capacity.now.gpus and not capacity.now.devices:
         return (*lines, Text("no GPU to answer for"))
     if capacity.profile is not None:
-        table = _places_table(whole, capacity.profile)
-        return (*lines, table, *_largest_lines(whole), *_notes(whole), *_suspended_note(capacity))
-    for place in _places_in_scope(whole, scope):
-        lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
-    return (*lines, *_notes(whole), *_suspended_note(capacity))
-
-
-def _suspended_note(capacity: Capacity) -> Iterator[Text]:
-    """Yield the suspended VMs whose GPUs are counted as free, unlike in `gpuops place`."""
-    if capacity.suspended:
-        names = some_names(capacity.suspended, _FEW)
-        yield Text(f"counted as free: the GPUs of {count(len(capacity.suspended), 'suspended VM')}: {names}", "dim")
+        lines += [_places_table(whole, capacity.profile), *_largest_lines(whole)]
+    else:
+        for place in _places_in_scope(whole, scope):
+            lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
+    for part in _with_parts(whole):
+        lines += [Text(f"note: {part.now.name} {note}", "yellow") for note in part.now.notes]
+    if capacity.suspended:  # `gpuops place` keeps the GPUs of these VMs
+        vms, names = count(len(capacity.suspended), "suspended VM"), some_names(capacity.suspended, _FEW)
+        lines.append(Text(f"counted as free: the GPUs of {vms}: {names}", "dim"))
+    return lines
 
 
 class FitRecord(DocumentRecord, frozen=True):
@@ -246,8 +244,11 @@ def _profiles_table(place: _PlaceComparison) -> TextTable:
         merged.setdefault((stem, cells), []).append(name[len(stem) :])
     for (stem, cells), letters in merged.items():
         table.add_row(f"{stem}{'|'.join(letters)}", *cells)
-    for device, cells in _device_rows(place):
-        table.add_row(f"whole {_device_name(device)}", *cells)
+    for device in place.now.devices:
+        kind = f"{device.kind}, " if device.kind else ""
+        label = f", label {device.label}" if device.label else ""
+        free = (figure(world.devices[device]) for world in place.worlds)
+        table.add_row(f"whole {device.name} ({kind}DirectPath{label})", *free)
     return table
 
 
@@ -281,26 +282,13 @@ def _in_one_vm(fit: Fit) -> str:
     return beside if beside == anywhere else f"{beside} ({anywhere} over NUMA nodes)"
 
 
-def _device_rows(place: _PlaceComparison) -> Iterator[tuple[Device, tuple[str, ...]]]:
-    for device in place.now.devices:
-        yield device, tuple(figure(world.devices[device]) for world in place.worlds)
-
-
-def _device_name(device: Device) -> str:
-    kind = f"{device.kind}, " if device.kind else ""
-    return f"{device.name} ({kind}DirectPath{f', label {device.label}' if device.label else ''})"
-
-
 def _largest_lines(place: _PlaceComparison) -> Iterator[Text]:
-    for word, world in zip(("now", "after"), place.worlds, strict=False):
-        yield Text(f"largest {word}: ", "dim").append(_largest_text(world.largest))
-
-
-def _largest_text(largest: Largest | None) -> str:
-    if largest is None:
-        return "none fits beside a NUMA node"
-    vgpus = f"{figure(largest.count)} x {largest.profile} in one VM"
-    return f"{vgpus}, on {largest.where} with {_beside(largest.beside)}"
+    for word, largest in zip(("now", "after"), (world.largest for world in place.worlds), strict=False):
+        text = "none fits beside a NUMA node"
+        if largest is not None:
+            vgpus = f"{figure(largest.count)} x {largest.profile} in one VM"
+            text = f"{vgpus}, on {largest.where} with {_beside(largest.beside)}"
+        yield Text(f"largest {word}: ", "dim").append(text)
 
 
 def _beside(beside: Beside) -> str:
@@ -310,12 +298,6 @@ def _beside(beside: Beside) -> str:
     if most is None:
         return f"{cores}, unknown memory"
     return f"{cores}, {size(most) if least == most else f'{size(least)} to {size(most)}'} free"
-
-
-def _notes(place: _PlaceComparison) -> Iterator[Text]:
-    for part in _with_parts(place):
-        for note in part.now.notes:
-            yield Text(f"note: {part.now.name} {note}", "yellow")
 
 
 def _because(slots: Slots) -> str:

@@ -40,26 +40,22 @@ def profiles_text(answer: GpuProfiles) -> Iterator[Shown]:
     board = answer.board
     heading = f"{board.name}  {board.generation}, {size(board.framebuffer_mib)}, model {board.key}"
     yield Text(heading, "bold")
-    yield _time_sliced(answer)
-    yield "same-size mode: profiles of one memory size run together, of any series"
-    yield from _mixed_sizes(answer)
-    yield from _mig(answer)
-    yield Text("in one VM: the limit of NVIDIA's driver; the vSphere release may allow fewer", "dim")
-
-
-def _time_sliced(answer: GpuProfiles) -> TextTable:
-    headers = ("profile", "memory", "same size", "mixed size", "in one VM")
     rows = (
         (
             profile,
             size(profile.framebuffer_mib),
             str(profile.max_per_gpu),
             optional_figure(profile.max_per_gpu_mixed, unknown="-"),
-            _in_one_vm(answer.board, profile),
+            optional_figure(board.most_in_one_vm(profile)),
         )
         for profile in answer.time_sliced
     )
-    return TextTable(*headers, right=(1, 2, 3), rows=_fold_series(rows))
+    headers = ("profile", "memory", "same size", "mixed size", "in one VM")
+    yield TextTable(*headers, right=(1, 2, 3), rows=_fold_series(rows))
+    yield "same-size mode: profiles of one memory size run together, of any series"
+    yield from _mixed_sizes(answer)
+    yield from _mig(answer)
+    yield Text("in one VM: the limit of NVIDIA's driver; the vSphere release may allow fewer", "dim")
 
 
 def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
@@ -71,10 +67,6 @@ def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterat
         series.setdefault((stem, *figures), []).append(name[len(stem) :])
     for (stem, *figures), letters in series.items():
         yield (f"{stem}{'|'.join(sorted(letters))}", *figures)
-
-
-def _in_one_vm(board: Board, profile: VgpuProfile) -> str:
-    return optional_figure(board.most_in_one_vm(profile))
 
 
 def _mixed_sizes(answer: GpuProfiles) -> Iterator[Shown]:
@@ -110,24 +102,20 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
             profile.mig_profile or "?",
             str(profile.max_per_gpu_instance or 1),
             str(profile.max_per_gpu),
-            _in_one_vm(answer.board, profile),
+            optional_figure(answer.board.most_in_one_vm(profile)),
         )
         for profile in answer.mig_backed
     )
     yield TextTable(*headers, right=(1, 3, 4), rows=_fold_series(rows))
     yield "GPU instances that fit together: all of a row, or some of them"
-    yield _sets_table(sets)
+    set_rows = ([str(number) if number else "" for number in counts] for counts in sets.fullest)
+    yield TextTable(*(kind.name for kind in sets.kinds), right=range(len(sets.kinds) - 1), rows=set_rows)
     if sets.media_twins:
         twins = ", ".join(f"{media.name} for {plain.name}" for plain, media in sets.media_twins)
         yield f"one instance of a row may own the media engines: {twins}"
-    yield "some of a row may lie so that the rest finds no place: hosts choose where instances start (gpuops help mig)"
+    yield "hosts choose where instances start: some of a row may start where the others no longer fit (gpuops help mig)"
     if sets.verified is not Verified.DOC:
         yield "where they start is copied from a similar GPU model: NVIDIA has not published it for this one"
-
-
-def _sets_table(sets: MigSets) -> TextTable:
-    rows = ([str(number) if number else "" for number in counts] for counts in sets.fullest)
-    return TextTable(*(kind.name for kind in sets.kinds), right=range(len(sets.kinds) - 1), rows=rows)
 
 
 class GpuModelRecord(DocumentRecord, frozen=True):

@@ -13,7 +13,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.passthru_devices import signature
-from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.rejection import some_names
 from gpuops.plan.placement.suspended_vms import Claim, Return
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
@@ -35,13 +35,10 @@ def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
         lines.append(_table(placements.placed))
     lines += [line for refusal in placements.refused for line in refused_lines(refusal)]
     lines += [_warning(text) for placed in placements.placed for text in placed.warnings]
-    lines += [
-        *map(_warning, placements.warnings),
-        *_pins(placements.placed),
-        *_claims(placements.claims),
-        *_later_returns(placements),
-    ]
-    lines += _kept_text(placements)
+    lines += map(_warning, placements.warnings)
+    if any(answer.placement.pins for answer in placements.placed):
+        lines.append(Text(PINNED, "dim"))
+    lines += [*_claims(placements.claims), *_later_returns(placements), *_kept_text(placements)]
     lines += _optimum_text(placements)
     return (*lines, Text(summary(placements), "bold"))
 
@@ -63,7 +60,7 @@ def _optimum_text(placements: Placements) -> Iterator[Text]:
         yield _warning(optimum.note)
     if optimum.placed_percent is None:
         return
-    text = f"placed {optimum.placed_percent:.1f} % of the GPU memory asked for"
+    text = f"placed {optimum.placed_percent:.1f} % of the requested GPU memory"
     if optimum.most_percent is not None:
         text += f", at most {optimum.most_percent:.1f} % is possible"
     placed_in_turn = len(placements.placed) - optimum.by_solver
@@ -73,12 +70,6 @@ def _optimum_text(placements: Placements) -> Iterator[Text]:
     if optimum.expects_starts:
         where = "mixed-size GPUs and MIG from Hopper on keep large vGPUs possible, MIG on Ampere takes the lowest slice"
         yield Text(f"in turn: this counts on where hosts let vGPUs start on GPUs that are empty now ({where})", "dim")
-
-
-def _pins(placed: Sequence[Placed]) -> Iterator[Text]:
-    """Yield the cost of binding a vGPU to a GPU, if a place needs it."""
-    if any(answer.placement.pins for answer in placed):
-        yield Text(PINNED, "dim")
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
@@ -152,8 +143,8 @@ def _expected_gpus(answer: Placed) -> str:
     pinned = set(answer.placement.pins.values())
     texts = []
     for address in sorted(set(seats)):
-        times = seats.count(address)
-        texts.append(f"{address}{f' ({times} times)' if times > 1 else ''}{' (pinned)' if address in pinned else ''}")
+        times = f" ({seats.count(address)} times)" if seats.count(address) > 1 else ""
+        texts.append(f"{address}{times}{' (pinned)' if address in pinned else ''}")
     return ", ".join(texts)
 
 
@@ -186,16 +177,13 @@ def _reasons_with_subjects(rejections: Iterable[Rejection], name: str) -> Iterat
 
 
 def _explanation(answer: Placed | Refusal) -> Iterator[Text]:
-    """Yield every choice for one request."""
+    """Yield every host and GPU that was considered for one request, with the reason for or against it."""
     yield Text(f"{answer.workload.name}: {requirements_text(answer.workload)}", "bold")
-    yield from map(_choice_text, answer.choices)
-
-
-def _choice_text(choice: Choice) -> Text:
-    word, style = ("would do", "") if choice.feasible else ("not", "dim")
-    if choice.chosen:
-        word, style = "chosen", "green"
-    return Text(f"  {word:<8} {choice.subject}: {choice.reason}", style)
+    for choice in answer.choices:
+        word, style = ("would do", "") if choice.feasible else ("not", "dim")
+        if choice.chosen:
+            word, style = "chosen", "green"
+        yield Text(f"  {word:<8} {choice.subject}: {choice.reason}", style)
 
 
 def _warning(text: str) -> Text:

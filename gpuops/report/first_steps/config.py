@@ -42,14 +42,8 @@ class SetupDocument(PrintedDocument, frozen=True):
     next: Annotated[list[str], "the commands to type next"]
 
 
-def show_text(path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]) -> Shown:
-    """Return the path of the file, then each vCenter with a line for each setting: its value and where it is set."""
-    return tuple(_target_lines(path, file_exists, default, targets))
-
-
-def _target_lines(
-    path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]
-) -> Iterator[Shown]:
+def show_text(path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]) -> Iterator[Shown]:
+    """Yield the path of the file, then each vCenter with a line for each setting: its value and where it is set."""
     yield Text(f"{path}{'' if file_exists else ': is not there'}", "dim")
     for target in targets:
         yield Text(target.name, "bold").append(" (default)" if target.name == default else "")

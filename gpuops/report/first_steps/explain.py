@@ -11,12 +11,8 @@ from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 
 
-def explain_text(explanation: Explanation) -> Shown:
-    """Return the key, what it may be, the keys below it, and an example."""
-    return tuple(_parts(explanation))
-
-
-def _parts(explanation: Explanation) -> Iterator[Shown]:
+def explain_text(explanation: Explanation) -> Iterator[Shown]:
+    """Yield the key, the values that it may have, the keys below it, and an example."""
     yield Text(explanation.path, "bold")
     if explanation.description:
         yield Text(f"  {explanation.description}")
@@ -35,7 +31,8 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
         for key in explanation.keys:
             required = " (required)" if key.required else ""
             table.add_row(
-                f"  {key.path.rpartition('.')[2]}", f"{_first_sentence(key.description) or key.type}{required}"
+                f"  {key.path.rpartition('.')[2]}",
+                f"{key.description.partition('. ')[0].removesuffix('.') or key.type}{required}",
             )
         yield table
     if explanation.example:
@@ -45,10 +42,6 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
 
 def _constant_text(constant: object) -> str:
     return constant if isinstance(constant, str) else dumps(constant)
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].removesuffix(".")
 
 
 @printed("explain", by="gpuops explain")

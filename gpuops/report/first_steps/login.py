@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
-from gpuops.model.desktops.broker import BrokerIdentity
 from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind, VerbNeed, VerbPrivileges
 from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
@@ -14,24 +13,20 @@ from gpuops.report.nights.broker import BrokerRecord
 from gpuops.report.text import count
 
 
-def login_text(test: LoginTest) -> Shown:
-    """Return the user, the vCenter, and the protocol that reads inventories of this vCenter from now on."""
-    return (
+def login_text(test: LoginTest) -> Iterator[Shown]:
+    """Yield the vCenter, the user, the protocol that reads inventories from now on, and what the login may do."""
+    yield (
         Text(f"{test.address}: {test.product}", "bold"),
         Text(f"user      {test.user}"),
         Text(f"API       {test.api_version}"),
         Text(f"instance  {test.uuid or 'unknown'}"),
-        *_broker(test.broker),
-        *_readers(test),
-        *_privileges(test),
     )
-
-
-def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
-    if broker is not None:
-        cluster = f", {broker.cluster}" if broker.cluster else ""
-        yield Text(f"broker    {broker.address}: {broker.product}{cluster}")
-        yield Text(f"          user {broker.user}")
+    if test.broker is not None:
+        cluster = f", {test.broker.cluster}" if test.broker.cluster else ""
+        yield Text(f"broker    {test.broker.address}: {test.broker.product}{cluster}")
+        yield Text(f"          user {test.broker.user}")
+    yield from _readers(test)
+    yield from _privileges(test)
 
 
 class DifferenceRecord(DocumentRecord, frozen=True):
@@ -144,9 +139,6 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
     return Text(f"readers   VI/JSON and SOAP differ in {differing} of {snapshot_size}:", "yellow"), *lines, soap
 
 
-_NEXT: Final = "gpuops help login"
-
-
 def _privileges(test: LoginTest) -> Iterator[Text]:
     """Yield for each verb that the login may use it, or which privileges it lacks and where."""
     if not test.verbs:
@@ -164,7 +156,10 @@ def _privileges(test: LoginTest) -> Iterator[Text]:
         lacks = [line for need in verb.needs for line in _lacks(need)]
         yield Text(f"  {verb.verb:<{width}}  ").append(lacks[0], "yellow")
         yield from (Text(" " * (width + 4)).append(line, "yellow") for line in lacks[1:])
-    yield from _next_moves(test)
+    if not all(verb.allowed for verb in test.verbs):
+        yield Text("  what is needed is given by roles, where you want it and nowhere else: gpuops help login", "dim")
+        roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
+        yield from (Text(f"  gpuops template show {role}", "dim") for role in roles)
 
 
 def _lacks(need: VerbNeed) -> Iterator[str]:
@@ -182,12 +177,3 @@ def _places(need: VerbNeed, names: Sequence[str]) -> str:
         return f"all {need.kind.value}s"
     kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
     return f"{kind} {some_names(names)}"
-
-
-def _next_moves(test: LoginTest) -> Iterator[Text]:
-    """Yield the templates of the missing roles, and the page that explains how to assign them."""
-    roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
-    if all(verb.allowed for verb in test.verbs):
-        return
-    yield Text(f"  what is needed is given by roles, where you want it and nowhere else: {_NEXT}", "dim")
-    yield from (Text(f"  gpuops template show {role}", "dim") for role in roles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -78,7 +78,7 @@ def ledger_text(effects: Sequence[Entry]) -> Shown:
     """Return a line for each effect, and below it each property that changed."""
     if not effects:
         return Text("nothing was done")
-    return (line for effect in effects for line in _lines(effect))
+    return map(_effect_lines, effects)
 
 
 class LedgerEntryRecord(DocumentRecord, frozen=True):
@@ -109,15 +109,12 @@ def ledger_document(effects: Sequence[Entry]) -> LedgerDocument:
     return LedgerDocument(convert(effects, list[LedgerEntryRecord]))
 
 
-def _lines(effect: Entry) -> list[Text]:
+def _effect_lines(effect: Entry) -> Iterator[Text]:
     head = Text(f"{effect['sequence']:>4}  {effect['at']}  ", "dim")
     head.append(f"{effect['method']} {effect['name']}")
-    head.append(f"  by {effect['user']}", "dim")
-    before, after = effect["before"], effect["after"]
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    return [head, *(Text(f"      {key}  {_value(before, key)} -> {_value(after, key)}") for key in changed)]
-
-
-def _value(properties: Mapping[str, Any], key: str) -> str:
-    content = properties.get(key)
-    return "none" if content in (None, "") else str(content)
+    yield head.append(f"  by {effect['user']}", "dim")
+    for key in {**effect["before"], **effect["after"]}:
+        values = [effect[moment].get(key) for moment in ("before", "after")]
+        if values[0] != values[1]:
+            before, after = ("none" if value in (None, "") else value for value in values)
+            yield Text(f"      {key}  {before} -> {after}")

@@ -1,16 +1,20 @@
-"""DirectPath devices in `mode show`, as vCenter 9.1 lists them: mode, driver, memory, reservations."""
+"""DirectPath devices of hosts: the table of `mode show` (vCenter 9.1 or newer), and `host passthrough show`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Self
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, Self
 
 from gpuops.model.devices.device_mode import HostDevice, VmClassReservation
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.document import DocumentRecord, NamedRecord
-from gpuops.report.layout import Text
+from gpuops.report.document import DocumentRecord, NamedRecord, Ref, SiteDocument, printed
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
+from gpuops.report.text import count, optional_figure
 
 
 def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
@@ -27,44 +31,36 @@ def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
 
 def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
     other_modes = [mode for mode in device.configurable if mode != device.mode]
-    driver = " ".join(filter(None, ("driver", device.driver_name, device.driver_version)))
-    facts = (
-        f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else",
-        driver if driver != "driver" else "",
-        device.interconnect or "",
-    )
-    yield "; ".join(filter(None, facts))
-    yield from filter(None, (_memory(device), _reservations(device), _profiles(device)))
+    facts = [f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else"]
+    if device.driver_name or device.driver_version:
+        facts.append(" ".join(filter(None, ("driver", device.driver_name, device.driver_version))))
+    if device.interconnect:
+        facts.append(device.interconnect)
+    yield "; ".join(facts)
+    if device.total_mib is not None or device.used_mib is not None:
+        yield f"memory: {_memory(device)}"
+    classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
+    if classes:
+        yield f"reserved in its cluster: {', '.join(map(_class_text, classes))}"
+    if device.profiles:
+        yield f"DirectPath profiles: {', '.join(device.profiles)}"
     if device.vms:
         yield f"used by {', '.join(sorted(_name(ref, inventory) for ref in device.vms))}"
 
 
 def _memory(device: HostDevice) -> str:
-    if device.total_mib is None and device.used_mib is None:
-        return ""
-    text = f"memory: {_number(device.used_mib)} of {_number(device.total_mib)} MiB used"
+    used, total = (optional_figure(mib, unknown="unknown") for mib in (device.used_mib, device.total_mib))
+    text = f"{used} of {total} MiB used"
     if device.reserved_mib is None:
         return text
-    return f"{text}, {device.reserved_mib} MiB reserved ({_number(device.reserved_used_mib)} of it in use)"
-
-
-def _reservations(device: HostDevice) -> str:
-    """Return the VM classes for which devices are reserved in the cluster."""
-    classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
-    return f"reserved in its cluster: {', '.join(map(_class_text, classes))}" if classes else ""
-
-
-def _profiles(device: HostDevice) -> str:
-    return f"DirectPath profiles: {', '.join(device.profiles)}" if device.profiles else ""
+    reserved_used = optional_figure(device.reserved_used_mib, unknown="unknown")
+    return f"{text}, {device.reserved_mib} MiB reserved ({reserved_used} of it in use)"
 
 
 def _class_text(reservation: VmClassReservation) -> str:
     where = f" in {reservation.zone}" if reservation.zone else ""
-    return f"{reservation.vm_class}{where}, {_number(reservation.in_use)} of {_number(reservation.total)} in use"
-
-
-def _number(figure: int | None) -> str:
-    return "unknown" if figure is None else str(figure)
+    in_use, total = (optional_figure(figure, unknown="unknown") for figure in (reservation.in_use, reservation.total))
+    return f"{reservation.vm_class}{where}, {in_use} of {total} in use"
 
 
 def _name(ref: str, inventory: Inventory) -> str:
@@ -108,18 +104,87 @@ class ModeDeviceRecord(DocumentRecord, frozen=True):
 def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] | None:
     """Return the devices; None if the vCenter lists none or does not report them."""
     devices = (host.settings or HostSettings()).devices
-    return None if devices is None else [_device(device, inventory) for device in devices]
+    if devices is None:
+        return None
+    return [
+        ModeDeviceRecord.from_attributes(
+            device,
+            configurable_modes=device.configurable,
+            driver=device.driver_name,
+            memory_mib=device.total_mib,
+            used_memory_mib=device.used_mib,
+            reserved_memory_mib=device.reserved_mib,
+            reserved_used_memory_mib=device.reserved_used_mib,
+            vms=None if device.vms is None else [NamedRecord(ref, _name(ref, inventory)) for ref in device.vms],
+            direct_path_profiles=device.profiles,
+        )
+        for device in devices
+    ]
 
 
-def _device(device: HostDevice, inventory: Inventory) -> ModeDeviceRecord:
-    return ModeDeviceRecord.from_attributes(
-        device,
-        configurable_modes=device.configurable,
-        driver=device.driver_name,
-        memory_mib=device.total_mib,
-        used_memory_mib=device.used_mib,
-        reserved_memory_mib=device.reserved_mib,
-        reserved_used_memory_mib=device.reserved_used_mib,
-        vms=None if device.vms is None else [NamedRecord(ref, _name(ref, inventory)) for ref in device.vms],
-        direct_path_profiles=device.profiles,
+Device = PhysicalGpu | OtherDevice
+_ON: Final = {True: "on", False: "off", None: "unknown"}
+
+
+def passthrough_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
+    """Return a heading and a table for each host."""
+    devices = [device for host in hosts for device in host.devices]
+    whole = sum(_active(device) is True for device in devices)
+    heading = (
+        f"vCenter {inventory.api_version}: {whole} of {count(len(devices), 'device')} on {count(len(hosts), 'host')} "
+        f"by DirectPath I/O, read {format_zoned_minute(inventory.taken_at)}"
     )
+    lines: list[Shown] = [Text(heading, "bold")]
+    for host in hosts:
+        lines += [Text(), Text(host.name, "bold"), _table(host)]
+    return lines
+
+
+def _table(host: Host) -> TextTable:
+    return table_of(
+        host.devices,
+        Column("  device", lambda device: f"  {device.address}"),
+        Column("model", lambda device: device.name),
+        Column("DirectPath I/O", lambda device: _ON[_active(device)]),
+        Column("configured", lambda device: _ON[_enabled(device)]),
+        Column("label", lambda device: (device.passthrough.label if device.passthrough else None) or ""),
+        Column("reboot", lambda device: "pending" if device.passthrough and device.passthrough.reboot_pending else ""),
+    )
+
+
+def _active(device: Device) -> bool | None:
+    return device.passthrough.active if device.passthrough is not None else None
+
+
+def _enabled(device: Device) -> bool | None:
+    return device.passthrough.enabled if device.passthrough is not None else None
+
+
+class PassthroughDeviceRecord(DocumentRecord, frozen=True):
+    """A GPU or another device; null = not known."""
+
+    address: Annotated[str, "PCI address"]
+    name: str
+    active: Annotated[bool | None, "in force: VMs get it whole"]
+    enabled: Annotated[bool | None, "configured: in force after the next boot"]
+    label: Annotated[str | None, "the hardware label"]
+
+    @classmethod
+    def made_of(cls, device: Device) -> Self:
+        label = device.passthrough.label if device.passthrough is not None else None
+        return cls.from_attributes(device, active=_active(device), enabled=_enabled(device), label=label)
+
+
+class PassthroughHostRecord(DocumentRecord, frozen=True):
+    """A host."""
+
+    name: str
+    ref: Ref
+    devices: list[PassthroughDeviceRecord]
+
+
+@printed("passthrough-show", by="gpuops host passthrough show")
+class PassthroughShowDocument(SiteDocument, frozen=True):
+    """Which devices of hosts are given to VMs whole."""
+
+    hosts: list[PassthroughHostRecord]

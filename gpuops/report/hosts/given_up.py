@@ -39,9 +39,10 @@ class GivenUpRecord(DocumentRecord, frozen=True):
 
 def abandonment_text(abandonment: Abandonment) -> Shown:
     """Return what is given up, and the consequences."""
-    outcome = (
-        "was given up before" if abandonment.already else "given up" if abandonment.applied else "would be given up"
-    )
+    if abandonment.already:
+        outcome = "was given up before"
+    else:
+        outcome = "given up" if abandonment.applied else "would be given up"
     return (
         *(Text(f"  {line}") for line in abandonment.means),
         Text(f"{abandonment.name}: {outcome}", "bold"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from gpuops.advise.capacity import Slots
 from gpuops.advise.gpu_layouts import JudgedLayout, JudgedPart, LayoutVerdict
 from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Board
@@ -39,16 +38,12 @@ def layouts_text(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> I
     for judged in layouts:
         for part in judged.parts:
             gpus = "all" if part.part.gpus is None else ", ".join(map(str, part.part.gpus))
+            contents = ", ".join(f"{number} x {name}" for name, number in part.part.counts) or "nothing"
+            if not part.part.is_mig_on:
+                contents = "MIG mode off"
             verdict = Text(part.verdict.value, _STYLES[part.verdict])
-            note = _note(part, judged.layout.form)
-            table.add_row(judged.layout.name, gpus, _contents(part), verdict, note)
+            table.add_row(judged.layout.name, gpus, contents, verdict, _note(part, judged.layout.form))
     yield table
-
-
-def _contents(part: JudgedPart) -> str:
-    if not part.part.is_mig_on:
-        return "MIG mode off"
-    return ", ".join(f"{number} x {name}" for name, number in part.part.counts) or "nothing"
 
 
 def _note(part: JudgedPart, form: LayoutForm) -> str:
@@ -56,11 +51,10 @@ def _note(part: JudgedPart, form: LayoutForm) -> str:
         return f"for device {', '.join(f'{device:04x}' for _, device in part.part.models)} alone"
     if part.free is None:
         return part.because
-    return f"free: {_free_instances(part.free) if form is LayoutForm.GPU_INSTANCES else free_figures(part.free)}"
-
-
-def _free_instances(free: Mapping[str, Slots]) -> str:
-    return " or ".join(f"{figure(room)} x {name}" for name, room in free.items()) or "none"
+    if form is not LayoutForm.GPU_INSTANCES:
+        return f"free: {free_figures(part.free)}"
+    instances = " or ".join(f"{figure(room)} x {name}" for name, room in part.free.items())
+    return f"free: {instances or 'none'}"
 
 
 class PciTypeRecord(DocumentRecord, frozen=True):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any, Self, assert_never
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Self, assert_never
 
-from gpuops.model.vcenter.host_settings import GraphicsSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
@@ -23,14 +22,23 @@ from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.report.changes import Change
 from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
-from gpuops.report.layout import Shown, Text
+from gpuops.report.layout import Text
 from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, note_lines, rejection_lines, summary, table
 
 
-def host_report_text(report: Report[HostStep]) -> Shown:
-    """Return one run: refusals, or each host with its changes and, after an apply, its outcome."""
-    return (*_lines(report), Text(summary(report), "bold"))
+def host_report_text(report: Report[HostStep]) -> Iterator[Text]:
+    """Yield one run: refusals, or each host with its changes and, after an apply, its outcome."""
+    plan = report.plan
+    yield from rejection_lines("refused", plan.rejections, "bold red")
+    outcomes = {outcome.step: outcome for outcome in report.outcomes}
+    for step in plan.steps:
+        yield _head(step, outcomes.get(step), report.before)
+        yield from table(changes(step), longest=sys.maxsize)  # options are read whole before they are agreed to
+    yield from note_lines(plan)
+    if plan.steps and (not report.applied or report.changed):
+        yield from (Text(f"next: {text}", "yellow") for text in plan.afterwards)
+    yield Text(summary(report), "bold")
 
 
 class HostStepRecord(DocumentRecord, frozen=True):
@@ -163,51 +171,28 @@ def changes(step: HostStep) -> tuple[Change, ...]:
         case ConfigureModule(before=before, after=after):
             return (*gpus, Change("module options", before or None, after or None))
         case ConfigureGraphics(before=old, after=new):
-            return (*_host_changes(old, new), *gpus)
+            of_host = (
+                Change("default type", old.default_type, new.default_type),
+                Change("assignment policy", old.assignment_policy, new.assignment_policy),
+            )
+            return (*(change for change in of_host if change.before != change.after), *gpus)
         case ConfigurePassthrough() | ConfigureModes() | ConfigureMig():
             return gpus
         case _:
             assert_never(step)
 
 
-def _host_changes(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[Change]:
-    if before.default_type != after.default_type:
-        yield Change("default type", before.default_type, after.default_type)
-    if before.assignment_policy != after.assignment_policy:
-        yield Change("assignment policy", before.assignment_policy, after.assignment_policy)
-
-
-def _kind(step: HostStep) -> str:
-    match step:
-        case ConfigureModule():
-            return "configure_module"
-        case ConfigureGraphics():
-            return "configure_graphics"
-        case ConfigurePassthrough():
-            return "configure_passthrough"
-        case ConfigureModes():
-            return "configure_modes"
-        case ConfigureMig():
-            return "configure_mig"
-        case _:
-            assert_never(step)
+_KINDS: Final[Mapping[type[HostStep], str]] = {
+    ConfigureModule: "configure_module",
+    ConfigureGraphics: "configure_graphics",
+    ConfigurePassthrough: "configure_passthrough",
+    ConfigureModes: "configure_modes",
+    ConfigureMig: "configure_mig",
+}
 
 
 def _step_fields(step: HostStep, before: Inventory) -> dict[str, Any]:
-    """Return the kind, title and host of a step."""
-    return {"kind": _kind(step), "title": title(step, before), "host": before.hosts[step.host]}
-
-
-def _lines(report: Report[HostStep]) -> Iterator[Text]:
-    plan = report.plan
-    yield from rejection_lines("refused", plan.rejections, "bold red")
-    outcomes = {outcome.step: outcome for outcome in report.outcomes}
-    for step in plan.steps:
-        yield _head(step, outcomes.get(step), report.before)
-        yield from table(changes(step), longest=sys.maxsize)  # options are read whole before they are agreed to
-    yield from note_lines(plan)
-    if plan.steps and (not report.applied or report.changed):
-        yield from (Text(f"next: {text}", "yellow") for text in plan.afterwards)
+    return {"kind": _KINDS[type(step)], "title": title(step, before), "host": before.hosts[step.host]}
 
 
 def _head(step: HostStep, outcome: Outcome[HostStep] | None, before: Inventory) -> Text:

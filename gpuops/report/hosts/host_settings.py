@@ -17,8 +17,8 @@ from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, describe_clamping
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.report.device import GpuHealthRecord
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
-from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count, count_hosts, vcenter_heading
@@ -29,7 +29,9 @@ def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     gpus = sum(len(host.gpus) for host in hosts)
     lines: list[Shown] = [vcenter_heading(inventory, count_hosts(len(hosts), gpus))]
     for host in hosts:
-        lines += [Text(), Text(_mode_title(host), "bold"), _mode_table(host), *device_lines(host, inventory)]
+        default, policy = host.default_graphics_type or "unknown", host.assignment_policy or "unknown"
+        title = f"{host.name}: default type {default}, assignment policy {policy}"
+        lines += [Text(), Text(title, "bold"), _mode_table(host), *device_lines(host, inventory)]
     return lines
 
 
@@ -44,45 +46,29 @@ def is_reboot_pending(gpu: PhysicalGpu) -> bool | None:
     return gpu.graphics_type is not gpu.configured_graphics_type
 
 
-def _mode_title(host: Host) -> str:
-    default = host.default_graphics_type or "unknown"
-    policy = host.assignment_policy or "unknown"
-    return f"{host.name}: default type {default}, assignment policy {policy}"
-
-
 def _mode_table(host: Host) -> TextTable:
     return table_of(
         host.gpus,
         Column("  GPU", lambda gpu: f"  {gpu.address}"),
         Column("model", lambda gpu: gpu.name),
-        Column("used as", _current_use),
+        Column("used as", lambda gpu: "DirectPath I/O" if _is_passed_through(gpu) else gpu.graphics_type or "unknown"),
         Column("configured as", _configured_use),
-        Column("vGPU mode", _mode),
+        Column("vGPU mode", lambda gpu: "" if _is_passed_through(gpu) else gpu.vgpu_mode or "unknown"),
         Column("label", lambda gpu: (gpu.passthrough.label if gpu.passthrough else None) or ""),
         Column("reboot", lambda gpu: {None: "unknown", True: "pending", False: ""}[is_reboot_pending(gpu)]),
     )
 
 
-def _current_use(gpu: PhysicalGpu) -> str:
-    """Return the mode in force."""
-    if gpu.passthrough is not None and gpu.passthrough.active:
-        return "DirectPath I/O"
-    return gpu.graphics_type or "unknown"
+def _is_passed_through(gpu: PhysicalGpu) -> bool:
+    return gpu.passthrough is not None and gpu.passthrough.active
 
 
 def _configured_use(gpu: PhysicalGpu) -> str:
-    """Return the configured mode."""
     if gpu.passthrough is not None and gpu.passthrough.enabled:
         return "DirectPath I/O"
-    if gpu.passthrough is not None and gpu.passthrough.active:
-        return "host"
+    if _is_passed_through(gpu):
+        return "host"  # DirectPath I/O ends with the next boot
     return gpu.configured_graphics_type or "unknown"
-
-
-def _mode(gpu: PhysicalGpu) -> str:
-    if gpu.passthrough is not None and gpu.passthrough.active:
-        return ""
-    return gpu.vgpu_mode or "unknown"
 
 
 class ModeGpuRecord(DocumentRecord, frozen=True):
@@ -190,32 +176,30 @@ class MigShowDocument(SiteDocument, frozen=True):
 
 def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> MigShowDocument:
     """Return hosts > GPUs as a document; null = not known, or not read."""
-    return MigShowDocument.from_attributes(inventory, read_at=inventory.taken_at, hosts=list(map(_mig_host, hosts)))
+    records = []
+    for host in hosts:
+        gpus = []
+        for gpu, state in _gpus_with_states(host):
+            if gpu is None:
+                gpus.append(MigGpuRecord.from_attributes(state, model=None, vcenter=None))
+                continue
+            read = state or SmiState(gpu.address, current=None, pending=None)
+            health = None if state is None else state.health
+            gpus.append(MigGpuRecord.from_attributes(read, model=gpu.name, vcenter=_is_mig_on(gpu), health=health))
+        unread = (host.settings or HostSettings()).unread
+        records.append(MigHostRecord.from_attributes(host, gpus=gpus, unread=unread))
+    return MigShowDocument.from_attributes(inventory, read_at=inventory.taken_at, hosts=records)
 
 
-def _mig_host(host: Host) -> MigHostRecord:
-    unlisted = [MigGpuRecord.from_attributes(state, model=None, vcenter=None) for state in _unlisted_states(host)]
-    gpus = [*(_gpu(gpu, _state(gpu, host)) for gpu in host.gpus), *unlisted]
-    return MigHostRecord.from_attributes(host, gpus=gpus, unread=(host.settings or HostSettings()).unread)
+def _gpus_with_states(host: Host) -> Iterator[tuple[PhysicalGpu | None, SmiState | None]]:
+    """Yield each GPU of a host with its state by nvidia-smi, then the states of GPUs that vCenter does not list."""
+    states = {state.address: state for state in (host.settings or HostSettings()).mig or ()}
+    yield from ((gpu, states.pop(gpu.address, None)) for gpu in host.gpus)
+    yield from ((None, state) for state in states.values())
 
 
-def _gpu(gpu: PhysicalGpu, state: SmiState | None) -> MigGpuRecord:
-    read = state or SmiState(gpu.address, current=None, pending=None)
-    health = None if state is None else state.health
-    return MigGpuRecord.from_attributes(read, model=gpu.name, vcenter=_in_vcenter(gpu), health=health)
-
-
-def _unlisted_states(host: Host) -> tuple[SmiState, ...]:
-    states = (host.settings or HostSettings()).mig or ()
-    return tuple(state for state in states if host.gpu(state.address) is None)
-
-
-def _state(gpu: PhysicalGpu, host: Host) -> SmiState | None:
-    states = (host.settings or HostSettings()).mig or ()
-    return next((state for state in states if state.address == gpu.address), None)
-
-
-def _in_vcenter(gpu: PhysicalGpu) -> bool | None:
+def _is_mig_on(gpu: PhysicalGpu) -> bool | None:
+    """Return whether vCenter reports MIG mode for the GPU; None = not known."""
     return None if gpu.vgpu_mode is None else gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
 
 
@@ -224,24 +208,25 @@ def _mig_table(host: Host) -> TextTable:
     is_sick = any(state.health.problems for state in states or ())
     columns = () if states is None else ("nvidia-smi", "pending", *(("health",) if is_sick else ()))
     table = TextTable("  GPU", "model", "vCenter", *columns)
-    for gpu in host.gpus:
-        cells = (f"  {gpu.address}", gpu.name, _WORDS[_in_vcenter(gpu)], *_smi_cells(_state(gpu, host)))
-        table.add_row(*cells[: 3 + len(columns)])
-    for state in _unlisted_states(host):
-        cells = (f"  {state.address}", "", "not listed", *_smi_cells(state))
-        table.add_row(*cells[: 3 + len(columns)])
+    for gpu, state in _gpus_with_states(host):
+        if gpu is not None:
+            vcenter_cells = (f"  {gpu.address}", gpu.name, _WORDS[_is_mig_on(gpu)])
+        else:
+            vcenter_cells = (f"  {state.address if state else ''}", "", "not listed")
+        table.add_row(*vcenter_cells, *_smi_cells(state)[: len(columns)])
     return table
 
 
-def _smi_cells(state: SmiState | None) -> Iterator[str]:
-    """Yield the mode in force, the pending mode, and the health."""
-    if state is None or state.unread:
-        yield from ("not listed" if state is None else "unknown", "")
-    elif state.current is None:
-        yield from ("no MIG", "")
-    else:
-        yield from (_WORDS[state.current], "" if state.current == state.pending else _WORDS[state.pending])
-    yield ", ".join(state.health.problems) if state is not None else ""
+def _smi_cells(state: SmiState | None) -> tuple[str, str, str]:
+    """Return the MIG mode in force, the pending mode, and the health, as nvidia-smi reports them."""
+    if state is None:
+        return "not listed", "", ""
+    health = ", ".join(state.health.problems)
+    if state.unread:
+        return "unknown", "", health
+    if state.current is None:
+        return "no MIG", "", health
+    return _WORDS[state.current], "" if state.current == state.pending else _WORDS[state.pending], health
 
 
 UNSEEN = "in force: the options of the loaded module; gpuops does not see what nvidia-smi set on a host since its boot"
@@ -252,17 +237,11 @@ def scheduler_text(schedulers: Schedulers) -> Shown:
     gpus = sum(len(host.gpus) for host in schedulers.hosts)
     lines: list[Shown] = [vcenter_heading(schedulers.inventory, count_hosts(len(schedulers.hosts), gpus))]
     for host in schedulers.hosts:
-        lines += [Text(), Text(_scheduler_title(host), "bold"), _scheduler_table(host)]
+        pending = ", a reboot is pending" if host.settings.reboot_pending else ""
+        table = TextTable("  GPU", "model", "configured", "in force", "reboot", rows=map(_scheduler_cells, host.gpus))
+        lines += [Text(), Text(f"{host.host.name}: {_driver(host)}{pending}", "bold"), table]
         lines += [Text(f"  unknown: {reason}", "yellow") for reason in host.settings.unread]
     return (*lines, Text(), Text(UNSEEN, "dim"))
-
-
-def _scheduler_title(host_scheduler: HostScheduler) -> str:
-    words = [f"{host_scheduler.host.name}: {_driver(host_scheduler)}"]
-    pending = host_scheduler.settings.reboot_pending
-    if pending:
-        words.append("a reboot is pending")
-    return ", ".join(words)
 
 
 def _driver(host_scheduler: HostScheduler) -> str:
@@ -275,20 +254,12 @@ def _driver(host_scheduler: HostScheduler) -> str:
     return f"driver {host_scheduler.driver.version} ({branch}, {reads or 'unknown'} round robin)"
 
 
-def _scheduler_table(host_scheduler: HostScheduler) -> TextTable:
-    return TextTable(
-        "  GPU", "model", "configured", "in force", "reboot", rows=([*_row(gpu)] for gpu in host_scheduler.gpus)
-    )
-
-
-def _row(gpu_scheduler: GpuScheduler) -> Iterator[str]:
-    yield f"  {gpu_scheduler.gpu.address}"
-    yield gpu_scheduler.gpu.name
-    if gpu_scheduler.note is not None:
-        yield from (gpu_scheduler.note, gpu_scheduler.note, "")
-        return
-    yield from (_words(gpu_scheduler.configured), _words(gpu_scheduler.effective))
-    yield {None: "unknown", True: "pending", False: ""}[gpu_scheduler.reboot_pending]
+def _scheduler_cells(gpu_scheduler: GpuScheduler) -> tuple[str, ...]:
+    gpu, note = gpu_scheduler.gpu, gpu_scheduler.note
+    if note is not None:
+        return f"  {gpu.address}", gpu.name, note, note, ""
+    reboot = {None: "unknown", True: "pending", False: ""}[gpu_scheduler.reboot_pending]
+    return f"  {gpu.address}", gpu.name, _words(gpu_scheduler.configured), _words(gpu_scheduler.effective), reboot
 
 
 def _words(reading: Reading | None) -> str:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.model.vcenter.role import RoleState
+from gpuops.model.vcenter.login import RoleState
 from gpuops.plan.doctor.examination import Examination
-from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.plan.doctor.finding import Severity
 from gpuops.report.document import DocumentRecord, PrintedDocument, VersionedSiteDocument, printed
-from gpuops.report.layout import Shown, Text
+from gpuops.report.layout import Text
 from gpuops.report.text import count, count_hosts, vcenter_heading
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def doctor_text(examination: Examination) -> Shown:
-    """Return each finding with its fix below it, worst first, and one closing line."""
+def doctor_text(examination: Examination) -> Iterator[Text]:
+    """Yield each finding with its fix below it, worst first, and the number of findings of each severity."""
     gpus = sum(len(host.gpus) for host in examination.hosts)
-    heading = vcenter_heading(examination.inventory, count_hosts(len(examination.hosts), gpus))
-    lines = [line for finding in examination.findings for line in _lines(finding)]
-    return (heading, *lines, Text(_summary(examination), "bold"))
+    yield vcenter_heading(examination.inventory, count_hosts(len(examination.hosts), gpus))
+    for finding in examination.findings:
+        yield Text(f"{finding.severity:<8} ", _STYLES[finding.severity]).append(f"{finding.subject}: {finding.reason}")
+        yield Text(f"         fix: {finding.fix}", "dim")
+    counts = Counter(finding.severity for finding in examination.findings)
+    summary = ", ".join(count(counts[severity], severity.value) for severity in Severity if counts[severity])
+    yield Text(summary or "nothing found", "bold")
 
 
 class FindingRecord(DocumentRecord, frozen=True):
@@ -45,52 +50,30 @@ def doctor_document(examination: Examination) -> DoctorDocument:
     return DoctorDocument.from_attributes(examination, examination.inventory, read_at=examination.inventory.taken_at)
 
 
-def _lines(finding: Finding) -> tuple[Text, Text]:
-    """Return the line of a finding, and the line of its fix."""
-    head = Text(f"{finding.severity:<8} ", _STYLES[finding.severity])
-    head.append(f"{finding.subject}: {finding.reason}")
-    return head, Text(f"         fix: {finding.fix}", "dim")
-
-
-def _summary(examination: Examination) -> str:
-    """Return the number of findings of each severity."""
-    if not examination.findings:
-        return "nothing found"
-    counts = {severity: sum(finding.severity is severity for finding in examination.findings) for severity in Severity}
-    return ", ".join(count(number, severity.value) for severity, number in counts.items() if number)
-
-
-def roles_text(states: Sequence[RoleState]) -> Shown:
-    """Return, for each role, whether it is right, which privileges differ, and on what to grant it."""
-    return (*(line for state in states for line in _role(state)), Text(_roles_summary(states), "bold"))
-
-
-def _role(state: RoleState) -> Iterator[Text]:
-    word, style = _word(state)
-    yield Text(f"{word:<8} ", style).append(state.wish.name)
-    if not state.right:
-        lacks, surplus = ("given", "taken away") if state.written else ("lacks", "surplus")
-        for title, privileges in ((lacks, state.missing), (surplus, state.surplus)):
-            if privileges:
-                yield Text(f"         {title}: {', '.join(sorted(privileges))}")
-    yield Text(f"         give it on: {state.wish.where}", "dim")
-
-
-def _word(state: RoleState) -> tuple[str, str]:
-    """Return the word for the state of a role, and its style."""
-    if state.written:
-        return ("made" if state.there is None else "changed"), "green"
-    if state.right:
-        return "right", "dim"
-    return ("missing" if state.there is None else "unlike"), "yellow"
-
-
-def _roles_summary(states: Sequence[RoleState]) -> str:
+def roles_text(states: Sequence[RoleState]) -> Iterator[Text]:
+    """Yield, for each role, whether it is right, which privileges differ, and on what to grant it; and a summary."""
+    for state in states:
+        if state.written:
+            word, style = "made" if state.there is None else "changed", "green"
+        elif state.right:
+            word, style = "right", "dim"
+        else:
+            word, style = "missing" if state.there is None else "unlike", "yellow"
+        yield Text(f"{word:<8} ", style).append(state.wish.name)
+        if not state.right:
+            lacks, surplus = ("given", "taken away") if state.written else ("lacks", "surplus")
+            for title, privileges in ((lacks, state.missing), (surplus, state.surplus)):
+                if privileges:
+                    yield Text(f"         {title}: {', '.join(sorted(privileges))}")
+        yield Text(f"         give it on: {state.wish.where}", "dim")
     wrong = [state for state in states if not state.right]
     if not wrong:
-        return f"{count(len(states), 'role')} as wanted: nothing to do"
-    is_written = all(state.written for state in wrong)
-    return f"{count(len(wrong), 'role')} {'written' if is_written else 'not as wanted, nothing changed'}"
+        summary = f"{count(len(states), 'role')} as wanted: nothing to do"
+    elif all(state.written for state in wrong):
+        summary = f"{count(len(wrong), 'role')} written"
+    else:
+        summary = f"{count(len(wrong), 'role')} not as wanted, nothing changed"
+    yield Text(summary, "bold")
 
 
 class RoleRecord(DocumentRecord, frozen=True):

@@ -170,18 +170,14 @@ class Fleet:
     @cached_property
     def vms_with_devices(self) -> tuple[Vm, ...]:
         """Return the VMs that have a GPU device or another complete PCI device, by path."""
-        has_host_filter = self.filters.host is not None or self.filters.cluster is not None
-        roomy_hosts = (*self.hosts, *self.device_hosts) if self.filters.free else ()
-        refs = (
-            {view.host.ref for view in roomy_hosts} if self.filters.free else {host.ref for host in self.scoped_hosts}
-        )
-        vms = [
-            vm
-            for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
-            if _has_device(vm)
-            and (vm.host in refs or not (has_host_filter or self.filters.free))
-            and (self.profile is None or self.profile in vm.profiles)
-        ]
+        vms: Iterable[Vm] = self.inventory.vms.values() if self.holder is None else (self.holder,)
+        vms = [vm for vm in vms if _has_device(vm) and (self.profile is None or self.profile in vm.profiles)]
+        if self.filters.free:
+            roomy_refs = {view.host.ref for view in (*self.hosts, *self.device_hosts)}
+            vms = [vm for vm in vms if vm.host in roomy_refs]
+        elif self.filters.host is not None or self.filters.cluster is not None:
+            scoped_refs = {host.ref for host in self.scoped_hosts}
+            vms = [vm for vm in vms if vm.host in scoped_refs]
         return tuple(sorted(vms, key=lambda vm: vm.path or vm.name))
 
 
@@ -351,9 +347,7 @@ def _has_device(vm: Vm) -> bool:
 
 def _direct(vm: Vm) -> set[PciAddress]:
     """Return the PCI addresses that a VM's DirectPath devices name."""
-    return {
-        address
-        for device in vm.devices or ()
-        if isinstance(device, DirectPathDevice | DynamicDevice)
-        and (address := device.address if isinstance(device, DirectPathDevice) else device.assigned) is not None
-    }
+    devices = vm.devices or ()
+    static = {device.address for device in devices if isinstance(device, DirectPathDevice)}
+    assigned = {device.assigned for device in devices if isinstance(device, DynamicDevice)}
+    return static | {address for address in assigned if address is not None}

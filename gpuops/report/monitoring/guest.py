@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
 from gpuops.model.guests.guest import GuestWay
-from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, count_states
+from gpuops.plan.guest.question import GuestVerdicts, count_states
 from gpuops.plan.guest.rows import GuestRow, GuestState
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
-from gpuops.report.layout import Shown, Text
+from gpuops.report.layout import Text
 from gpuops.report.text import count, vcenter_heading
 
 _STYLES: Final = {GuestState.PASS: "green", GuestState.FAIL: "bold red", GuestState.UNKNOWN: "yellow"}
@@ -17,34 +17,23 @@ _WAYS: Final = {GuestWay.TOOLS: "VMware Tools", GuestWay.SSH: "SSH"}
 _WIDTH: Final = 9
 
 
-def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Shown:
-    """Return the rows of each guest, and one closing line."""
-    return (
-        vcenter_heading(verdicts.inventory, f"{count(len(verdicts.guests), 'guest')} by {_WAYS[way]}"),
-        *(line for guest in verdicts.guests for line in _lines(guest)),
-        Text(_summary(verdicts), "bold"),
-    )
-
-
-def _lines(guest: GuestVerdict) -> Iterator[Text]:
-    yield Text(f"{guest.vm.name}: {'ready' if guest.ready else 'not ready'}", "bold")
-    for row in guest.rows:
-        yield from _row(row)
-
-
-def _row(row: GuestRow) -> Iterator[Text]:
-    yield Text(f"  {row.state:<{_WIDTH}}", _STYLES[row.state]).append(f"{row.check}: {row.says}")
-    if row.next_move:
-        yield Text(f"{'':<{_WIDTH + 2}}next: {row.next_move}", "dim")
-
-
-def _summary(verdicts: GuestVerdicts) -> str:
+def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Iterator[Text]:
+    """Yield the verdicts on each guest, with next steps, and the number of guests that are ready."""
+    guest_count = count(len(verdicts.guests), "guest")
+    yield vcenter_heading(verdicts.inventory, f"{guest_count} by {_WAYS[way]}")
+    for guest in verdicts.guests:
+        yield Text(f"{guest.vm.name}: {'ready' if guest.ready else 'not ready'}", "bold")
+        for row in guest.rows:
+            yield Text(f"  {row.state:<{_WIDTH}}", _STYLES[row.state]).append(f"{row.check}: {row.says}")
+            if row.next_move:
+                yield Text(f"{'':<{_WIDTH + 2}}next: {row.next_move}", "dim")
     if not verdicts.guests:
-        return "no guest was asked: the pool is empty"
+        yield Text("no guest was asked: the pool is empty", "bold")
+        return
     counts = count_states(verdicts)
     words = {GuestState.PASS: "ready", GuestState.FAIL: "not ready", GuestState.UNKNOWN: "not known to be ready"}
     parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
-    return f"{count(len(verdicts.guests), 'guest')}: {', '.join(parts)}"
+    yield Text(f"{guest_count}: {', '.join(parts)}", "bold")
 
 
 class CheckedRowRecord(DocumentRecord, frozen=True):

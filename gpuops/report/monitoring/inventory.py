@@ -1,4 +1,8 @@
-"""Text and document of `gpuops inventory`: a tree of hosts, NUMA nodes and GPUs, or a table of VMs.
+"""Text and document of `gpuops inventory`: a summary of clusters, a tree for each host, or a table of VMs.
+
+A tree of a hundred hosts has 1,500 lines: for more than twenty hosts, trees need `--hosts` or a filter, and the summary
+is printed instead. In the summary, a GPU is in use if a VM holds it or a part of it now, and free if none does; if the
+host does not report its holders, it is neither.
 
 The document is the contract for programs. null means unknown, never off, free or zero.
 """
@@ -6,8 +10,9 @@ The document is the contract for programs. null means unknown, never off, free o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Self, assert_never
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Final, Self, assert_never
 
 from msgspec import UNSET, UnsetType
 
@@ -28,18 +33,22 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.report.device import describe
-from gpuops.report.document import (
-    DocumentRecord,
-    NamedRecord,
-    Ref,
-    SlotsRecord,
-    VersionedSiteDocument,
-    printed,
+from gpuops.plan.core.rejection import some_names
+from gpuops.plan.core.scope import cluster_name
+from gpuops.report.device import GpuHealthRecord, describe
+from gpuops.report.document import DocumentRecord, NamedRecord, Ref, SlotsRecord, VersionedSiteDocument, printed
+from gpuops.report.layout import Column, Shown, Text, TextTable, Tree, table_of
+from gpuops.report.monitoring.fleet import (
+    POWER_WORDS,
+    Fleet,
+    Free,
+    GpuView,
+    HostView,
+    NodeView,
+    OtherView,
+    holders,
+    reboot_pending,
 )
-from gpuops.report.gpu_health import GpuHealthRecord
-from gpuops.report.layout import Column, Shown, Text, Tree, table_of
-from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
 from gpuops.report.text import count, count_hosts, optional_figure, size, vcenter_heading
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
@@ -420,6 +429,15 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
     more there are.
     """
     inventory = fleet.inventory
+    vms = (
+        VmRecord.from_attributes(
+            vm,
+            host=host.name if (host := inventory.host_of(vm)) else None,
+            managed_by=None if vm.managed_by is None else vm.managed_by.extension,
+            attributes=dict(vm.attributes),
+        )
+        for vm in fleet.vms_with_devices[:limit]
+    )
     left_out = {}
     if limit is not None:
         left_out["hosts_left_out"] = max(fleet.host_count + len(fleet.device_hosts) - limit, 0)
@@ -429,15 +447,61 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
         read_at=inventory.taken_at,
         hosts=map(HostRecord.made_of, (*fleet.hosts, *fleet.device_hosts)[:limit]),
         hosts_without_gpus=fleet.hosts_without_gpus,
-        vms=(_vm(vm, inventory) for vm in fleet.vms_with_devices[:limit]),
+        vms=vms,
         vms_total=len(inventory.vms),
         **left_out,
     )
 
 
-def _vm(vm: Vm, inventory: Inventory) -> VmRecord:
-    host = inventory.host_of(vm)
-    managed_by = None if vm.managed_by is None else vm.managed_by.extension
-    return VmRecord.from_attributes(
-        vm, host=host.name if host else None, managed_by=managed_by, attributes=dict(vm.attributes)
-    )
+MOST_HOSTS: Final = 20
+"""Up to so many hosts with GPUs, each has a tree by default."""
+
+
+def summary_text(fleet: Fleet) -> Iterator[Shown]:
+    """Yield the heading, a table of clusters, a line for each problem of a cluster, and the options that show more."""
+    yield heading(fleet.inventory, len(fleet.gpu_hosts), sum(len(host.gpus) for host in fleet.gpu_hosts))
+    clusters: dict[str, list[Host]] = {}
+    for host in fleet.gpu_hosts:
+        clusters.setdefault(cluster_name(host, fleet.inventory) or "standalone", []).append(host)
+    rows = (row for name, hosts in sorted(clusters.items()) for row in _rows(name, hosts, fleet.inventory))
+    yield TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5), rows=rows)
+    for name, hosts in sorted(clusters.items()):
+        for text in _host_problems(hosts, fleet.inventory):
+            yield Text(f"{name}: {text}", "yellow")
+    yield from without_gpus(fleet)
+    yield Text("each host: --hosts; a part of them: --cluster, --host, --profile, --holder, --free, --limit", "dim")
+
+
+def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each GPU model; the first one also has the cluster and its number of hosts."""
+    gpus, used, free = Counter[str](), Counter[str](), Counter[str]()
+    for host, gpu in _gpus(hosts):
+        vms = holders(gpu, host, inventory)
+        gpus[gpu.name] += 1
+        used[gpu.name] += bool(vms)
+        free[gpu.name] += vms == ()
+    cluster_cells = (name, str(len(hosts)))
+    for model in sorted(gpus):
+        yield (*cluster_cells, model, str(gpus[model]), str(used[model]), str(free[model]))
+        cluster_cells = ("", "")
+
+
+def _gpus(hosts: Iterable[Host]) -> Iterator[tuple[Host, PhysicalGpu]]:
+    return ((host, gpu) for host in hosts for gpu in host.gpus)
+
+
+def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
+    """Yield each problem with the hosts that have it."""
+    hosts_by_problem = {
+        "not connected": [host for host in hosts if host.connected is False],
+        "in maintenance": [host for host in hosts if host.in_maintenance],
+        "not read in full": [host for host in hosts if host.unreadable],
+        "with a reboot pending for a GPU": [host for host in hosts if any(map(reboot_pending, host.gpus))],
+        "with GPUs whose holders are unknown": [
+            host for host in hosts if any(holders(gpu, host, inventory) is None for gpu in host.gpus)
+        ],
+    }
+    for problem, affected_hosts in hosts_by_problem.items():
+        if affected_hosts:
+            names = some_names([host.name for host in affected_hosts])
+            yield f"{count(len(affected_hosts), 'host')} {problem}: {names}"

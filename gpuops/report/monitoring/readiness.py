@@ -30,8 +30,13 @@ def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
     for host in readiness.hosts:
         if scope.host is not None and host.away:
             lines += [Text(), Text(f"{host.host.name}: in this order", "bold"), _moves_table(host)]
-    lines += [*_blockers(readiness), *_vcenter_obstacles(readiness), *_stranded_lines(readiness), *_notes(readiness)]
-    return (*lines, Text(_summary(readiness), "bold"))
+    lines += [*_blockers(readiness), *_vcenter_obstacles(readiness), *_stranded_lines(readiness)]
+    lines += [Text(f"note: {host.host.name}: {note}", "dim") for host in readiness.hosts for note in host.notes]
+    ready = sum(host.ready for host in readiness.hosts)
+    spared = sum(host.loss.spared for host in readiness.hosts)
+    host_count = count(len(readiness.hosts), "host")
+    summary = f"{ready} of {host_count} can be emptied, {spared} can be lost; nothing was changed"
+    return (*lines, Text(summary, "bold"))
 
 
 def _hosts_table(readiness: Readiness) -> TextTable:
@@ -69,9 +74,7 @@ def _seconds(stun: Stun) -> str:
 
 def _loss_text(loss: HostLoss) -> str:
     """Return `nvidia_a40-8q 5 of 6` for each profile."""
-    parts = [
-        f"{profile_loss.profile} {profile_loss.placed} of {profile_loss.running}" for profile_loss in loss.profiles
-    ]
+    parts = [f"{lost.profile} {lost.placed} of {lost.running}" for lost in loss.profiles]
     return ", ".join(parts) or "nothing to lose"
 
 
@@ -136,19 +139,6 @@ def _stranded_lines(readiness: Readiness) -> Iterator[Text]:
             yield Text(f"        {'; '.join(first[:_FEW]) + remainder}")
         if not host.loss.proven:
             yield Text(f"        not every way was tried for {host.host.name}: one may hold", "dim")
-
-
-def _notes(readiness: Readiness) -> Iterator[Text]:
-    for host in readiness.hosts:
-        for note in host.notes:
-            yield Text(f"note: {host.host.name}: {note}", "dim")
-
-
-def _summary(readiness: Readiness) -> str:
-    ready = sum(host.ready for host in readiness.hosts)
-    spared = sum(host.loss.spared for host in readiness.hosts)
-    host_count = count(len(readiness.hosts), "host")
-    return f"{ready} of {host_count} can be emptied, {spared} can be lost; nothing was changed"
 
 
 class StunRecord(DocumentRecord, frozen=True):

@@ -12,12 +12,8 @@ from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count
 
 
-def broker_text(state: BrokerState) -> Shown:
-    """Return the broker and its user, a line for each pool, and why a rotation cannot gate some pools."""
-    return tuple(_lines(state))
-
-
-def _lines(state: BrokerState) -> Iterator[Shown]:
+def broker_text(state: BrokerState) -> Iterator[Shown]:
+    """Yield the broker and its user, a table of the pools, and why a rotation cannot gate some of them."""
     identity = state.identity
     yield Text(f"{identity.address}: {identity.product}", "bold")
     yield Text(f"user {identity.user}")
@@ -25,13 +21,13 @@ def _lines(state: BrokerState) -> Iterator[Shown]:
         yield Text("this login sees no desktop pools")
         return
     yield _table(state)
-    for pool_state in state.pools:
-        if pool_state.pool.refusal is not None:
-            yield Text(f"{pool_state.pool.name}: no gate: {pool_state.pool.refusal}", "yellow")
-        if pool_state.pool.refusal is None and pool_state.pool.spare_machines:
-            spares = count(pool_state.pool.spare_machines, "spare machine")
-            needed = f"a policy needs `floor: {pool_state.pool.spare_machines}` or more"
-            yield Text(f"{pool_state.pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
+    for pool in (pool_state.pool for pool_state in state.pools):
+        if pool.refusal is not None:
+            yield Text(f"{pool.name}: no gate: {pool.refusal}", "yellow")
+        elif pool.spare_machines:
+            spares = count(pool.spare_machines, "spare machine")
+            needed = f"a policy needs `floor: {pool.spare_machines}` or more"
+            yield Text(f"{pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
     if state.not_found:
         yield Text(f"{count(len(state.not_found), 'machine')} not found in this vCenter:", "yellow")
         yield from (Text(f"  {line}", "yellow") for line in state.reasons)

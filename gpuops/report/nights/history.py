@@ -37,7 +37,15 @@ _AT_LEAST: Final = "+ at least: when an ML VM stopped that stopped by itself is 
 def history_text(events: PastEvents, selection: str) -> Shown:
     """Return the nights and the changes, newest first. `selection` is such as ` since 2026-11-01`; empty = all."""
     if not events.nights and not events.changes:
-        return _no_events(events, selection)
+        if selection:
+            return [
+                Text(f"nothing{selection} in the journal", "bold"),
+                "next: gpuops history shows all that there is",
+            ]
+        return [
+            Text("no nights yet, and no changes: nothing was recorded in the journal", "bold"),
+            "next: gpuops rotate plan --policy FILE shows what a night would bring",
+        ]
     parts: list[Shown] = []
     if events.nights:
         parts += [_nights(events.nights), Text(history_summary(events), "bold")]
@@ -48,19 +56,6 @@ def history_text(events: PastEvents, selection: str) -> Shown:
     if events.left_off:
         parts.append(Text(f"{events.left_off} older not shown: a higher --limit shows them", "dim"))
     return parts
-
-
-def _no_events(events: PastEvents, selection: str) -> Shown:
-    """Return that the journal has no such events, and the next command."""
-    if selection:
-        return [
-            Text(f"nothing{selection} in the journal", "bold"),
-            "next: gpuops history shows all that there is",
-        ]
-    return [
-        Text("no nights yet, and no changes: nothing was recorded in the journal", "bold"),
-        "next: gpuops rotate plan --policy FILE shows what a night would bring",
-    ]
 
 
 def _nights(nights: tuple[PastNight, ...]) -> TextTable:
@@ -98,11 +93,9 @@ def history_summary(events: PastEvents) -> str:
     """Return `3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
     desktop_count = sum(len(night.desktops) for night in events.nights)
     returned_count = sum(night.returned for night in events.nights)
-    share = share_of(events.harvested, events.available)
-    share_text = _share_text(share, events.available)
     return (
         f"{count(len(events.nights), 'night')}: {count(desktop_count, 'desktop')} taken, {returned_count} back; "
-        f"{_hours(events.harvested)} GPU-hours{_of_available(events.available)}{share_text}"
+        f"{_hours_of_available(events)}"
     )
 
 
@@ -123,10 +116,9 @@ def _night(night: PastNight) -> Iterator[Shown]:
         .append(f"{policy}{journal_note}; times are in UTC")
     )
     yield f"vCenter {night.vcenter}"
-    share_text = _share_text(night.share, night.available)
     yield (
         f"{count(len(night.desktops), 'desktop')} taken, {night.returned} back; {count(len(night.ml), 'ML VM')} ran: "
-        f"{_hours(night.harvested)} GPU-hours{_of_available(night.available)}{share_text}"
+        f"{_hours_of_available(night)}"
     )
     if "+" in _hours(night.harvested):
         yield Text(_AT_LEAST, "dim")
@@ -183,8 +175,13 @@ def _incidents(incidents: tuple[Incident, ...]) -> TextTable:
     )
 
 
-def _of_available(available: GpuHours) -> str:
-    return "" if available.exact is None else f" of {available.exact:.1f} that could be had"
+def _hours_of_available(events: PastNight | PastEvents) -> str:
+    """Return `70.1 GPU-hours of 80.2 that could be had (87%)`; the figures that are unknown are left out."""
+    text = f"{_hours(events.harvested)} GPU-hours"
+    if events.available.exact is not None:
+        text += f" of {events.available.exact:.1f} that could be had"
+    share = _share(share_of(events.harvested, events.available), events.available)
+    return f"{text} ({share})" if share.endswith("%") else text
 
 
 def _subjects_text(names: tuple[str, ...]) -> str:
@@ -204,12 +201,6 @@ def _share(share: float | None, available: GpuHours) -> str:
     if share is None:
         return "unknown"
     return "-" if _hours(available) == "0.0" else f"{share:.0%}"
-
-
-def _share_text(share: float | None, available: GpuHours) -> str:
-    """Return the share behind the hours, ` (90%)`; empty if it is unknown."""
-    share_word = _share(share, available)
-    return f" ({share_word})" if share_word.endswith("%") else ""
 
 
 def _minute(moment: datetime) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
@@ -201,7 +200,13 @@ class HistoryDocument(PrintedDocument, frozen=True):
 
     @classmethod
     def made_of(cls, events: PastEvents) -> Self:
-        return cls.from_attributes(events, totals=events, changes=list(map(_change, events.changes)))
+        changes = [
+            PastChangeRecord.from_attributes(
+                change, change.run.by, what=change.verb, of=change.subjects, **_run_fields(change.run)
+            )
+            for change in events.changes
+        ]
+        return cls.from_attributes(events, totals=events, changes=changes)
 
 
 @printed("history-night", by="gpuops history show")
@@ -214,9 +219,7 @@ class HistoryNightDocument(PrintedDocument, frozen=True):
 
 def history_csv(events: PastEvents) -> str:
     """Return a line for each night and each change."""
-    nights = (_night_cells(night) for night in events.nights)
-    changes = (_change_cells(change) for change in events.changes)
-    return csv_text(CSV_HEADER, [*nights, *changes])
+    return csv_text(CSV_HEADER, [*map(_night_cells, events.nights), *map(_change_cells, events.changes)])
 
 
 NIGHT_CSV_HEADER: Final = (
@@ -226,17 +229,16 @@ NIGHT_CSV_HEADER: Final = (
 
 def night_csv(events: PastEvents) -> str:
     """Return a line for each period in which a night held a VM."""
-    return csv_text(
-        NIGHT_CSV_HEADER, (row for night in events.nights for vm in night.vms for row in _held_cells(night, vm))
-    )
-
-
-def _held_cells(night: PastNight, vm: PastVm) -> Iterator[tuple[Cell, ...]]:
-    for period in vm.held:
-        yield (
+    rows: list[tuple[Cell, ...]] = [
+        (
             night.id, night.vcenter, vm.name, vm.role.value, vm.gpus, period.begins, period.ends, period.by_itself,
             _round_figure(period.hours(vm.gpus).exact), vm.given_up,
-        )  # fmt: skip
+        )
+        for night in events.nights
+        for vm in night.vms
+        for period in vm.held
+    ]  # fmt: skip
+    return csv_text(NIGHT_CSV_HEADER, rows)
 
 
 def _night_cells(night: PastNight) -> tuple[Cell, ...]:
@@ -264,16 +266,6 @@ def _hour_fields(events: PastNight | PastEvents) -> dict[str, Any]:
         "gpu_hours_available": _round_figure(events.available.exact),
         "share": _round_figure(share_of(events.harvested, events.available)),
     }
-
-
-def _change(change: PastChange) -> PastChangeRecord:
-    return PastChangeRecord.from_attributes(
-        change,
-        change.run.by,
-        what=change.verb,
-        of=change.subjects,
-        **_run_fields(change.run),
-    )
 
 
 def _run_fields(run: PastRun) -> dict[str, Any]:

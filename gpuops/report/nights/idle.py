@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final, Self
 
 from gpuops.advise.evidence import SourceReading, Use
@@ -34,18 +34,15 @@ def idle_text(vms: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -
     )
     counts_by_use = Counter(vm.verdict.use for vm in vms)
     totals = Text(", ".join(f"{counts_by_use[use]} {use}" for use in Use), "bold")
-    return (heading, table, totals, *_session_warning(vms))
-
-
-def _session_warning(vms: Sequence[JudgedVm]) -> Iterator[Shown]:
-    """Yield a warning with the error rate of idle verdicts that require no session source."""
     uncertain = verdicts_without_sessions(vms)
-    if uncertain.count:
-        share = "one in six" if uncertain.are_all_long else "one in two"
-        yield Text(
-            f"no session source is required of {uncertain.count} idle: where people read, about {share} is in use "
-            "(gpuops help idle)"
-        )
+    if not uncertain.count:
+        return (heading, table, totals)
+    share = "one in six" if uncertain.are_all_long else "one in two"
+    warning = (
+        f"no session source is required of {uncertain.count} idle: where people read, about {share} is in use "
+        "(gpuops help idle)"
+    )
+    return (heading, table, totals, Text(warning))
 
 
 class EvidenceReadingRecord(DocumentRecord, frozen=True):

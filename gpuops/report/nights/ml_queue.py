@@ -18,12 +18,8 @@ _DAY = timedelta(days=1)
 _STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
 
 
-def queue_text(look: QueueLook) -> Shown:
-    """Return the teams, then the queue."""
-    return _parts(look)
-
-
-def _parts(look: QueueLook) -> Iterator[Shown]:
+def queue_text(look: QueueLook) -> Iterator[Shown]:
+    """Yield a table of the teams, and a table of the queue."""
     plan = look.night_plan
     local_time = look.at.astimezone(_zone(look))
     subject = f"night {plan.night}" if plan.policy.spare is None else "spare capacity"
@@ -38,7 +34,9 @@ def _parts(look: QueueLook) -> Iterator[Shown]:
         yield _places(look)
     if plan.shares is not None:
         yield from (Text(f"warning: {warning}", "yellow") for warning in plan.shares.unclear)
-    yield Text(_summary(look), "bold")
+    states = [place.state for place in look.places]
+    starts, waits, runs = (states.count(state) for state in (QueueState.STARTS, QueueState.WAITS, QueueState.RUNS))
+    yield Text(f"{count(starts, 'ML VM')} would start, {waits} would wait, {runs} run already", "bold")
 
 
 def _teams(shares: TeamShares) -> Iterator[Shown]:
@@ -79,19 +77,11 @@ def _places(look: QueueLook) -> TextTable:
         Column("priority", lambda place: str(place.waits.queued.priority)),
         Column("GPUs", lambda place: optional_figure(place.gpus, ".4g", unknown="")),
         Column("turn", lambda place: Text(place.state.value, _STYLES[place.state])),
-        Column("at", lambda place: _start_of(place, look)),
+        Column(
+            "at", lambda place: "" if place.starts_at is None else format_clock(place.starts_at.astimezone(_zone(look)))
+        ),
         Column("why", lambda place: place.reason),
     )
-
-
-def _start_of(place: QueuePlace, look: QueueLook) -> str:
-    return "" if place.starts_at is None else format_clock(place.starts_at.astimezone(_zone(look)))
-
-
-def _summary(look: QueueLook) -> str:
-    states = [place.state for place in look.places]
-    starts, waits, runs = (states.count(state) for state in (QueueState.STARTS, QueueState.WAITS, QueueState.RUNS))
-    return f"{count(starts, 'ML VM')} would start, {waits} would wait, {runs} run already"
 
 
 def _zone(look: QueueLook) -> tzinfo:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from math import ceil
 from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
+from gpuops.advise.forecast import SLOT, Basis, Error, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.time_text import format_clock, format_iso_utc, format_minute, format_zoned_minute
 from gpuops.model.window import Weekday
@@ -29,15 +30,12 @@ MOST_NAMES: Final = 5
 """Number of VMs named for each reason to stay."""
 
 
-def preview_text(preview: NightPreview, *, every_vm: bool = False) -> Shown:
-    """Return the result, then what would start and be suspended, then what stays, in a line for each reason.
+def preview_text(preview: NightPreview, *, every_vm: bool = False) -> Iterator[Shown]:
+    """Yield the totals, the VMs that start and make room, the VMs that stay, the return, and the forecast.
 
-    `every_vm`: what stays, and the way back, with a line for each VM.
+    VMs that stay have one line for each reason, and the return has one for each host; with `every_vm`, both have a
+    line for each VM.
     """
-    return _parts(preview, every_vm)
-
-
-def _parts(preview: NightPreview, every_vm: bool) -> Iterator[Shown]:
     yield Text(_headline(preview), "bold")
     yield Text(_summary(preview), "bold")
     yield Text(f"planned on what vCenter showed at {format_zoned_minute(preview.inventory.taken_at)}", "dim")
@@ -82,38 +80,29 @@ def _summary(preview: NightPreview) -> str:
     )
     desktops = count(len(preview.night_plan.decision.desktops), "desktop")
     ml_vms = count(len(preview.expected_runs), "ML VM")
-    return f"{ml_vms} would start, {desktops} would make room: {hours}{_proof_summary(preview)}"
-
-
-def _proof_summary(preview: NightPreview) -> str:
+    text = f"{ml_vms} would start, {desktops} would make room: {hours}"
     unproved = [proof.host.name for proof in preview.proofs if proof.refusals]
     if unproved:
-        return f"; the return to {', '.join(unproved)} is not proved"
+        return f"{text}; the return to {', '.join(unproved)} is not proved"
     proved = sum(len(proof.order) for proof in preview.proofs)
-    return f"; {proved} come back, proved" if proved else ""
+    return f"{text}; {proved} come back, proved" if proved else text
 
 
 def _run_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
     chosen = [choice.reason for choice in preview.night_plan.decision.choices if choice.chosen]
     for expected, reason in zip(preview.expected_runs, chosen, strict=True):
+        start, run = expected.start, expected.run
+        ends = "the morning" if run.ends is None else _clock(run.ends, preview)
+        times = f"{_clock(run.begins, preview)} to {ends}"
         hours = optional_figure(expected.gpu_hours, ".1f", unknown="unknown")
-        start = expected.start
-        yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run_times(expected, preview), hours, reason
-
-
-def _run_times(expected: ExpectedRun, preview: NightPreview) -> str:
-    ends = "" if expected.run.ends is None else _clock(expected.run.ends, preview)
-    return f"{_clock(expected.run.begins, preview)} to {ends or 'the morning'}"
+        yield start.vm.name, start.host.name, f"{expected.gpus:g}", times, hours, reason
 
 
 def _desktop_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
     for start in preview.night_plan.decision.starts:
         for vm in start.desktops:
-            yield vm.name, start.host.name, _method_text(role_of(vm)), start.vm.name
-
-
-def _method_text(role: Role) -> str:
-    return "its guest shuts down" if role is Role.SHUT_DOWN else "suspend"
+            method = "its guest shuts down" if role_of(vm) is Role.SHUT_DOWN else "suspend"
+            yield vm.name, start.host.name, method, start.vm.name
 
 
 def _proof_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
@@ -138,9 +127,9 @@ def _host_proof_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
 
 
 def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
-    """Return a row for each reason: how many VMs have it, the reason, and the first of these VMs.
+    """Yield a row for each reason: how many VMs have it, the reason, and the first of these VMs.
 
-    Reasons that differ in numbers alone are one reason, which has `..` in place of these numbers.
+    Reasons that differ only in numbers share a row, which shows `..` for the numbers that differ.
 
     >>> list(_rows_by_reason([("a", "uses 900 MHz, idle is below 500"), ("b", "uses 600 MHz, idle is below 500")]))
     [('2', 'uses .. MHz, idle is below 500', 'a, b')]
@@ -148,7 +137,7 @@ def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, .
     vms_by_reason: dict[str, list[str]] = {}
     numbers_by_reason: dict[str, list[list[str]]] = {}
     for vm, reason in staying:
-        without_numbers = _NUMBER.sub("\0", reason)
+        without_numbers = _NUMBER.sub("\0", reason)  # \0 marks the place of each number
         vms_by_reason.setdefault(without_numbers, []).append(vm)
         numbers_by_reason.setdefault(without_numbers, []).append(_NUMBER.findall(reason))
     for without_numbers, vms in vms_by_reason.items():
@@ -165,22 +154,19 @@ def _forecasts(preview: NightPreview) -> Iterator[Shown]:
         return
     begin, until = preview.morning
     columns = ("pool", f"from {_clock(begin, preview)}, each hour", "goes by", "off by", "the week before is off by")
-    rows = [_forecast_row(pool, forecast, preview, begin, until) for pool, forecast in preview.forecasts.items()]
+    rows = [_forecast_row(pool, forecast, begin, until) for pool, forecast in preview.forecasts.items()]
     yield from _table("desktops expected in use", columns, rows)
 
 
-def _forecast_row(
-    pool: str, forecast: Forecast, preview: NightPreview, begin: datetime, until: datetime
-) -> tuple[str, ...]:
-    hours = [begin + number * _HOUR for number in range(-(-(until - begin) // _HOUR))]
-    most_by_hour = [forecast.most(hour, hour + _HOUR) for hour in hours]
-    bases = dict.fromkeys(_basis(slot) for slot in forecast.slots if slot is not None and slot.begin + SLOT > begin)
-    most_text = " ".join(map(optional_figure, most_by_hour))
+def _forecast_row(pool: str, forecast: Forecast, begin: datetime, until: datetime) -> tuple[str, ...]:
+    hours = [begin + number * _HOUR for number in range(ceil((until - begin) / _HOUR))]
+    most_text = " ".join(optional_figure(forecast.most(hour, hour + _HOUR)) for hour in hours)
+    bases = dict.fromkeys(
+        count(slot.weeks, "week") if slot.basis is Basis.EARLIER_WEEKS else "the day before"
+        for slot in forecast.slots
+        if slot is not None and slot.begin + SLOT > begin
+    )
     return pool, most_text, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
-
-
-def _basis(slot: Expected) -> str:
-    return count(slot.weeks, "week") if slot.basis is Basis.EARLIER_WEEKS else "the day before"
 
 
 def _error(error: Error | None) -> str:
@@ -341,6 +327,16 @@ class RotationPlanDocument(SiteDocument, frozen=True):
 def preview_document(preview: NightPreview) -> RotationPlanDocument:
     """Return the preview as a document; every moment in UTC."""
     night_plan, night = preview.night_plan, preview.night
+    window = None
+    if night is not None:
+        window = NightWindowRecord(str(night.zone), _utc(night.opens), _utc(night.closes), _utc(night.back_by))
+    desktops = [
+        TakenDesktopRecord(
+            vm.ref, vm.name, start.host.name, "shut-down-guest" if vm.has_passthrough else "suspend", start.vm.name
+        )
+        for start in night_plan.decision.starts
+        for vm in start.desktops
+    ]
     return RotationPlanDocument.from_attributes(
         preview,
         night_plan,
@@ -349,19 +345,13 @@ def preview_document(preview: NightPreview) -> RotationPlanDocument:
         policy=night_plan.policy.name,
         at=_utc(preview.at),
         night=night_plan.night,
-        window=None
-        if night is None
-        else NightWindowRecord(str(night.zone), _utc(night.opens), _utc(night.closes), _utc(night.back_by)),
+        window=window,
         feasible=not night_plan.refusals,
         over=night_plan.is_over,
         because=night_plan.plan().because,
         rejections=night_plan.refusals,
         ml=preview.expected_runs,
-        desktops=[
-            TakenDesktopRecord(vm.ref, vm.name, start.host.name, _method_word(vm.has_passthrough), start.vm.name)
-            for start in night_plan.decision.starts
-            for vm in start.desktops
-        ],
+        desktops=desktops,
         returns=[_proof(proof, preview) for proof in preview.proofs],
         forecasts=[_forecast(pool, forecast) for pool, forecast in preview.forecasts.items()],
     )
@@ -372,10 +362,6 @@ def _forecast(pool: str, forecast: Forecast) -> PoolForecastRecord:
         ExpectedUseRecord.from_attributes(slot, begin=_utc(slot.begin)) for slot in forecast.slots if slot is not None
     ]
     return PoolForecastRecord.from_attributes(forecast, pool=pool, week_before_error=forecast.naive, slots=slots)
-
-
-def _method_word(passthrough: bool | None) -> str:
-    return "shut-down-guest" if passthrough else "suspend"
 
 
 def _proof(proof: HostProof, preview: NightPreview) -> ReturnProofRecord:

@@ -6,7 +6,7 @@ The VMs of open nights and where they are now, and whether the journal is as gpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
 from gpuops.model.nights.journal import Audit, AuditedChain
@@ -36,39 +36,47 @@ _STYLES = {
 NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not seen"
 
 
-def status_text(status: RotationStatus) -> Shown:
-    """Return what is open, a row for each VM, and the command that closes it."""
-    lines: list[Shown] = []
+def status_text(status: RotationStatus) -> Iterator[Shown]:
+    """Yield runs under way or cut off, warnings, a summary with notes, and a table of the VMs of open nights."""
     if status.journal_lost:
-        lines.append(Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red"))
-        lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
+        yield Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red")
+        yield Text("next: gpuops rotate day --policy FILE brings back what they name")
+    yield from _run_lines(status)
+    for night in status.skipped:
+        yield Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
+    yield from _overdue_lines(status.overdue, status.overdue_unknown)
+    yield from (Text(f"warning: {text}", "yellow") for text in status.timers)
+    if status.vms:
+        policy = f"policy {status.policy}: " if status.policy else ""
+        yield Text(f"{policy}{count(len(status.away), 'VM')} away{_other_counts(status)}", "bold")
+    else:
+        yield Text("no night is open: nothing is suspended or running for a rotation", "bold")
+    if not status.remembered and not status.journal_lost:
+        looked = (
+            f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
+        )
+        yield Text(looked if status.policy else f"{looked}; --policy FILE looks for that of a policy", "dim")
+    yield from missed_lines(status.given_up)
+    if status.policy is not None and status.lock_vm is None:
+        yield Text(NO_LOCK_VM, "dim")
+    if status.vms:
+        yield _table(status)
+
+
+def _run_lines(status: RotationStatus) -> Iterator[Text]:
+    """Yield the run that is under way, the run that was cut off, and the holder of the lease."""
     if status.under_way is not None:
         sign_of_life = status.under_way.seen
         life_note = f", last sign of life {format_zoned_second(sign_of_life)}" if sign_of_life is not None else ""
-        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{life_note}", "bold cyan"))
+        yield Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{life_note}", "bold cyan")
     if status.cut_off is not None:
-        lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
-        lines.append(Text("next: gpuops rotate resume finishes it"))
-    lines += _lease_lines(status)
-    lines += [
-        Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
-        for night in status.skipped
-    ]
-    lines += _overdue_lines(status.overdue, status.overdue_unknown)
-    lines += [Text(f"warning: {text}", "yellow") for text in status.timers]
-    closing_notes = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
-    closing_notes += missed_lines(status.given_up)
-    if status.policy is not None and status.lock_vm is None:
-        closing_notes.append(Text(NO_LOCK_VM, "dim"))
-    if not status.vms:
-        return (
-            *lines,
-            Text("no night is open: nothing is suspended or running for a rotation", "bold"),
-            *closing_notes,
-        )
-    policy = f"policy {status.policy}: " if status.policy else ""
-    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_other_counts(status)}", "bold")
-    return (*lines, closing, *closing_notes, _table(status))
+        since = f"at {format_zoned_minute(status.cut_off_since)} " if status.cut_off_since else ""
+        yield Text(f"{status.cut_off} began {since}and did not end", "bold red")
+        yield Text("next: gpuops rotate resume finishes it")
+    if status.lock_trouble:
+        yield Text(f"warning: {status.lock_trouble}", "yellow")
+    elif status.lease is not None:
+        yield Text(f"{lease_holder_text(status.lease)} (id {status.lease.nonce})", "cyan")
 
 
 class LeaseRecord(DocumentRecord, frozen=True):
@@ -152,16 +160,17 @@ def status_document(status: RotationStatus) -> RotationStatusDocument:
         lock_trouble=status.lock_trouble or None,
         away=len(status.away),
         changing=len(status.changing),
-        vms=[_vm(taken_vm, status) for taken_vm in status.vms],
+        vms=[
+            TakenVmRecord.from_attributes(
+                taken_vm,
+                taken_vm.original,
+                ref=taken_vm.original.vm,
+                instance_uuid=taken_vm.original.uuid,
+                host=status.names.get(taken_vm.original.host or "", taken_vm.original.host),
+            )
+            for taken_vm in status.vms
+        ],
     )
-
-
-def _lease_lines(status: RotationStatus) -> list[Shown]:
-    if status.lock_trouble:
-        return [Text(f"warning: {status.lock_trouble}", "yellow")]
-    if status.lease is not None:
-        return [Text(f"{lease_holder_text(status.lease)} (id {status.lease.nonce})", "cyan")]
-    return []
 
 
 def _other_counts(status: RotationStatus) -> str:
@@ -169,15 +178,6 @@ def _other_counts(status: RotationStatus) -> str:
     quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
     counts = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
     return "".join(f", {counts[kind]} {kind}" for kind in Whereabouts if counts[kind])
-
-
-def _no_journal(status: RotationStatus) -> str:
-    looked = f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
-    return looked if status.policy else f"{looked}; --policy FILE looks for that of a policy"
-
-
-def _since(status: RotationStatus) -> str:
-    return f"at {format_zoned_minute(status.cut_off_since)} " if status.cut_off_since else ""
 
 
 def _table(status: RotationStatus) -> TextTable:
@@ -201,16 +201,9 @@ def _advice(taken_vm: TakenVm, status: RotationStatus) -> str:
     return taken_vm.advice
 
 
-def _vm(taken_vm: TakenVm, status: RotationStatus) -> TakenVmRecord:
-    original = taken_vm.original
-    host = status.names.get(original.host or "", original.host)
-    return TakenVmRecord.from_attributes(taken_vm, original, ref=original.vm, instance_uuid=original.uuid, host=host)
-
-
 def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Shown:
     """Return one line for each overdue vCenter and for each one whose journal cannot be read."""
-    lines = _overdue_lines(vcenters, unreadable)
-    return lines or Text("no vCenter is overdue: each night that is over has a return")
+    return _overdue_lines(vcenters, unreadable) or Text("no vCenter is overdue: each night that is over has a return")
 
 
 def _overdue_lines(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> list[Text]:
@@ -231,7 +224,10 @@ def audit_text(audit: Audit) -> Shown:
     lines = [Text(_chain_line(chain), "red" if chain.bad else "") for chain in audit.chains]
     if audit.damage:
         lines.append(Text(audit.damage, "red"))
-    lines.append(Text(f"{_audit_verdict(audit)}: {audit.journal}", "bold"))
+    verdict = "as gpuops wrote it" if audit.chains else "nothing was recorded yet"
+    if not audit.whole:
+        verdict = "changed by something else than gpuops"
+    lines.append(Text(f"{verdict}: {audit.journal}", "bold"))
     if not audit.whole:
         lines.append(
             Text("next: gpuops rotate day --policy FILE goes by vCenter's markers; then move the journal aside")
@@ -277,18 +273,9 @@ class RotateUnlockDocument(PrintedDocument, frozen=True):
 
 
 def _chain_line(chain: AuditedChain) -> str:
-    between = (
-        f" from {format_zoned_minute(chain.first)} to {format_zoned_minute(chain.last)}"
-        if chain.first and chain.last
-        else ""
-    )
-    good = f"{chain.good:,} record{'' if chain.good == 1 else 's'}{between}"
+    good = f"{chain.good:,} record{'' if chain.good == 1 else 's'}"
+    if chain.first and chain.last:
+        good += f" from {format_zoned_minute(chain.first)} to {format_zoned_minute(chain.last)}"
     if chain.bad:
         return f"vCenter {chain.vcenter}: {chain.bad}; only the {good} before it can be trusted"
     return f"vCenter {chain.vcenter}: {good}, head {chain.head}"
-
-
-def _audit_verdict(audit: Audit) -> str:
-    if not audit.whole:
-        return "changed by something else than gpuops"
-    return "as gpuops wrote it" if audit.chains else "nothing was recorded yet"

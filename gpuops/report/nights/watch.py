@@ -17,13 +17,8 @@ from gpuops.report.plan_text import STYLES, outcome_line
 from gpuops.report.text import count
 
 
-def look_text(report: WatchReport) -> Shown:
-    """Return what a watch would do now."""
-    return _whole_look(report)
-
-
-def _whole_look(report: WatchReport) -> Iterator[Shown]:
-    """Yield the room that is kept, forecasts, and each ML VM and desktop that would change."""
+def look_text(report: WatchReport) -> Iterator[Shown]:
+    """Yield the room kept for desktops, the forecast of each pool, and the VMs that a watch would change now."""
     look, names = report.look, report.before.vms
     yield Text(f"read {format_zoned_minute(report.before.taken_at)}, as if it had been calm for long enough", "dim")
     yield table_of(
@@ -59,25 +54,19 @@ def _whole_look(report: WatchReport) -> Iterator[Shown]:
 
 
 def _pool_line(pool: PoolAhead) -> Text:
-    to_run = f"{pool.expected} are to run" if pool.expected is not None else "no forecast: earlier weeks are not known"
+    to_run = "no forecast: earlier weeks are not known" if pool.expected is None else f"{pool.expected} are to run"
     return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
 def _yield_reason(yielding: GivesWay) -> str:
-    lost = (
-        f"{format_duration(yielding.lost_s)} of work are lost"
-        if yielding.lost_s is not None
-        else "how much is lost is not known"
-    )
+    lost = "how much is lost is not known"
+    if yielding.lost_s is not None:
+        lost = f"{format_duration(yielding.lost_s)} of work are lost"
     return f"{yielding.name}, so that {yielding.for_key[0]} is free in {yielding.where}; {lost}"
 
 
-def watch_lines(report: WatchReport) -> Shown:
-    """Return the outcomes of a look for a log; nothing if there was nothing to do."""
-    return tuple(_lines(report))
-
-
-def _lines(report: WatchReport) -> Iterator[Text]:
+def watch_lines(report: WatchReport) -> Iterator[Text]:
+    """Yield what one look of a watch changed, for a log; nothing if there was nothing to do."""
     look = report.look
     if report.outcomes or look.gives.still_missing:
         yield Text("; ".join(str(state) for state in look.states if state.missing or report.outcomes))

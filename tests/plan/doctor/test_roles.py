@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.role import IMPLIED, RoleWish
+from gpuops.model.vcenter.login import IMPLIED, RoleWish
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.doctor.login_privileges import of_roles
 

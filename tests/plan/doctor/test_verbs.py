@@ -11,8 +11,7 @@ import pytest
 from gpuops.config.role_file import load_roles
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.doctor.login_privileges import MOST_VMS, VERBS, Verb, objects_to_ask, of_verbs, privileges_to_ask
 

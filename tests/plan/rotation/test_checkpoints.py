@@ -7,7 +7,7 @@ from datetime import UTC, datetime, time
 
 import pytest
 
-from gpuops.advise.lending_servers import POOL_MARK
+from gpuops.advise.managed_vms import POOL_MARK
 from gpuops.catalog import load
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
 from gpuops.model.nights.night_record import Original, Role

@@ -14,7 +14,7 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.login import ASSIGN_TO_POOL
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed_privileges
 from gpuops.plan.core.steps import (

@@ -9,7 +9,7 @@ import pytest
 from gpuops.api import roles
 from gpuops.config.role_file import load_roles
 from gpuops.errors import NoPermission, PolicyError
-from gpuops.model.vcenter.role import IMPLIED, RoleState, RoleWish
+from gpuops.model.vcenter.login import IMPLIED, RoleState, RoleWish
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY
 from tests.wire.roles.test_least_privilege import TEMPLATES, site_of

@@ -21,7 +21,7 @@ from gpuops.extras.clusters.standing import standing
 from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.login import ASSIGN_TO_POOL
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
 from gpuops.plan.core.privileges import EDIT_CLUSTER

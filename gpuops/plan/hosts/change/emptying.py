@@ -16,8 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from gpuops.advise.lending_servers import lends
-from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager, managed_elsewhere
+from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager, lends, managed_elsewhere
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Displacement

@@ -15,7 +15,7 @@ from typing import Final
 
 from gpuops.advise.evidence import Use, readings
 from gpuops.advise.idle import idleness
-from gpuops.advise.left_alone import kept_by_marks
+from gpuops.advise.managed_vms import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.desktops.gate import NO_MACHINE
 from gpuops.model.devices.catalog import Catalog

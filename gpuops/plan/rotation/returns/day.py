@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.advise.lending_servers import lends
-from gpuops.advise.managed_vms import manager_of
+from gpuops.advise.managed_vms import lends, manager_of
 from gpuops.errors import NoFreeGpu
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu
