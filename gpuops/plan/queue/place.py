@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.expected_start import with_expected
