@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpuops
-from gpuops.extensions import EXTRAS
+from gpuops.extensions import EXTRAS, load
 
 PACKAGE = Path(gpuops.__file__).parent
 ALL = "extras"
@@ -19,6 +20,14 @@ ONE_EACH = [pytest.param(name, marks=pytest.mark.long) for name in EXTRAS]
 
 def test_every_folder_of_extras_is_in_the_table() -> None:
     assert {path.parent.name for path in (PACKAGE / ALL).glob("*/__init__.py")} == set(EXTRAS)
+
+
+def test_everything_that_is_loaded_by_name_exists() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
+    pattern = rf"\bload\(\s*\"((?:{'|'.join(EXTRAS)})\.[\w.]+)\""
+    names = sorted(set(re.findall(pattern, text)))
+    assert len(names) > 10
+    assert all(load(name) for name in names)
 
 
 @pytest.mark.parametrize("removed", [ALL, *ONE_EACH])

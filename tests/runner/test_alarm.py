@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.vcenter.targets import parsed_configuration
-from gpuops.extras.fleet.runner.alarm import OverdueAlarm
+from gpuops.extras.fleet.runner.service import OverdueAlarm
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.past.test_overdue_vcenters import CLOSED, GONE, taken_elsewhere
 from tests.notify.conftest import Webhook, webhook

@@ -12,8 +12,8 @@ import pytest
 from gpuops.config.vcenter.targets import parsed_configuration
 from gpuops.errors import TargetError
 from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration, database_of, rotations_of
+from gpuops.extras.fleet.runner.due import Rotations
 from gpuops.extras.fleet.runner.leaving import LeavingTargets
-from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.model.nights.runners import Half, PolicyTurn
 from tests.runner.memory_queue import MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of

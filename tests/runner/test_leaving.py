@@ -14,9 +14,9 @@ from gpuops.clock import set_ahead
 from gpuops.config.policy import load_policy
 from gpuops.config.vcenter.targets import parsed_configuration
 from gpuops.errors import TargetError, UsageError
+from gpuops.extras.fleet.runner.due import Rotations
 from gpuops.extras.fleet.runner.leaving import LeavingTargets, leaving
 from gpuops.extras.fleet.runner.service import Service
-from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.model.nights.runners import Half, PolicyTurn
 from tests.runner.memory_queue import CalledChildren, MemoryQueue, looks, service_of
 from tests.runner.test_configuration import NOW, Edited, edited

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.extras.fleet.runner import service as module
-from gpuops.extras.fleet.runner.site_policy import SitePolicy, load_policy_file, read_anew
+from gpuops.extras.fleet.runner.due import SitePolicy, load_policy_file, read_anew
 from gpuops.model.nights.runners import Half
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from gpuops.extras.fleet.runner.due import Rotations
 from gpuops.extras.fleet.runner.leaving import leaving
-from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.files.file import parse_json, parse_toml
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_configuration import NOW, URL, Edited

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from gpuops.config.decoding import Section, WrongContent, decode
 from gpuops.errors import UsageError
-from gpuops.extras.diagnosis.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import SERIES, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.files.file import NOT_PARSED, parse_json
 from gpuops.model.file_keys import Reads, Text
 

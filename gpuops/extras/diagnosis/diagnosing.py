@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
+from gpuops.extras.diagnosis.case import WORDS
 from gpuops.extras.diagnosis.case_reading import read_cases
-from gpuops.extras.diagnosis.component import WORDS
 from gpuops.extras.diagnosis.corrections import LocalCorrections
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
-from gpuops.extras.diagnosis.judging import components_right
+from gpuops.extras.diagnosis.learning import components_right
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.report.text import count
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuops.execute.site.notice_way import NoticeWay
-    from gpuops.extras.diagnosis.case import LabelledCase
-    from gpuops.extras.diagnosis.component import Component
+    from gpuops.extras.diagnosis.case import Component, LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm

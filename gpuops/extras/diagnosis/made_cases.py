@@ -17,8 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.case import FAULTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.model.devices.scheduler import SchedulerPolicy
 
 STEP_S: Final = 300

@@ -1,9 +1,8 @@
 """Reads the counters of a vCenter since the last time and writes them to the store, once or as a service.
 
-Reads GPUs and vGPUs by the hosts' own nvidia-smi, as steps of measurements, once in each cycle.
-
-A reading is one sample in its step of five minutes and covers a fifteenth of it. Numbers that nvidia-smi does not
-report are missing."""
+GPUs and vGPUs are also read by the hosts' own nvidia-smi, once in each cycle. Such a reading is one sample in its step
+of five minutes and covers a fifteenth of it. Numbers that nvidia-smi does not report are missing.
+"""
 
 from __future__ import annotations
 

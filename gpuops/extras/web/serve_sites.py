@@ -27,8 +27,7 @@ from gpuops.extras.fleet.sites.services import (
     keep_running,
     wait_for_the_end,
 )
-from gpuops.extras.web.http.current import Current, Edition
-from gpuops.extras.web.http.overview import Overview
+from gpuops.extras.web.http.current import Current, Edition, Overview
 from gpuops.extras.web.http.server import WebServer, serving_sites
 from gpuops.extras.web.metrics_view import MetricsWriter, merged_families
 from gpuops.model.vcenter.owner import OwnerKey

@@ -20,9 +20,8 @@ from gpuops.config.vcenter.journal_url import parsed
 from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError, UsageError
-from gpuops.extras.fleet.runner.due import refuse_clash, refuse_other_modes
+from gpuops.extras.fleet.runner.due import Rotations, SitePolicy, refuse_clash, refuse_other_modes
 from gpuops.extras.fleet.runner.leaving import LeavingTargets, ReadPolicies, leaving
-from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy
 from gpuops.files.file import read_text
 from gpuops.files.private_file import write_private
 

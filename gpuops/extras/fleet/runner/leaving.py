@@ -4,9 +4,9 @@ An edit must not leave desktops suspended. So the runner stores the file's text 
 directory, beyond its own end, until a complete return. If the file has the target again, or its vCenter under another
 name, that target returns it. The last valid file is stored too, because it may be edited while no runner runs.
 
-All of it is in the common database too (`shared_targets.py`), because a machine may be rebuilt without its directory: a
-runner that finds a target without a runner there, and may accept it (`taking_up.py`), takes it over. Once a runner has
-returned the target, or a runner with it in its file plays it, the others forget it.
+All of it is in the common database too (`shared_targets.py`), because a machine may be rebuilt without its directory. A
+runner takes over a target that has no runner in the database, if it may trust its settings. Once a runner has returned
+the target, or a runner plays it because its own file lists it, the others forget it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.extras.fleet.runner.shared_targets import SharedTarget, exchange, shared_target
-from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy
-from gpuops.extras.fleet.runner.taking_up import (
+from gpuops.extras.fleet.runner.due import Rotations, SitePolicy
+from gpuops.extras.fleet.runner.shared_targets import (
+    SharedTarget,
     address_of,
     believed_configuration,
+    exchange,
     named_in,
     policies_in,
+    shared_target,
     without_commands,
 )
 from gpuops.files.file import read_text

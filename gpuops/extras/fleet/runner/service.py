@@ -1,9 +1,13 @@
-"""The loop of `gpuops runner run`: offers what is due, takes over what a dead runner had, plays turns.
+"""The loop of `gpuops runner run`: offers turns that are due, takes over those of dead runners, plays them.
 
-While PostgreSQL is away nothing new is taken: no night begins. Turns that run go on; a night stops by itself when it
-can no longer write its journal, and a return goes on by what it has read and by vCenter's markers. Returns that become
-due meanwhile are begun by the runners themselves, the first of those that were seen last at once and each further one
-some minutes later, so that one does it and the others find it done.
+While PostgreSQL is unreachable no new night begins. A running night stops by itself when it can no longer write its
+journal. A running return continues with what it has read and with vCenter's markers. Runners themselves begin returns
+that become due meanwhile: the runner that was seen last begins at once, each further one some minutes later, so that
+one does the work and the others find it done.
+
+The first of the living runners also reports overdue vCenters of the common journal, which no runner seems to return:
+in the log, and by notices. It needs no target for that, so it also reports a vCenter that was removed from every
+configuration file, or whose runners have died.
 """
 
 from __future__ import annotations
@@ -17,12 +21,26 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
-from gpuops.errors import StateDamaged
+from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import Configuration
+from gpuops.errors import GpuopsError, StateDamaged
+from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.extras.fleet.runner.children import Children
-from gpuops.extras.fleet.runner.due import EVERY, DueTurn, due, half_of, waits
+from gpuops.extras.fleet.runner.due import (
+    EVERY,
+    DueTurn,
+    Rotations,
+    SitePolicy,
+    due,
+    half_of,
+    load_policy_file,
+    read_anew,
+    waits,
+)
 from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, QueueAway
 from gpuops.extras.fleet.runner.leaving import leaving
-from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy, load_policy_file, read_anew
+from gpuops.extras.notify.watch import tell_overdue
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half, PolicyTurn
 
@@ -304,3 +322,39 @@ class Service:
 def _waits(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
     """Of the policies of one vCenter."""
     return waits(half, [site_policy.policy for site_policy in policies.values()], now)
+
+
+@dataclass(slots=True)
+class OverdueAlarm:
+    """What a look needs, and the lines of the last one."""
+
+    state_dir: Path
+    url: str
+    """Of the journal, as SQLAlchemy and libpq read it."""
+    configured: Callable[[], Configuration]
+    """Returns the current configuration: each of its receivers gets the notices."""
+    environ: Mapping[str, str]
+    say: Callable[[str], None]
+    clock: Callable[[], datetime] = clock.wall_clock
+    said: tuple[str, ...] = ()
+    """The lines of the last look."""
+
+    def look(self) -> None:
+        """Log lines that are new since the last look, and send today's notices once. It waits for the database."""
+        lines: tuple[str, ...]
+        unknown = list[StateDamaged]()
+        try:
+            overdue = overdue_vcenters(self.state_dir, self.url, self.clock, damaged=unknown.append)
+        except GpuopsError as error:
+            lines = (f"whether all vCenters are returned is not known: {error.line}",)
+        else:
+            lines = tuple(f"overdue: {vcenter}; next: {vcenter.next_move}" for vcenter in overdue)
+            lines += tuple(f"whether it is returned is not known: {vcenter.line}" for vcenter in unknown)
+            receivers = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
+            for vcenter in overdue if receivers else ():
+                settings = NotifySettings(vcenter.vcenter, receivers)
+                tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), vcenter)
+        for line in lines:
+            if line not in self.said:
+                self.say(line)
+        self.said = lines

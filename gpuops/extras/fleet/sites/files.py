@@ -106,7 +106,7 @@ _SUFFIXES: Final = {_METRICS: "prom", _HOURS: "csv"}
 
 
 def _page(answers: Sequence[SiteAnswer]) -> str:
-    return cast(str, load("web.page.sites_page.sites_page")(answers))
+    return cast(str, load("web.page.html.sites_page")(answers))
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.extras.sizing.measured import MeasuredCurve, measured_curve, overheads
+from gpuops.extras.sizing.measure_plan import MeasuredCurve, measured_curve, overheads
 from gpuops.extras.sizing.measuring import remove_measurement
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice, MeasureWish
 from gpuops.sim.state.vm_state import Power
