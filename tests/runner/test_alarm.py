@@ -66,5 +66,5 @@ def test_a_database_that_is_away_is_said_once(postgresql: Server, tmp_path: Path
     alarm = alarm_of(tmp_path, url, "", said, CLOSED)
     for _ in range(2):
         alarm.look()
-    assert len(said) == 1 and said[0].startswith("whether all vCenters are returned is not known: ")
+    assert len(said) == 1 and said[0].startswith("it is unknown whether all vCenters are returned: ")
     assert PASSWORD not in said[0]

@@ -24,7 +24,7 @@ def test_a_turn_of_a_policy_that_is_not_configured_here_is_left_out(at: object) 
     service, children, said = service_of(MemoryQueue())
     asyncio.run(service.play(PolicyTurn("prod", "other")))
     assert children.called == []
-    assert said == ["prod: no policy other is configured here: its turn is left out"]
+    assert said == ["prod: no policy other is configured here: its turn is skipped"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

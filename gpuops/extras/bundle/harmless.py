@@ -144,7 +144,6 @@ def is_of_gpus(text: str) -> bool:
 
 @cache
 def _board_words() -> frozenset[str]:
-    """Return the words in the names of boards, and the keys of boards."""
     return frozenset(word for board in load(everything=True).boards for word in (board.key, *board.name.split()))
 
 

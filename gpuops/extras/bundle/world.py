@@ -69,7 +69,6 @@ def _release(text: str | None) -> str | None:
 
 
 def _vgpu_managers(host: Host) -> list[str]:
-    """Return the versions of the host's NVIDIA packages."""
     packages = (host.settings.packages if host.settings is not None else None) or ()
     versions = [package.version for package in packages if "nvidia" in (package.vendor + package.name).lower()]
     return [version for version in versions if PACKAGE_VERSION.fullmatch(version)]
@@ -100,7 +99,6 @@ class _WorldWriter:
         return self._fill("scenario", self._inventory) | self._reservations()
 
     def _fill(self, noun: str, source_object: Any) -> dict[str, Any]:
-        """Return what a section of the table makes of an object."""
         return {key: self._value(source_object, source) for key, source in _TABLE[noun].items()}
 
     def _value(self, source_object: Any, source: Any) -> Any:
@@ -254,7 +252,6 @@ class _WorldWriter:
         return gpus
 
     def _board(self, gpu: PhysicalGpu) -> str | None:
-        """Return the catalogue's key of a GPU, or None if the catalogue lacks it."""
         board = self._catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         return None if board is None else board.key
 
@@ -320,7 +317,6 @@ class _WorldWriter:
                 return {"other": True}
 
     def _catalog_name(self, profile: str) -> str | None:
-        """Return the catalogue's name of the profile, or None if the catalogue lacks it."""
         catalog_profile = self._catalog.profile(profile)
         return None if catalog_profile is None else catalog_profile.name
 
@@ -402,7 +398,6 @@ def _held_devices(vm: Vm, host: Host) -> Iterator[str | None]:
 
 
 def _datacenters(inventory: Inventory) -> list[str]:
-    """Return the names of the datacenters that contain VMs, sorted."""
     return sorted({datacenter for vm in inventory.vms.values() if (datacenter := _place(vm)[0])})
 
 

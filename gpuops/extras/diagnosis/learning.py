@@ -278,7 +278,6 @@ def examples(cases: Sequence[LabelledCase]) -> Examples:
 
 
 def _candidates(start: ForestSettings) -> tuple[ForestSettings, ...]:
-    """Return the settings to start from, and their neighbours."""
     tried = min(0.9, start.features_tried * 1.5)
     fewer = replace(start, features_tried=round(start.features_tried / 1.5, 3))
     larger = replace(start, least_in_leaf=3 if start.least_in_leaf == 1 else 1)

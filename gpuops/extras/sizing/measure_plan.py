@@ -116,8 +116,8 @@ def measure_plan(
         raise UsageError(f"{name} is not in the catalogue", hint="gpuops inventory --profiles lists what is offered")
     if profile.mig_backed:
         raise UsageError(
-            f"{name} is MIG-backed: its vGPUs have parts of the GPU of their own, and share no time",
-            hint=f"gpuops capacity --profile {name} says how many fit",
+            f"{name} is MIG-backed: each vGPU has its own part of the GPU, so they share no time",
+            hint=f"gpuops capacity --profile {name} shows how many fit",
         )
     schedulers = wish.schedulers or ((in_force,) if in_force is not None else ())
     now = tuple(

@@ -221,7 +221,6 @@ class _Changing:
         return Rejection(self.host_name, rule, hint="the same again shows it, and goes on") if unagreed_vms else None
 
     def _agree(self, report: ChangeReport) -> None:
-        """Raise Refused if a further VM would be shut down."""
         unagreed = self._unagreed_shutdowns(report)
         if unagreed is not None:
             raise Refused(str(unagreed), hint=unagreed.hint)

@@ -139,7 +139,6 @@ def _named_pairs(pairs: Sequence[ObservedPair], inventory: Inventory) -> Iterato
 
 
 def _sampled_steps(used: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the steps to use, from those in which the use of any VM is known."""
     known_steps = np.flatnonzero(~np.isnan(used).all(axis=0))
     return known_steps[np.linspace(0, len(known_steps) - 1, min(STEPS, len(known_steps))).round().astype(np.int64)]
 

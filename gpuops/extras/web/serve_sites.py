@@ -168,7 +168,6 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
 
 
 def _body_of(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
-    """Return the document of that name of the newest edition."""
     if name == METRICS:
         return metrics(now)
     assert now.edition is not None, "only what an edition has is asked for"

@@ -396,7 +396,7 @@ def _children(pid: int, least: int) -> set[int]:
         (["serve", "--site", "x*"], "--site x*: no target of", "sites there: fra, muc"),
         (["rotate", "status", "--site", "all", "--watch"], "--site and --watch exclude each other", "--vcenter NAME"),
         (["size", "--site", "all", "--busy", "0.5"], "--site and --busy exclude each other", "leave --site out"),
-        (["size", "--site", "all"], "size: nothing says which VMs are meant", "say --profile, --vm, --tag"),
+        (["size", "--site", "all"], "size: no option selects VMs", "use --profile, --vm, --tag"),
         (["inventory", "--jobs", "2"], "--jobs and --site-timeout are of --site alone", "--site all"),
         (["attach", "--site", "all", "--vm", "x"], "attach works on one vCenter", "--vcenter NAME"),
         (["--site", "fra", "rotate", "day"], "rotate day works on one vCenter", "--vcenter NAME"),

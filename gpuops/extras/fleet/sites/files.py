@@ -84,7 +84,6 @@ class SiteFiles:
         return text, named
 
     def _texts(self, name: str) -> dict[str, str]:
-        """Return the texts that the sites wrote, by site."""
         from gpuops.files.file import read_text
 
         paths = {site: files[name] for site, files in self._of.items()}
@@ -110,7 +109,6 @@ def _page(answers: Sequence[SiteAnswer]) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write the file as the command itself does."""
     from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)

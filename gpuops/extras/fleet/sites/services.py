@@ -231,7 +231,6 @@ class SiteProcess:
                     raise AssertionError(message)
 
     def _take_waiting(self, number: int) -> Future[Any]:
-        """Return the future of that question, once."""
         with self._lock:
             return self._waiting.pop(number)
 

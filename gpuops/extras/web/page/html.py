@@ -170,7 +170,6 @@ def environment() -> Any:
 
 
 def _minute(moment: str | None) -> str:
-    """Return `2026-11-20 20:01`, in UTC."""
     return "-" if moment is None else format_minute(datetime.fromisoformat(moment).astimezone(UTC))
 
 
