@@ -116,7 +116,7 @@ def test_sharers_by_numbers_without_a_vcenter() -> None:
         ({"sharers": 0, "busy": "0.2"}, "--sharers 0 is out of range"),
         ({"vm": "vdi-*", "busy": "0.2"}, "--busy and --vm exclude each other"),
         ({"busy": "0.2", "pool": "vdi"}, "--busy and --pool exclude each other"),
-        ({"overlap": "0.2"}, "--overlap is of --busy"),
+        ({"overlap": "0.2"}, "--overlap needs --busy"),
     ]
     for options, message in cases:
         with pytest.raises(UsageError, match=message):

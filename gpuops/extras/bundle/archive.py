@@ -101,7 +101,7 @@ def bundle(
         raise Refused(
             f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
             f"{some_names(places)}: it is not written",
-            hint="this is a mistake of gpuops: please report these places, without the texts",
+            hint="this is a bug in gpuops: please report these places, without the texts",
         )
     return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
 

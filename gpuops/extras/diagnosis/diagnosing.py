@@ -117,7 +117,7 @@ def train(state_dir: Path) -> TrainingOutcome:
     from gpuops.distribution import install_extra
 
     if find_spec("sklearn") is None:
-        raise UsageError("models are made by scikit-learn, which is not installed", hint=install_extra("diagnose"))
+        raise UsageError("training needs scikit-learn, which is not installed", hint=install_extra("diagnose"))
     from gpuops.extras.diagnosis.learning import train
 
     diagnoses = Diagnoses(state_dir)
@@ -139,5 +139,5 @@ def _vms_to_diagnose(inventory: Inventory, vm: str | None, host: str | None) -> 
     if vm is None:
         vgpu_vms = [machine for machine in vgpu_vms if machine.may_run]
     if not vgpu_vms:
-        raise UsageError("no VM with a vGPU is meant", hint="gpuops inventory --vms shows VMs and their vGPUs")
+        raise UsageError("no VM with a vGPU is selected", hint="gpuops inventory --vms shows VMs and their vGPUs")
     return sorted(vgpu_vms, key=lambda machine: (machine.name, machine.ref))

@@ -18,7 +18,7 @@ from gpuops.extras.diagnosis.model import DecisionTrees, Forest, ForestSettings
 Rows = NDArray[np.float64]
 
 NAMED: Final = 0.3
-"""From this probability on a component counts as named, beside the most probable one."""
+"""A component counts as named from this probability on; the most probable one always does."""
 
 
 def most_probable(scores: Rows, count: int) -> set[Component]:
@@ -30,14 +30,11 @@ def most_probable(scores: Rows, count: int) -> set[Component]:
 
 
 def components_right(scores: Rows, at_fault: Sequence[Collection[Component]]) -> float:
-    """Return the share of components that are among as many most probable ones as are at fault, 0 to 1.
+    """Return the share of components at fault that the scores rank first, 0 to 1.
 
-    Nothing at fault is one component, `none`.
-
-    `scores`: a row for each case, a column for each of COMPONENTS.
-
-    A case with a noisy neighbour and CPU ready, for which these two are the most probable: 2 of 2; for which CPU ready
-    is the most probable and `none` the next: 1 of 2.
+    With n components at fault, the n most probable ones are compared with them; no fault is the component `none`.
+    `scores`: a row for each case, a column for each of COMPONENTS. Example: a noisy neighbour and CPU ready are at
+    fault; if these two are the most probable: 2 of 2; if CPU ready is first and `none` second: 1 of 2.
     """
     right = count = 0
     for row, components in zip(scores, at_fault, strict=True):
@@ -48,11 +45,10 @@ def components_right(scores: Rows, at_fault: Sequence[Collection[Component]]) ->
 
 
 def alarms_right(scores: Rows, at_fault: Sequence[Collection[Component]]) -> float:
-    """Return the components named rightly as a share of all that are at fault or named, 0 to 1.
+    """Return the correctly named components as a share of all that are at fault or named, 0 to 1.
 
-    Users do not know how many are at fault, so a component named too many counts as much as one that is missed.
-
-    A case with CPU ready, for which it and the network are named: 1 of 2.
+    Users do not know how many components are at fault, so a wrong name counts as much as a missed component. Example:
+    CPU ready is at fault, and CPU ready and the network are named: 1 of 2.
     """
     right = count = 0
     for row, components in zip(scores, at_fault, strict=True):
@@ -76,16 +72,16 @@ Examples = tuple[Floats, Ints]
 """Rows of features, and the place in COMPONENTS of what each shows."""
 
 EACH_FAULT: Final = 100
-"""So many cases of each fault are made, and as many without as with one."""
+"""The number of cases made for each fault; as many cases have no fault."""
 EXAM_SEED: Final = 1_000_003
 EXAM_EACH: Final = 20
 """The cases by which a new model and the standing one are compared; no model is made of them."""
 WEIGHT_OF_CONFIRMED: Final = 3.0
-"""In a leaf a confirmed case counts as so many that are made: it is real, but people err."""
+"""A confirmed case counts in a leaf as much as three made cases: it is real, but people err."""
 _STORED_BITS: Final = 5
 """The significant bits of a stored number (`observe/packing.py`)."""
 LEAST_OF_EACH: Final = 2
-"""Cases in a leaf of the trees of each component alone: what one case alone shows is chance."""
+"""The least number of cases in a leaf of the trees for one component: a single case may be chance."""
 START: Final = ForestSettings()
 
 

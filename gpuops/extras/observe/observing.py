@@ -189,7 +189,7 @@ def observe_for_ever(site: Site, retention: Retention, report: Callable[[Cycle],
         except LoginRefused:
             raise
         except NotConnected as error:
-            site.say(f"vCenter is away, tried again in {EVERY_S // 60} min: {error.message}")
+            site.say(f"vCenter does not answer; next try in {EVERY_S // 60} min: {error.message}")
         site.pause(max(1.0, EVERY_S - (site.passed_s() - began)))
 
 

@@ -285,7 +285,7 @@ def _unpack_block(packed: bytes, name: str) -> Block:
     except ValueError as error:
         raise StateDamaged(
             f"the store of measurements {name} holds a block that cannot be read: {error}",
-            hint="move it aside: the next look begins a new one",
+            hint="move the store aside: the next observation begins a new one",
         ) from error
 
 

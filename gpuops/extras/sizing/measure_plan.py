@@ -55,7 +55,7 @@ PRIVILEGES: Final = (
     "VirtualMachine.GuestOperations.Modify",
     "VirtualMachine.GuestOperations.Query",
 )
-"""Asked of the template, for its clones are not there yet (vSphere API reference, the privilege of each method)."""
+"""Checked on the template, because its clones do not exist yet (vSphere API reference, privileges of methods)."""
 MOST: Final = 64
 """More vGPUs than a GPU holds."""
 
@@ -66,9 +66,9 @@ class WholeGpu:
 
     device: MeasuredDevice
     profile: str = ""
-    """Of the vGPU that is a whole GPU."""
+    """The profile of a vGPU that has the whole GPU."""
     address: PciAddress | None = None
-    """Of the GPU in DirectPath I/O."""
+    """The address of a GPU in DirectPath I/O."""
 
     def __str__(self) -> str:
         return self.profile if self.address is None else f"DirectPath I/O, GPU {self.address}"
@@ -76,12 +76,12 @@ class WholeGpu:
 
 @dataclass(frozen=True, slots=True)
 class MeasurePlan:
-    """What is done now, and what only after the scheduler of the host was changed."""
+    """The work of this call, and the work that waits for another scheduler on the host."""
 
     measurement: SharingMeasurement
     profile: str
     slots: int
-    """So many vGPUs of it a GPU holds."""
+    """How many vGPUs of the profile a GPU holds."""
     template: Vm | None = None
     host: Host | None = None
     gpu: PhysicalGpu | None = None
@@ -91,7 +91,7 @@ class MeasurePlan:
     """Counts that are measured now, ascending."""
     later: tuple[SchedulerPolicy, ...] = ()
     whole: tuple[WholeGpu, ...] = ()
-    """Measured first, one VM each."""
+    """Whole GPUs, which are measured first, with one VM each."""
     notes: tuple[str, ...] = ()
     rejections: tuple[Rejection, ...] = ()
 
@@ -99,9 +99,9 @@ class MeasurePlan:
 def measure_plan(
     measurement: SharingMeasurement, inventory: Inventory, catalog: Catalog, in_force: SchedulerPolicy | None
 ) -> MeasurePlan:
-    """Return what is still to be done of it on this snapshot.
+    """Return the plan for the rest of the measurement on this snapshot.
 
-    Raises UsageError for options or names that mean nothing.
+    Raises UsageError for invalid options or names.
     """
     wish = measurement.wish
     _check(wish)
@@ -171,12 +171,17 @@ def begins_s(number: int, overlap: float, alone_s: float) -> float:
 
 def _check(wish: MeasureWish) -> None:
     if not wish.command.strip():
-        raise UsageError("--run says nothing to run", hint="name a command for a shell: --run 'python3 a.py'")
+        raise UsageError("--run has no command", hint="give a shell command: --run 'python3 a.py'")
     wrong = next((count for count in wish.counts if not 1 <= count <= MOST), None)
     if wrong is not None:
-        raise UsageError(f"--counts {wrong}: that many VMs share no GPU", hint=f"1 to {MOST}: --counts 1,2,4,8")
+        raise UsageError(
+            f"--counts {wrong}: a GPU cannot be shared by that many VMs", hint=f"1 to {MOST}: --counts 1,2,4,8"
+        )
     if wish.limit_s < 1:
-        raise UsageError(f"--limit {wish.limit_s} is no time", hint="seconds that the command may take: --limit 3600")
+        raise UsageError(
+            f"--limit {wish.limit_s} is not a number of seconds above 0",
+            hint="set the time limit of the command: --limit 3600",
+        )
 
 
 def _gpu(
@@ -257,11 +262,13 @@ def _refusals(
     before: SchedulerBefore | None,
 ) -> Iterator[Rejection]:
     if not template.template:
-        yield Rejection(template.name, "is no template", hint="name a template: no VM that somebody uses is cloned")
+        yield Rejection(
+            template.name, "is not a template", hint="choose a template: gpuops clones no VM that may be in use"
+        )
     if template.devices:
-        yield Rejection(template.name, "has GPU devices of its own", hint="name a template without any")
+        yield Rejection(template.name, "has GPU devices of its own", hint="choose a template without GPU devices")
     if host is None:
-        yield Rejection(template.name, "its host cannot be read", hint="name one: --on HOST")
+        yield Rejection(template.name, "its host cannot be read", hint="choose a host: --on HOST")
         return
     out_of_reach = unreachable(host)
     if out_of_reach is not None:
@@ -270,12 +277,16 @@ def _refusals(
         yield Rejection(host.name, f"a GPU holds {slots} vGPUs of {profile}, {max(wish.counts)} are to share one")
     elif gpu is None and before is not None:
         rule = f"GPU {before.gpu} does not take {max(wish.counts)} VMs of {profile} alone, and was set for it"
-        yield Rejection(host.name, rule, hint="free it, then the same again; or give it up: --measure --remove")
+        yield Rejection(
+            host.name,
+            rule,
+            hint="free the GPU and run the same command again, or stop the measurement: --measure --remove",
+        )
     elif gpu is None:
         yield Rejection(
             host.name,
             f"has no GPU for {max(wish.counts)} VMs of {profile} on which nothing runs",
-            hint="name another host (--on), or free one: gpuops defrag",
+            hint="choose another host (--on), or free a GPU: gpuops defrag",
         )
     elif in_force is None:
         yield Rejection(
@@ -304,7 +315,7 @@ class NormalisedCount:
     least: float | None = None
     most: float | None = None
     model: float | None = None
-    """What the fitted busy share foresees; None = nothing was fitted."""
+    """The prediction of the fitted busy share; None = nothing was fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +324,9 @@ class MeasuredCurve:
 
     rows: tuple[NormalisedCount, ...]
     busy: float | None
-    """None = fewer than one count besides 1 of a scheduler that tells it."""
+    """The fitted busy share; None = no count above 1 was measured under a scheduler that depends on it."""
     worst_error: float | None = None
-    """By how much a count is off, as a share of what was measured."""
+    """The largest error of the model, as a share of the measured time."""
 
 
 def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) -> MeasuredCurve:
@@ -398,6 +409,6 @@ def _models(rows: Sequence[NormalisedCount], busy: float, slots: int, overlap: f
 
 
 def _model(count: MeasuredCount, busy: float, slots: int, overlap: float) -> float:
-    """Times as long as one VM alone under the same scheduler, in the mean of so many."""
+    """Return the predicted mean slowdown of `count` VMs, compared with one VM under the same scheduler."""
     together = staggered_slowdowns(count.scheduler, busy, count.sharers, slots, overlap).mean()
     return float(together / staggered_slowdowns(count.scheduler, busy, 1, slots, overlap).mean())

@@ -149,11 +149,13 @@ class MeasuringCall:
         inventory = self.site.vcenter.inventory()
         shared = gpu_of(self.measurement, inventory)
         if shared is None or shared.address != gpu.address:
-            raise StepFailed(f"its VMs are not all on GPU {gpu.address}, to which they are bound: nothing was measured")
+            raise StepFailed(
+                f"nothing was measured: the VMs are bound to GPU {gpu.address}, but not all of them are on it"
+            )
         other_vms = others_on(shared, refs, inventory)
         if other_vms:
             raise StepFailed(
-                f"{', '.join(other_vms)} shared GPU {gpu.address} with its VMs: what they took says nothing"
+                f"{', '.join(other_vms)} shared GPU {gpu.address} with the measured VMs, so the result is invalid"
             )
         return inventory
 
@@ -203,7 +205,9 @@ class MeasuringCall:
         try:
             return self._find_own(name, self.site.vcenter.inventory())
         except VmNotFound:
-            raise OutcomeUnknown(f"{name}: vCenter does not show it", hint="the same again goes on") from None
+            raise OutcomeUnknown(
+                f"{name}: vCenter does not show it", hint="run the same command again to continue"
+            ) from None
 
     def _find_own(self, name: str, inventory: Inventory) -> str:
         """Return the id of the measurement's VM of that name. Raises VmNotFound, Refused for a VM without its notes."""
@@ -305,7 +309,7 @@ def measure(
     if stored is not None and stored.wish != wish:
         raise Refused(
             f"measurement {stored.id} of {stored.wish.template} did not end, and has other options",
-            hint="gpuops size --measure --remove removes its VMs and forgets it",
+            hint="to remove its VMs and forget it, run gpuops size --measure --remove",
         )
     measurement = stored or SharingMeasurement(secrets.token_hex(_ID), wish, before=before)
     plan = _look(measurement, site)
@@ -320,8 +324,8 @@ def measure(
             run.counts()
         except (NotConnected, KeyboardInterrupt, SystemExit):
             site.say(
-                f"measurement {measurement.id} was cut off, and its VMs stay: the same again goes on, "
-                "gpuops size --measure --remove removes them"
+                f"measurement {measurement.id} was interrupted, and its VMs stay: run the same command again to "
+                "continue, or gpuops size --measure --remove to remove them"
             )
             raise
         except GpuopsError:
@@ -392,7 +396,7 @@ def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:
     from gpuops.execute.site.kept_measurement import load_measurement
 
     if load_measurement(site.state_dir, site.vcenter.uuid) != stored:
-        raise Refused("another call has measured in this vCenter meanwhile", hint="the same again looks at it anew")
+        raise Refused("another call has changed this measurement meanwhile", hint="run the same command again")
 
 
 def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:

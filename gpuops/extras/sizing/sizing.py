@@ -186,10 +186,11 @@ def size_stated(
     stated = "--busy" if busy is not None else "--workloads" if workloads is not None else None
     if stated is not None and options:
         raise UsageError(
-            f"{stated} and {options[0]} exclude each other", hint="busy shares are stated, or measured: leave one out"
+            f"{stated} and {options[0]} exclude each other",
+            hint="busy shares are either stated or from the history: remove one of the options",
         )
     if overlap is not None and busy is None:
-        raise UsageError("--overlap is of --busy", hint="say how busy each VM is alone: --busy 0.7")
+        raise UsageError("--overlap needs --busy", hint="add how busy each VM is alone: --busy 0.7")
     if stated is None:
         return None
     share = share_of(busy, "--busy") if busy is not None else None

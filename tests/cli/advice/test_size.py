@@ -169,7 +169,7 @@ def test_no_history_is_said(lab: Lab) -> None:
         ([], 2, "no option selects VMs"),
         (["--busy", "0.5", "--vm", "vdi-01"], 2, "--busy and --vm exclude each other"),
         (["--busy", "0.5", "--workloads", "x.yaml"], 2, "--busy and --workloads exclude each other"),
-        (["--overlap", "0.5", "--profile", "a40-8q"], 2, "--overlap is of --busy"),
+        (["--overlap", "0.5", "--profile", "a40-8q"], 2, "--overlap needs --busy"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: list[str], code: int, said: str) -> None:

@@ -276,7 +276,8 @@ class LeavingTargets:
             self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else before)
             self.say(
                 f"{site} was {old_address} and is now {now or 'simulated'}: if these are two vCenters, no runner "
-                f"returns the desktops of {old_address}; run GPUOPS_CONFIG={moved_file} gpuops rotate day --vcenter {site}"
+                f"returns the desktops of {old_address}; run GPUOPS_CONFIG={moved_file} gpuops rotate day "
+                f"--vcenter {site}"
             )
         self.forget_target(site)
         return False
