@@ -329,7 +329,7 @@ class _MadeCase:
         return old + np.cumsum(self.hits * self.rng.integers(1, 4, STEPS)).astype(float)
 
     def _throttling(self) -> tuple[Floats, Floats, Floats, bool]:
-        """Return the share of the full clock, 1 if slowed by heat, 1 if by power (by step), and whether it is too hot."""
+        """Return the share of the full clock, whether heat or power slows it in each step, and if it is too hot."""
         clock, heat, power = np.ones(STEPS), np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is not Component.THROTTLING:
             power = (self.rng.random(STEPS) < 0.03).astype(float) * (self.rng.random() < 0.3)

@@ -101,7 +101,7 @@ def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: 
 
 
 def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | None:
-    """Return the part that holds for the GPU: the last one that names it.
+    """Return the part of the layout for this GPU: the last one that names it.
 
     GPUs are numbered as by nvidia-smi on the host: by PCI address, without those in passthrough.
     """
@@ -114,7 +114,7 @@ def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | N
 def _divide_gpus_of_host(
     host: Host, gpus: list[PhysicalGpu], inventory: Inventory, catalog: Catalog
 ) -> tuple[Inventory, tuple[str, ...]]:
-    """The snapshot with these GPUs of the host as they are here, empty, and the refs of the VMs that ran on them."""
+    """Return the snapshot with these GPUs of the host, empty, and the refs of the VMs that ran on them."""
     divided = {gpu.address: gpu for gpu in gpus}
     changing = [gpu for gpu in host.gpus if gpu.address in divided and _differs(gpu, divided[gpu.address])]
     world, off = with_gpus_emptied(host, changing, inventory)
@@ -149,17 +149,17 @@ class ChangedFleet:
 
     inventory: Inventory
     done: tuple[str, ...] = ()
-    """Each change in words."""
+    """A description of each change."""
     notes: tuple[str, ...] = ()
     restarts: tuple[tuple[Vm, Host], ...] = ()
-    """The VMs that start anew, and where."""
+    """The VMs that restart, with their new hosts."""
     stranded: tuple[Stranded, ...] = ()
-    """Those that ran and find no place any more."""
+    """VMs that ran before the changes and find no place after them."""
     proven: bool = True
-    """False: not every way was tried; there may be a place for each of the stranded ones."""
+    """False = the search was not complete, so there may be a place for the stranded VMs."""
     more_asked: int = 0
     more_placed: int = 0
-    """Of the VMs that were added, and those that run."""
+    """How many of the added VMs run."""
 
     @property
     def in_words(self) -> tuple[str, ...]:
@@ -175,9 +175,9 @@ class ChangedFleet:
 def changed_fleet(
     changes: Sequence[FleetChange], inventory: Inventory, catalog: Catalog, policy: Policy | None, seed: int
 ) -> ChangedFleet:
-    """Return the snapshot after all of these.
+    """Return the snapshot after all of these changes.
 
-    Raises UsageError, HostNotFound and ProfileUnknown for what is not there.
+    Raises UsageError, HostNotFound and ProfileUnknown for names that do not exist.
     """
     world = inventory
     change_texts: list[str] = []
@@ -210,7 +210,7 @@ def changed_fleet(
 
 
 def _restart_displaced(refs: Sequence[str], inventory: Inventory, catalog: Catalog) -> ChangedFleet:
-    """The snapshot in which those of these VMs run again that find a place in their cluster, their own host first."""
+    """Return the snapshot after a restart of these VMs, each in its cluster and preferably on its own host."""
     clusters: dict[str | None, list[Vm]] = {}
     for ref in refs:
         vm = inventory.vms[ref]

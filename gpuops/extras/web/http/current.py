@@ -38,13 +38,13 @@ class Edition:
     """One read of vCenter, as page and documents; each is made once, when it is first asked for."""
 
     name: str
-    """It is kept while reads show the same."""
+    """It stays the same while reads return the same report."""
     read_at: datetime
-    """By the clock of this machine."""
+    """The time of the read, by the clock of this machine."""
     read_s: float
-    """The same as seconds (`clock.passed_s`), whatever is done to the clock."""
+    """The same moment in seconds (`clock.passed_s`), which changes of the clock do not affect."""
     makers: Mapping[str, Maker]
-    """By name: `page`, and the documents below `api/`. They are called in other threads."""
+    """Functions by name: `page`, and the documents below `api/`. They are called in other threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Current:
     trouble: str | None = None
 
     def event(self, now_s: float) -> bytes:
-        """As a server-sent event (HTML standard, 9.2.5): one line of JSON, in ASCII."""
+        """Return the state as a server-sent event (HTML standard, 9.2.5): one line of JSON, in ASCII."""
         edition = self.edition
         fields = {
             "edition": edition.name if edition is not None else None,
@@ -100,7 +100,7 @@ class CurrentState:
                 return
 
     async def body(self, name: str) -> bytes | None:
-        """Page or document of that name of the newest edition; None if it has none. Raises as its maker."""
+        """Return the page or document of that name of the newest edition, or None. Raises the errors of its maker."""
         edition = self.now.edition
         maker = edition.makers.get(name) if edition is not None else None
         if maker is None:
@@ -115,27 +115,27 @@ _UNREAD: Final = Current(trouble="it has not been read yet")
 
 @dataclass(frozen=True, slots=True)
 class SiteNow:
-    """What there is of one site."""
+    """The current state of one site."""
 
     site: ConfiguredSite
     current: Current = _UNREAD
     figures: Document | None = None
-    """Of its last read (`site_figures`); None = there was none."""
+    """The figures of its last read (`site_figures`); None = it was never read."""
 
 
 class Overview:
-    """What all sites tell, as one edition after the other. One thread at a time may call it."""
+    """The common table of all sites, as one edition after the other. One thread at a time may call it."""
 
     def __init__(self, sites: Sequence[ConfiguredSite]) -> None:
         self._sites = {site.name: SiteNow(site) for site in sites}
         self._number = 0
 
     def begin(self) -> Current:
-        """Return what is there before anything was read."""
+        """Return the state before any site was read."""
         return self._current()
 
     def tell(self, site: str, current: Current, figures: Document | None) -> Current:
-        """Return what there is of all, now that one tells this; without figures those of its last read stay."""
+        """Set the state of one site and return the state of all. Without `figures` those of its last read stay."""
         site_now = self._sites[site]
         self._sites[site] = replace(site_now, current=current, figures=figures or site_now.figures)
         return self._current()
@@ -155,7 +155,7 @@ class Overview:
 
 
 def address_of(site: str) -> str:
-    """Return where the pages of a site are, below the overview.
+    """Return the path of the pages of a site, relative to the overview.
 
     >>> address_of("prod/1")
     'sites/prod%2F1/'
@@ -178,7 +178,7 @@ def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> byt
 
 
 def _merged_document(sites: Sequence[SiteNow], name: str) -> bytes:
-    """Return the document of that name of each site that is followed; of the others the reason."""
+    """Return the document of that name from all followed sites, with the reason for each other site."""
     with ThreadPoolExecutor(max(1, len(sites))) as pool:
         return document_text(sites_document(list(pool.map(partial(_site_answer, name=name), sites)))).encode()
 
@@ -204,7 +204,7 @@ def _failed_answer(answer: SiteAnswer, why: str, hint: str) -> SiteAnswer:
 
 
 def _read_at(site_now: SiteNow) -> datetime | None:
-    """Return when it was last read, in its own zone, to the minute: what a page shows."""
+    """Return the time of the last read in the zone of the site, to the minute, as the page shows it."""
     edition = site_now.current.edition
     if edition is None:
         return None
