@@ -56,23 +56,6 @@ _NEXT: Final = (
 )
 
 
-def busy_history(
-    store: tuple[Path, str],
-    inventory: Inventory,
-    vms: Sequence[Vm],
-    together: Collection[Collection[str]],
-    since: datetime | None = None,
-) -> BusyHistory:
-    """Return how busy these VMs kept their GPUs since then, as far as steps of five minutes are kept.
-
-    Arguments as for `known_history`. Raises UsageError if no VM has a history; StateDamaged.
-    """
-    history = known_history(store, inventory, vms, together, since)
-    if history is None:
-        raise UsageError(f"0 h of history for {some_names(sorted({vm.name for vm in vms}))}", hint=_NEXT)
-    return history
-
-
 def known_history(
     store: tuple[Path, str],
     inventory: Inventory,
@@ -80,10 +63,10 @@ def known_history(
     together: Collection[Collection[str]],
     since: datetime | None = None,
 ) -> BusyHistory | None:
-    """Return the same as `busy_history`, or None if no VM has a history.
+    """Return how busy these VMs kept their GPUs since then, or None if no VM has a history.
 
-    `store`: the state directory and the URL of the store. `together`: the VMs (ids) of each GPU that several share.
-    Raises StateDamaged.
+    Covers only the time for which steps of five minutes are stored. `store`: the state directory and the URL of the
+    store. `together`: the VMs (ids) of each GPU that several share. Raises StateDamaged.
     """
     oldest = inventory.taken_at - KEPT if since is None else since
     begin_s = int(oldest.timestamp()) // FINE_S * FINE_S
@@ -220,5 +203,8 @@ def size_by_history(
     if request.tag is not None or (policy is not None and policy.needs_tags):
         inventory = site.vcenter.with_tags(inventory)
     pool_to_size = sizing_pool(request, inventory, catalog_of(inventory), policy, pool)
-    history = busy_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
+    history = known_history(site.measurements_store, inventory, pool_to_size.vms, pool_to_size.together, since)
+    if history is None:
+        names = some_names(sorted({vm.name for vm in pool_to_size.vms}))
+        raise UsageError(f"0 h of history for {names}", hint=_NEXT)
     return size_history(request, pool_to_size, history, inventory)
