@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.extras.diagnosis.answer import scores
-from gpuops.extras.diagnosis.component import FAULTS
+from gpuops.extras.diagnosis.case import FAULTS
 from gpuops.extras.diagnosis.diagnoses import SHIPPED_MODEL
-from gpuops.extras.diagnosis.judging import components_right
 from gpuops.extras.diagnosis.learning import (
     EACH_FAULT,
     EXAM_EACH,
     EXAM_SEED,
     START,
     as_stored,
+    components_right,
     examples,
     fit_forest,
     with_hidden,

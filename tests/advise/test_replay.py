@@ -269,10 +269,12 @@ def test_a_pool_without_a_while_or_with_a_counter_that_is_not_kept_cannot_be_rep
         return Pool("office", Selector(name="*"), rule)
 
     assert refusal(pool(RULE)) is None
-    assert (refusal(pool(IdleRule(500))) or [""])[0] == "it goes by what is at the look alone, which no store has"
+    assert (refusal(pool(IdleRule(500))) or [""])[
+        0
+    ] == "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored"
     lacking = refusal(pool(IdleRule(500, 900, counters=(("disk.read.average", 1),))))
     assert lacking is not None
-    assert lacking[0] == "what is measured has no disk.read.average"
+    assert lacking[0] == "gpuops observe does not store disk.read.average"
     assert "net.usage.average" in lacking[1]
 
 

@@ -60,11 +60,11 @@ def test_those_of_a_tag_or_a_pattern() -> None:
 @pytest.mark.parametrize(
     ("said", "error", "why"),
     [
-        ({"vm": "*"}, UsageError, "these VMs have vGPUs of .*A40 and .*L40S: busy shares of unlike GPUs"),
+        ({"vm": "*"}, UsageError, "these VMs have vGPUs of .*A40 and .*L40S: busy shares of different GPU"),
         ({"vm": "mig-7"}, UsageError, "mig-7 has a MIG-backed vGPU, which shares no time"),
-        ({"vm": "none-9"}, UsageError, "no VM with a vGPU is meant"),
-        ({"tag": "use:nothing"}, UsageError, "no VM with a vGPU is meant"),
-        ({}, UsageError, "nothing says which VMs are meant"),
+        ({"vm": "none-9"}, UsageError, "no VM with a vGPU is selected"),
+        ({"tag": "use:nothing"}, UsageError, "no VM with a vGPU is selected"),
+        ({}, UsageError, "no option selects VMs"),
         ({"profile": "a41-8q"}, ProfileUnknown, "no host offers a vGPU profile 'a41-8q'"),
     ],
 )

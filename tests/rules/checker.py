@@ -345,11 +345,11 @@ RULES: Final = (
             "gpuops/execute/site/kept_measurement.py",
             "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",
-            "gpuops/extras/fleet/runner/taking_up.py",
+            "gpuops/extras/fleet/runner/shared_targets.py",
             "gpuops/broker/",
             "gpuops/cli/",
             "gpuops/report/",
-            "gpuops/extras/bundle/contact.py",
+            "gpuops/extras/bundle/world.py",
             "gpuops/extras/web/page/html.py",
             "gpuops/sim/",
             "gpuops/vsphere/",

@@ -11,9 +11,9 @@ from pathlib import Path
 from gpuops import clock
 from gpuops.clock import set_ahead
 from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.due import SitePolicy
 from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, Play, QueueAway
 from gpuops.extras.fleet.runner.service import Service
-from gpuops.extras.fleet.runner.site_policy import SitePolicy
 from gpuops.model.nights.runners import Half, PolicyTurn, QueueStatus
 from tests.runner.test_due import PARIS, policy_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.vcenter.targets import parsed_configuration
-from gpuops.extras.fleet.runner.alarm import OverdueAlarm
+from gpuops.extras.fleet.runner.service import OverdueAlarm
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.past.test_overdue_vcenters import CLOSED, GONE, taken_elsewhere
 from tests.notify.conftest import Webhook, webhook
@@ -66,5 +66,5 @@ def test_a_database_that_is_away_is_said_once(postgresql: Server, tmp_path: Path
     alarm = alarm_of(tmp_path, url, "", said, CLOSED)
     for _ in range(2):
         alarm.look()
-    assert len(said) == 1 and said[0].startswith("whether all vCenters are returned is not known: ")
+    assert len(said) == 1 and said[0].startswith("it is unknown whether all vCenters are returned: ")
     assert PASSWORD not in said[0]

@@ -104,4 +104,4 @@ def test_a_runner_refuses_two_journals(policy: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GPUOPS_JOURNAL_URL", "postgresql://127.0.0.1:1/none")
     asked = CliRunner().invoke(app, ["runner", "run"])
     assert asked.exit_code == 2
-    assert "targets.prod.journal_url is another database than that of the runners" in asked.output
+    assert "targets.prod.journal_url is not the database of the runners" in asked.output

@@ -12,8 +12,8 @@ import pytest
 from gpuops.config.vcenter.targets import parsed_configuration
 from gpuops.errors import TargetError
 from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration, database_of, rotations_of
+from gpuops.extras.fleet.runner.due import Rotations
 from gpuops.extras.fleet.runner.leaving import LeavingTargets
-from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.model.nights.runners import Half, PolicyTurn
 from tests.runner.memory_queue import MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
@@ -68,7 +68,7 @@ def test_a_new_target_is_played(edited: Edited) -> None:
     edited.write("prod", "munich")
     assert list(edited.read() or ()) == ["prod", "munich"]
     assert edited.known["prod"]["prod"] is before, "what its file said when it could last be obeyed is kept"
-    assert edited.said == [f"{edited.file} is another one by now: plays prod: prod, munich: munich"]
+    assert edited.said == [f"{edited.file} has changed: plays prod: prod, munich: munich"]
 
 
 def test_an_edit_that_is_about_no_policy_is_said_by_nobody(edited: Edited) -> None:
@@ -92,7 +92,7 @@ def test_what_cannot_be_obeyed_is_said_once_and_changes_nothing(edited: Edited, 
     assert (edited.read(), edited.read()) == (None, None)
     assert len(edited.said) == 1
     assert why in edited.said[0]
-    assert edited.said[0].endswith("what is played goes on by what it said before")
+    assert edited.said[0].endswith("the runner continues with the last valid file")
     assert Path(edited.environment["GPUOPS_CONFIG"]).read_text(encoding="utf-8") == before
     edited.file.unlink()
     assert edited.read() is None
@@ -100,7 +100,7 @@ def test_what_cannot_be_obeyed_is_said_once_and_changes_nothing(edited: Edited, 
     edited.file.write_text(before, encoding="utf-8")
     assert edited.read() is None
     assert edited.environment == {"GPUOPS_JOURNAL_URL": URL}
-    assert edited.said[2:] == [f"{edited.file} can be obeyed again"]
+    assert edited.said[2:] == [f"{edited.file} is valid again"]
 
 
 def test_a_target_without_policies_is_named_with_those_that_have_some(edited: Edited) -> None:
@@ -118,13 +118,13 @@ def test_one_vcenter_that_is_two_targets_is_not_played_twice(edited: Edited) -> 
     assert "targets.prod and targets.other are one vCenter" in edited.said[0]
     edited.write("prod", more=other.partition("rotations")[0])
     assert edited.read() is None
-    assert edited.said[1:] == [f"{edited.file} can be obeyed again"]
+    assert edited.said[1:] == [f"{edited.file} is valid again"]
 
 
 def test_another_database_needs_another_start(edited: Edited) -> None:
     edited.write("prod", "munich", url="postgresql://elsewhere/gpuops")
     assert edited.read() is None
-    assert "names another database of runners: they must be started anew for that" in edited.said[0]
+    assert "names another database of runners: restart the runners to use it" in edited.said[0]
 
 
 def test_a_second_vcenter_that_would_be_sent_the_login_of_the_first_is_not_played(

@@ -77,7 +77,7 @@ def test_every_runner_names_the_same_turn_and_none_is_older_than_ten_minutes(sec
 def test_a_policy_that_no_clock_can_call_is_refused() -> None:
     with pytest.raises(UsageError, match="nights has no windows"):
         refuse_other_modes(policy_of("any"))
-    with pytest.raises(UsageError, match="a runner plays nights"):
+    with pytest.raises(UsageError, match="a runner plays only nights"):
         refuse_other_modes(load_policy(ROOT / "templates" / "spare-policy.yaml"))
 
 

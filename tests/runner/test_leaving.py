@@ -14,9 +14,9 @@ from gpuops.clock import set_ahead
 from gpuops.config.policy import load_policy
 from gpuops.config.vcenter.targets import parsed_configuration
 from gpuops.errors import TargetError, UsageError
+from gpuops.extras.fleet.runner.due import Rotations
 from gpuops.extras.fleet.runner.leaving import LeavingTargets, leaving
 from gpuops.extras.fleet.runner.service import Service
-from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.model.nights.runners import Half, PolicyTurn
 from tests.runner.memory_queue import CalledChildren, MemoryQueue, looks, service_of
 from tests.runner.test_configuration import NOW, Edited, edited
@@ -57,7 +57,7 @@ def test_its_desktops_are_returned_and_then_it_is_let_go(at: object, edited: Edi
     left = Left(edited)
     left.look(1)
     assert leaving(left.service.rotations) == ["prod"]
-    told = [line for line in edited.said if line.startswith("prod is a target no more: no night of it begins")]
+    told = [line for line in edited.said if line.startswith("prod is no longer a target: no night of it begins")]
     assert len(told) == 1 and str(edited.leaving.copy_of("prod")) in told[0]
     left.play()
     assert left.children.called == [], "no night of it begins, and none is gone on with"
@@ -69,7 +69,7 @@ def test_its_desktops_are_returned_and_then_it_is_let_go(at: object, edited: Edi
     left.children.code = 0
     left.play()
     assert left.children.called == [(Half.DAY, "prod")] * 2
-    assert left.said[-1] == "prod: nothing is left to return: it is played no more"
+    assert left.said[-1] == "prod: all desktops are back, so runners no longer play this removed target"
     assert left.look(10) == ["munich"]
     assert not edited.leaving.copy_of("prod").exists()
     assert len(told) == 1
@@ -140,7 +140,7 @@ def test_one_that_is_lost_for_good_is_given_up_by_removing_the_copy(at: object, 
     edited.leaving.copy_of("prod").unlink()
     left.look()
     assert list(left.service.rotations) == ["munich"]
-    assert edited.said[-1].startswith("prod is played no more: ")
+    assert edited.said[-1].startswith("prod is no longer played: ")
     edited.write("munich", "paris")
     left.look()
     assert list(left.service.rotations) == ["munich", "paris"]
@@ -161,11 +161,11 @@ def test_a_runner_that_begins_anew_knows_of_it(at: object, edited: Edited) -> No
     left.look()
     found = begun_anew(edited, said)
     assert (list(found), leaving(found)) == (["munich", "prod"], ["prod"])
-    assert said[0].startswith("prod is a target no more: returns of it go on until nothing is left to return")
+    assert said[0].startswith("prod is no longer a target: returns continue until all desktops are back")
     assert list(begun_anew(edited, said, "munich")) == ["munich"], "another one's is not its own"
     (edited.folder / "prod.yaml").write_text("version: none", encoding="utf-8")
     assert list(begun_anew(edited, said)) == ["munich"]
-    assert "it is not known whether its night was returned" in said[-1]
+    assert "it is unknown whether its desktops are back" in said[-1]
     assert f"GPUOPS_CONFIG={edited.leaving.copy_of('prod')} gpuops rotate day --vcenter prod" in said[-1]
 
 
@@ -179,7 +179,7 @@ def test_one_that_leaves_while_no_runner_goes_on_is_returned(edited: Edited) -> 
     assert (list(found), leaving(found)) == (["munich", "prod"], ["prod"])
     own = edited.obeyed.configuration_of("prod")
     assert own is not None and "vc-prod" in own.read_text(encoding="utf-8")
-    assert said[0].startswith("prod is a target no more: no night of it begins")
+    assert said[0].startswith("prod is no longer a target: no night of it begins")
     edited.leaving.forget_target("prod")
     assert list(begun_anew(edited, said)) == ["munich"], "it was returned: nothing of it comes again"
 
@@ -213,7 +213,7 @@ def test_the_only_one_that_is_played_leaves(at: object, edited: Edited, others: 
     edited.write(*others)
     left.look()
     assert leaving(left.service.rotations) == ["prod"]
-    assert edited.said[-1] == f"{edited.file} is another one by now: plays no target"
+    assert edited.said[-1] == f"{edited.file} has changed: plays no target"
     left.play()
     assert left.children.called == []
     at("2026-11-03T06:00:10")  # type: ignore[operator]
@@ -279,7 +279,7 @@ def test_a_state_directory_that_cannot_be_made_changes_nothing(at: object, edite
     (edited.folder / "leaving").write_text("a file", encoding="utf-8")
     left.look()
     assert leaving(left.service.rotations) == []
-    assert "what is played goes on by what it said before" in edited.said[-1]
+    assert "the runner continues with the last valid file" in edited.said[-1]
 
 
 def test_a_return_that_ends_while_turns_are_offered(at: object, edited: Edited) -> None:

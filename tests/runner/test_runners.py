@@ -128,7 +128,7 @@ def test_a_target_that_is_taken_out_in_its_night_is_returned(pair: Fleet, goes_o
         left.policy.unlink()
     pair.write_configuration()
     if goes_on:
-        wait_until(lambda: f"{left.name} is a target no more" in evening.said, NIGHT_S)
+        wait_until(lambda: f"{left.name} is no longer a target" in evening.said, NIGHT_S)
         assert evening.end() == 0
         shutil.rmtree(pair.folder / "machine-1")
     else:
@@ -137,7 +137,7 @@ def test_a_target_that_is_taken_out_in_its_night_is_returned(pair: Fleet, goes_o
     morning = pair.runner(MORNING)
     pair.sites.append(left)
     wait_until(lambda: all(desktops_back(site) for site in pair.sites), NIGHT_S)
-    wait_until(lambda: f"{left.name}: nothing is left to return" in morning.said, NIGHT_S)
+    wait_until(lambda: f"{left.name}: all desktops are back" in morning.said, NIGHT_S)
     assert morning.end() == 0
     assert list((pair.folder / "machine-2" / "leaving").glob("*.toml")) == []
     for site in pair.sites:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.extras.fleet.runner import service as module
-from gpuops.extras.fleet.runner.site_policy import SitePolicy, load_policy_file, read_anew
+from gpuops.extras.fleet.runner.due import SitePolicy, load_policy_file, read_anew
 from gpuops.model.nights.runners import Half
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
@@ -39,7 +39,7 @@ def test_returns_go_on_while_the_database_is_away(at: object, rank: int, expecte
     asyncio.run(minute_by_minute())
     assert begun == expected
     assert children.called == [(Half.DAY, "prod")]
-    assert said[0].endswith("nothing new is taken; returns go on")
+    assert said[0].endswith("no new turns begin; returns continue")
 
 
 def test_no_night_begins_while_the_database_is_away(at: object) -> None:
@@ -57,7 +57,7 @@ def test_what_came_back_is_said_and_the_turns_of_a_dead_runner_too(at: object) -
     queue.away, queue.lost = False, 2
     asyncio.run(looks(service, 1))
     assert said[1:] == [
-        "2 turns of a runner that gives no sign of life are offered again",
+        "2 turns of runners that have stopped are offered again",
         "the queue's PostgreSQL answers again",
     ]
 
@@ -91,13 +91,13 @@ def test_a_policy_is_obeyed_as_its_file_says_now(at: object, tmp_path: Path) -> 
     assert len(children.called) == 1
     assert len(said) == 2
     assert "no night of nights begins" in said[0]
-    assert "is called others by now" in said[1]
+    assert "is now called others" in said[1]
     at("2026-11-03T12:00:10")  # type: ignore[operator]
     written("version: 1")
     assert children.called[1:] == [(Half.DAY, "prod")]
     written(policy_of('[{opens: "11:00", closes: "13:00", zone: UTC}]').text)
     assert children.called[2:] == [(Half.NIGHT, "prod")]
-    assert said[3:] == [f"prod: policy nights is another one by now: {file}"]
+    assert said[3:] == [f"prod: policy nights has changed: {file}"]
 
 
 def test_policies_of_one_vcenter_that_are_edited_together_are_compared_as_they_are_now(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_policies_of_one_vcenter_that_are_edited_together_are_compared_as_they_a
         file.write_text(policy_of(windows[1], name).text, encoding="utf-8")
     now = datetime(2026, 11, 2, 12, tzinfo=UTC)
     read_anew("prod", policies, now, load_policy_file, said.append)
-    assert said == [f"prod: policy {name} is another one by now: {file}" for name, file in files.items()]
+    assert said == [f"prod: policy {name} has changed: {file}" for name, file in files.items()]
     files["early"].write_text(
         policy_of('[{opens: "20:00", closes: "23:10", zone: UTC}]', "early").text, encoding="utf-8"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from gpuops.extras.fleet.runner.due import Rotations
 from gpuops.extras.fleet.runner.leaving import leaving
-from gpuops.extras.fleet.runner.site_policy import Rotations
 from gpuops.files.file import parse_json, parse_toml
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_configuration import NOW, URL, Edited
@@ -109,7 +109,7 @@ def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Datab
     database.pass_minutes(2)
     assert new.look() == [], "the database may have been away: whoever plays it says so first"
     assert new.look() == ["prod"]
-    assert "prod was a target of runners, and no runner plays it" in new.said
+    assert "this runner takes over prod: it was a target, and no runner plays it" in new.said
     alone = Machine(tmp_path / "alone", database.url)
     assert alone.begin() == ["prod"], "of one whose file names nothing any more, too"
 
@@ -224,7 +224,7 @@ def test_no_password_goes_anywhere_on_the_word_of_the_database(
     machine = Machine(tmp_path / "one", database.url, "munich")
     assert machine.begin() == machine.look() == []
     assert machine.obeyed.configuration_of("prod") is None
-    (told,) = [line for line in machine.said if "is not returned from here" in line]
+    (told,) = [line for line in machine.said if "this runner does not return" in line]
     assert why in told
     assert set(database.sites()) == {"munich", "prod"}, "another machine may return it"
 
@@ -319,5 +319,5 @@ def test_a_database_that_is_away_is_said_once_and_changes_nothing(postgresql: Se
     assert machine.begin() == []
     machine.write("munich")
     assert machine.look() == ["prod"]
-    told = [line for line in machine.said if "is kept on this machine alone" in line]
+    told = [line for line in machine.said if "are stored only on this machine" in line]
     assert len(told) == 1 and PASSWORD not in told[0]

@@ -13,8 +13,8 @@ import pytest
 
 from gpuops.extras.fleet.runner import children as children_module
 from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.due import SitePolicy
 from gpuops.extras.fleet.runner.job_queue import HandedOver
-from gpuops.extras.fleet.runner.site_policy import SitePolicy
 from gpuops.model.nights.runners import Half, PolicyTurn
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import policy_of
@@ -24,7 +24,7 @@ def test_a_turn_of_a_policy_that_is_not_configured_here_is_left_out(at: object) 
     service, children, said = service_of(MemoryQueue())
     asyncio.run(service.play(PolicyTurn("prod", "other")))
     assert children.called == []
-    assert said == ["prod: no policy other is configured here: its turn is left out"]
+    assert said == ["prod: no policy other is configured here: its turn is skipped"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -113,10 +113,10 @@ def test_sharers_by_numbers_without_a_vcenter() -> None:
     found = gpu_sizing_info(nobody, profile="a40-8q", at_most=1.2, sharers=None, busy="20%").result["sizing"]
     assert (found["source"], found["busy"], found["recommended"]["sharers"]) == ("numbers", 0.2, 4)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"sharers": 0, "busy": "0.2"}, "--sharers 0 is no count"),
+        ({"sharers": 0, "busy": "0.2"}, "--sharers 0 is out of range"),
         ({"vm": "vdi-*", "busy": "0.2"}, "--busy and --vm exclude each other"),
         ({"busy": "0.2", "pool": "vdi"}, "--busy and --pool exclude each other"),
-        ({"overlap": "0.2"}, "--overlap is of --busy"),
+        ({"overlap": "0.2"}, "--overlap needs --busy"),
     ]
     for options, message in cases:
         with pytest.raises(UsageError, match=message):

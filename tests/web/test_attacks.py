@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpuops.clock import passed_s
-from gpuops.extras.web.http import connection
+from gpuops.extras.web.http import server
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -69,7 +69,7 @@ def test_what_is_no_request_is_refused_and_ends_nothing(served: Served, nonsense
 
 @pytest.mark.long
 def test_a_header_of_almost_that_size_is_answered(served: Served) -> None:
-    asked = LAST.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * (connection.HEADER_BYTES - 200) + b"\r\n\r\n")
+    asked = LAST.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * (server.HEADER_BYTES - 200) + b"\r\n\r\n")
     assert served.raw(asked).startswith(b"HTTP/1.1 200 ")
 
 
@@ -100,7 +100,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_left(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """Each byte would renew a limit of silence; the limit here is of the request."""
-    monkeypatch.setattr(connection, "REQUEST_S", 1.0)
+    monkeypatch.setattr(server, "REQUEST_S", 1.0)
     served = serve()
     began_s = passed_s()
     with served.connected() as client:
@@ -123,7 +123,7 @@ def gone(client: socket.socket) -> bool:
 
 @pytest.mark.long
 def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_S", 1.0)
+    monkeypatch.setattr(server, "REQUEST_S", 1.0)
     served = serve()
     with served.connected() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
@@ -134,7 +134,7 @@ def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, mon
 @pytest.mark.long
 def test_who_does_not_take_an_answer_is_left(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of a page of 30 MB a kernel's buffers hold a part alone, and the server one piece."""
-    monkeypatch.setattr(connection, "TAKE_S", 0.5)
+    monkeypatch.setattr(server, "TAKE_S", 0.5)
     served = serve(report={"read_at": "2031-01-01T00:00:00+00:00", "text": "x" * 30_000_000})
     assert served.look()
     clients = [served.connected() for _ in range(20)]
@@ -194,7 +194,7 @@ def test_a_thousand_connections_that_say_nothing_keep_nobody_out(served: Served,
 def test_where_all_connections_are_watched_the_next_is_refused_at_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 5)
     with ExitStack() as stack:
         for _ in range(5):
             client = stack.enter_context(served.connected())

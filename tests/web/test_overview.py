@@ -18,10 +18,9 @@ from gpuops.clock import passed_s
 from gpuops.config.vcenter.sites import ConfiguredSite
 from gpuops.errors import VcenterUnreachable
 from gpuops.extras.web.http.access import Access
-from gpuops.extras.web.http.current import Current, Edition
-from gpuops.extras.web.http.overview import Overview, address_of
+from gpuops.extras.web.http.current import Current, Edition, Overview, address_of
 from gpuops.extras.web.http.server import WebServer, serving_sites
-from gpuops.extras.web.page.sites_page import site_figures
+from gpuops.extras.web.page.html import site_figures
 from gpuops.report.json_text import document_text
 from tests.report.page.conftest import Opened, Reported
 

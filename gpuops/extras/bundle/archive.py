@@ -1,21 +1,24 @@
-"""The files of a bundle, their preview, and the archive."""
+"""Makes the archive of `gpuops bundle`: reads a vCenter, hides its names, and checks and shows every file."""
 
 from __future__ import annotations
 
 import io
 import json
+import platform
 import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
 from typing import Annotated, Any, Final, Self
 
 from msgspec import UNSET, UnsetType
 
+from gpuops import __version__
 from gpuops.errors import Refused
-from gpuops.extras.bundle.harmless import strays
-from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.extras.bundle.world import utc
+from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.bundle.harmless import NameKind, Pseudonyms, strays
+from gpuops.extras.bundle.world import api_words, contact_document, utc, versions, world
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
 from gpuops.plan.core.rejection import some_names
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, as_values, printed
@@ -81,10 +84,10 @@ def bundle(
     written: datetime,
     api_words: Collection[str] = (),
 ) -> Bundle:
-    """Return the archive of a scenario and the other requested files. Raise Refused if it still contains a text of the
-    site.
+    """Return the archive of a scenario and further files (`parts`, by file name).
 
-    `api_words` are words of the vSphere API that its first contact may contain.
+    `api_words`: words of the vSphere API that may occur in the first contact. Raises Refused if a text of the site is
+    still in one of the files.
     """
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
@@ -98,7 +101,7 @@ def bundle(
         raise Refused(
             f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
             f"{some_names(places)}: it is not written",
-            hint="this is a mistake of gpuops: please report these places, without the texts",
+            hint="this is a bug in gpuops: please report these places, without the texts",
         )
     return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
 
@@ -139,3 +142,32 @@ def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
 def name_text(pseudonym: str, name: str) -> Shown:
     """Return the name that a pseudonym stands for."""
     return Text(f"{pseudonym}: {name}")
+
+
+def gather_bundle(
+    site: Site, key: bytes, now: datetime, *, contact: bool = False
+) -> tuple[Bundle, JudgedContact | None]:
+    """Read this vCenter and return its bundle, with names hidden by the key. Writes nothing.
+
+    `contact`: also add the first contact, which is returned too, as it was read and with names.
+    Raises Refused if a text of the site would get into the bundle, NotConnected and its subclasses.
+    """
+    from gpuops.api.first_contact import contact_inventory, judged_contact
+    from gpuops.vsphere.connection import Connection
+
+    judged = judged_contact(site) if contact else None
+    inventory = judged.contact.inventory if judged is not None else contact_inventory(site)
+    names = Pseudonyms(key)
+    about = site.vcenter.about if isinstance(site.vcenter, Connection) else {}
+    programs = {
+        "gpuops": __version__,
+        "python": platform.python_version(),
+        "pyvmomi": metadata.version("pyvmomi"),
+        "api_version": inventory.api_version,
+        "vcenter": about.get("version") or "",
+    }
+    parts: dict[str, Any] = {"versions.json": versions(programs, about.get("build") or "", inventory)}
+    words = api_words(judged) if judged is not None else frozenset[str]()
+    if judged is not None:
+        parts[CONTACT] = contact_document(judged, names, words)
+    return bundle(world(inventory, catalog_of(inventory), names), parts, names, now, words), judged

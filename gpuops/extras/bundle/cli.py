@@ -59,16 +59,15 @@ def bundle(
     from gpuops import clock
     from gpuops.console.opening import journal_of, open_site
     from gpuops.console.running import confirm
-    from gpuops.extras.bundle.archive import BundleDocument, bundle_text
+    from gpuops.extras.bundle.archive import BundleDocument, bundle_text, gather_bundle
     from gpuops.extras.bundle.bundle_names import fresh_key, known_key
-    from gpuops.extras.bundle.bundling import bundle as gather
     from gpuops.report.first_contact import contact_text
 
     state_dir, _ = journal_of(common)
     key = known_key(state_dir) or fresh_key()
     with open_site(common) as site:
         host_shell.give_to(site)
-        gathered, judged = gather(site, key, clock.wall_clock(), contact=first_contact)
+        gathered, judged = gather_bundle(site, key, clock.wall_clock(), contact=first_contact)
     if not dry_run:
         if not yes:
             confirm(bundle_text(gathered, str(save), written=False), "a bundle is to be given to others")

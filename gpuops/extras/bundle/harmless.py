@@ -1,13 +1,15 @@
-"""Checks, before a bundle is written, that each text in it is of a kind that cannot identify a site.
+"""Pseudonyms for names, and the last check before a bundle is written: no text in it may identify a site.
 
-It does not know where a text came from, so it also finds texts that are in the bundle because of a mistake in the rest
-of this package.
+A name has the same pseudonym in all bundles of one secret key. The check does not know where a text came from, so it
+also finds texts that are in the bundle because of a mistake in the rest of this package.
 """
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Collection, Iterator, Mapping
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -17,12 +19,65 @@ import yaml
 from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
 from gpuops.catalog import load
 from gpuops.catalog.assumptions import assumptions
-from gpuops.extras.bundle.pseudonyms import DIGITS, NameKind
 from gpuops.model.assumption import Standing
 from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.vm import Firmware, VmDrs
+
+DIGITS: Final = 12
+"""The number of hexadecimal digits. With 100,000 names, two get the same pseudonym in one of 50,000 bundles."""
+
+
+_MOID: Final = re.compile(r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}")
+"""Managed object ids in the form of vCenter. They identify nothing, and are the same in journal and world."""
+
+
+class NameKind(StrEnum):
+    """The kind of a name, with which its pseudonym begins."""
+
+    VM = "vm"
+    HOST = "host"
+    CLUSTER = "cluster"
+    DATACENTER = "datacenter"
+    FOLDER = "folder"
+    DATASTORE = "datastore"
+    RULE = "rule"
+    LABEL = "label"
+    SNAPSHOT = "snapshot"
+    ATTRIBUTE = "attribute"
+    VALUE = "value"
+    EXTENSION = "extension"
+    PROFILE = "profile"
+    OPTION = "option"
+    REASON = "reason"
+    ID = "id"
+    TEXT = "text"
+
+
+class Pseudonyms:
+    """Makes pseudonyms, and remembers the names behind them."""
+
+    def __init__(self, key: bytes) -> None:
+        """Take the key: 32 random bytes. Anyone who has the key can find out names by trying them."""
+        self._key = key
+        self._real_names: dict[str, str] = {}
+
+    def of(self, kind: NameKind, name: str) -> str:
+        """Return `vm-3fa2c81d09be`: always the same for one kind, name and key."""
+        text = f"{kind.value}\0{name}".encode("utf-8", "surrogatepass")
+        pseudonym = f"{kind.value}-{hmac.digest(self._key, text, 'sha256').hex()[:DIGITS]}"
+        self._real_names[pseudonym] = name
+        return pseudonym
+
+    def ref(self, moid: str) -> str:
+        """Return the managed object id itself if it has the form that vCenter uses, or else a pseudonym."""
+        return moid if _MOID.fullmatch(moid) else self.of(NameKind.ID, moid)
+
+    @property
+    def real_names(self) -> Mapping[str, str]:
+        """The name behind each pseudonym."""
+        return self._real_names
 
 
 def table(name: str) -> Any:
@@ -89,7 +144,6 @@ def is_of_gpus(text: str) -> bool:
 
 @cache
 def _board_words() -> frozenset[str]:
-    """Return the words in the names of boards, and the keys of boards."""
     return frozenset(word for board in load(everything=True).boards for word in (board.key, *board.name.split()))
 
 

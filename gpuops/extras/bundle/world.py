@@ -1,6 +1,6 @@
-"""The scenario of a snapshot: what the simulator needs to behave as this vCenter does, without its names.
+"""The scenario of a snapshot, with which the simulator behaves as this vCenter does, and the first contact; no names.
 
-It is an ordinary scenario file (`gpuops sim serve --scenario`), with `as_read` for what was read of a vCenter. Its
+A scenario is an ordinary file (`gpuops sim serve --scenario`), with `as_read` for what was read of a vCenter. Its
 fields, and the properties that they come from, are in the table `scenario.yaml`. Fields that need more than one
 property are computed here.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, cycle, islice
@@ -18,8 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from gpuops.extras.bundle.harmless import PACKAGE_VERSION, RELEASE, SETTINGS, strays, table
-from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.extras.bundle.harmless import PACKAGE_VERSION, RELEASE, SETTINGS, NameKind, Pseudonyms, strays, table
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice
@@ -27,6 +27,7 @@ from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
+from gpuops.report.first_contact import NAMED, JudgedContact
 
 _TABLE: Final = table("scenario.yaml")
 _OF_DEVICES: Final = re.compile(
@@ -68,7 +69,6 @@ def _release(text: str | None) -> str | None:
 
 
 def _vgpu_managers(host: Host) -> list[str]:
-    """Return the versions of the host's NVIDIA packages."""
     packages = (host.settings.packages if host.settings is not None else None) or ()
     versions = [package.version for package in packages if "nvidia" in (package.vendor + package.name).lower()]
     return [version for version in versions if PACKAGE_VERSION.fullmatch(version)]
@@ -99,7 +99,6 @@ class _WorldWriter:
         return self._fill("scenario", self._inventory) | self._reservations()
 
     def _fill(self, noun: str, source_object: Any) -> dict[str, Any]:
-        """Return what a section of the table makes of an object."""
         return {key: self._value(source_object, source) for key, source in _TABLE[noun].items()}
 
     def _value(self, source_object: Any, source: Any) -> Any:
@@ -253,7 +252,6 @@ class _WorldWriter:
         return gpus
 
     def _board(self, gpu: PhysicalGpu) -> str | None:
-        """Return the catalogue's key of a GPU, or None if the catalogue lacks it."""
         board = self._catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         return None if board is None else board.key
 
@@ -319,7 +317,6 @@ class _WorldWriter:
                 return {"other": True}
 
     def _catalog_name(self, profile: str) -> str | None:
-        """Return the catalogue's name of the profile, or None if the catalogue lacks it."""
         catalog_profile = self._catalog.profile(profile)
         return None if catalog_profile is None else catalog_profile.name
 
@@ -401,7 +398,6 @@ def _held_devices(vm: Vm, host: Host) -> Iterator[str | None]:
 
 
 def _datacenters(inventory: Inventory) -> list[str]:
-    """Return the names of the datacenters that contain VMs, sorted."""
     return sorted({datacenter for vm in inventory.vms.values() if (datacenter := _place(vm)[0])})
 
 
@@ -422,3 +418,57 @@ def _utc_or_none(text: str) -> str | None:
         return utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         return None
+
+
+_REFS: Final = frozenset({"ref", "created_vm", *NAMED})
+"""Keys whose values are managed object ids."""
+
+
+def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection[str]) -> dict[str, Any]:
+    """Return the rules with their standing, and the answers that support it. `words` are those of `api_words`."""
+    contact = judged.contact
+    states = Counter((machine.state or "", machine.in_maintenance, machine.managed) for machine in contact.machines)
+    answers = {
+        "assumptions": [
+            {
+                "id": row.row.id,
+                "standing": row.standing.value,
+                "evidence": row.evidence and {"text": row.sentence, "facts": [row.evidence.facts]},
+            }
+            for row in judged.rows
+        ],
+        "tasks": [asdict(task) for task in contact.tasks],
+        "events": [asdict(event) for event in contact.events],
+        "counters": [{"host": host, "instances": instances} for host, instances in contact.counter_instances.items()],
+        "reservations": [{"cluster": ref, "memory_mib": mib} for ref, mib in contact.reserved_mib.items()],
+        "machines": [
+            dict(zip(("state", "in_maintenance", "managed", "machines"), (*kind, number), strict=True))
+            for kind, number in states.items()
+        ],
+        "unread": contact.unread,
+    }
+    document: dict[str, Any] = _hide(answers, "", names, words)
+    return document
+
+
+def _hide(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
+    """Return an answer with each text in it hidden, unless it is a word of the API, a GPU or a number."""
+    match answer:
+        case Mapping():
+            return {name: _hide(part, name, names, words) for name, part in answer.items()}
+        case list() | tuple():
+            return [_hide(part, key, names, words) for part in answer]
+        case datetime():
+            return utc(answer)
+        case str() if key in _REFS:
+            return names.ref(answer)
+        case str() if answer not in words and any(strays(answer, ".")):
+            return names.of(NameKind.REASON if key == "unread" else NameKind.TEXT, answer)
+        case _:
+            return answer
+
+
+def api_words(judged: JudgedContact) -> frozenset[str]:
+    """Return the words of the vSphere API in a first contact: kinds of tasks and events, types of faults."""
+    tasks, events = judged.contact.tasks, judged.contact.events
+    return frozenset(word for task in tasks for word in (task.kind, task.fault)) | {event.kind for event in events}

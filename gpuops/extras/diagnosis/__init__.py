@@ -1,6 +1,19 @@
-"""Which component slows a VM down, by its counters. Pure; README.md has problem, method and figures.
+"""Which component slows a VM down, by its counters (`gpuops diagnose`). README.md has problem, method and figures.
 
-`model/measurements/case.py` is what is known of one VM in a while, `model/measurements/component.py` what may be at
-fault; `rules` says what is certain, `model` how probable each component is; `learning` makes models, from `made_cases`
-and from cases that people confirmed.
+Read in this order:
+
+* `case.py`        the components, and a case: what is known of one VM over some hours. Pure
+* `channels.py`, `symptoms.py`, `features.py`   series become comparable numbers, and these the input of a model. Pure
+* `rules.py`       causes that one counter or fact proves. Pure
+* `model.py`       how probable each component is, by decision trees. Pure
+* `tellable.py`    components that a case has no counters for. Pure
+* `answer.py`      the diagnosis: rule, else model. Pure
+* `corrections.py` what people found goes before the model. Pure
+* `case_reading.py`, `case_file.py`, `diagnoses.py`   reads cases from the store of `observe` and from files, and stores
+  diagnoses
+* `diagnosing.py`  what the command calls
+* `made_cases.py`, `learning.py`   made-up cases, and the training of models. Pure
+* `cli.py`, `view.py`, `tasks.py`   command, texts and documents, Ansible task
+
+The core reaches command, documents and task by the table in `gpuops/extensions.py`.
 """

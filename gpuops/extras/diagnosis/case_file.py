@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from gpuops.config.decoding import Section, WrongContent, decode
 from gpuops.errors import UsageError
-from gpuops.extras.diagnosis.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import SERIES, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.files.file import NOT_PARSED, parse_json
 from gpuops.model.file_keys import Reads, Text
 
@@ -71,7 +70,9 @@ def load_cases(folder: Path) -> tuple[LabelledCase, ...]:
             raise UsageError(f"{file} cannot be read: {error}", hint=_HINT) from error
         cases += [parse_case(line, f"{file}:{at}") for at, line in enumerate(text.splitlines(), 1) if line.strip()]
         if len(cases) > MOST_CASES:
-            raise UsageError(f"{folder} has more than {MOST_CASES} cases", hint="judge a part of them")
+            raise UsageError(
+                f"{folder} has more than {MOST_CASES} cases", hint="put some of the cases into another directory"
+            )
     if not cases:
         raise UsageError(f"{folder}: its files have no case", hint=_HINT)
     return tuple(cases)

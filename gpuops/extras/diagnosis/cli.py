@@ -12,7 +12,7 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import spread
 from gpuops.errors import UsageError
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import Component
 
 diagnose = VerbTable("diagnose", "")
 

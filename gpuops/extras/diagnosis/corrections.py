@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.extras.diagnosis.answer import LEAST, Diagnosis, Suspect
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import Component
 from gpuops.model.vcenter.owner import NOBODY, OwnerKey
 from gpuops.model.vcenter.vm import Vm
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
+from gpuops.extras.diagnosis.case import WORDS
 from gpuops.extras.diagnosis.case_reading import read_cases
-from gpuops.extras.diagnosis.component import WORDS
 from gpuops.extras.diagnosis.corrections import LocalCorrections
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
-from gpuops.extras.diagnosis.judging import components_right
+from gpuops.extras.diagnosis.learning import components_right
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.report.text import count
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuops.execute.site.notice_way import NoticeWay
-    from gpuops.extras.diagnosis.case import LabelledCase
-    from gpuops.extras.diagnosis.component import Component
+    from gpuops.extras.diagnosis.case import Component, LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
@@ -118,7 +117,7 @@ def train(state_dir: Path) -> TrainingOutcome:
     from gpuops.distribution import install_extra
 
     if find_spec("sklearn") is None:
-        raise UsageError("models are made by scikit-learn, which is not installed", hint=install_extra("diagnose"))
+        raise UsageError("training needs scikit-learn, which is not installed", hint=install_extra("diagnose"))
     from gpuops.extras.diagnosis.learning import train
 
     diagnoses = Diagnoses(state_dir)
@@ -140,5 +139,5 @@ def _vms_to_diagnose(inventory: Inventory, vm: str | None, host: str | None) -> 
     if vm is None:
         vgpu_vms = [machine for machine in vgpu_vms if machine.may_run]
     if not vgpu_vms:
-        raise UsageError("no VM with a vGPU is meant", hint="gpuops inventory --vms shows VMs and their vGPUs")
+        raise UsageError("no VM with a vGPU is selected", hint="gpuops inventory --vms shows VMs and their vGPUs")
     return sorted(vgpu_vms, key=lambda machine: (machine.name, machine.ref))

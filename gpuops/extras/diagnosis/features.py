@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import DiagnosisCase
+from gpuops.extras.diagnosis.case import Component, DiagnosisCase
 from gpuops.extras.diagnosis.channels import CHANNELS, channels
-from gpuops.extras.diagnosis.component import Component
 from gpuops.extras.diagnosis.symptoms import NAMES as SYMPTOMS
 from gpuops.extras.diagnosis.symptoms import UNKNOWN, correlation, symptoms
 from gpuops.model.devices.scheduler import SchedulerPolicy

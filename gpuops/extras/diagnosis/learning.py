@@ -1,8 +1,8 @@
-"""Makes models from labelled cases: candidates compete on cases never seen. Needs scikit-learn (extra `diagnose`)."""
+"""Trains models from labelled cases and keeps the one that judges unseen cases best. Needs scikit-learn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,12 +10,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.extras.diagnosis.answer import scores
-from gpuops.extras.diagnosis.case import LabelledCase
-from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, Component, LabelledCase
 from gpuops.extras.diagnosis.features import columns, features
-from gpuops.extras.diagnosis.judging import components_right
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.model import DecisionTrees, Forest, ForestSettings
+
+Rows = NDArray[np.float64]
+
+NAMED: Final = 0.3
+"""A component counts as named from this probability on; the most probable one always does."""
+
+
+def most_probable(scores: Rows, count: int) -> set[Component]:
+    """Return the `count` most probable components of one case; those without any probability are left out.
+
+    `scores`: one number for each of COMPONENTS.
+    """
+    return {COMPONENTS[at] for at in np.argsort(-scores, kind="stable")[:count] if scores[at] > 0}
+
+
+def components_right(scores: Rows, at_fault: Sequence[Collection[Component]]) -> float:
+    """Return the share of components at fault that the scores rank first, 0 to 1.
+
+    With n components at fault, the n most probable ones are compared with them; no fault is the component `none`.
+    `scores`: a row for each case, a column for each of COMPONENTS. Example: a noisy neighbour and CPU ready are at
+    fault; if these two are the most probable: 2 of 2; if CPU ready is first and `none` second: 1 of 2.
+    """
+    right = count = 0
+    for row, components in zip(scores, at_fault, strict=True):
+        expected = set(components) or {Component.NONE}
+        right += len(expected & most_probable(row, len(expected)))
+        count += len(expected)
+    return right / max(1, count)
+
+
+def alarms_right(scores: Rows, at_fault: Sequence[Collection[Component]]) -> float:
+    """Return the correctly named components as a share of all that are at fault or named, 0 to 1.
+
+    Users do not know how many components are at fault, so a wrong name counts as much as a missed component. Example:
+    CPU ready is at fault, and CPU ready and the network are named: 1 of 2.
+    """
+    right = count = 0
+    for row, components in zip(scores, at_fault, strict=True):
+        expected = set(components) or {Component.NONE}
+        named = {COMPONENTS[at] for at in np.flatnonzero(row >= NAMED)} | {COMPONENTS[int(row.argmax())]}
+        right += len(expected & named)
+        count += len(expected | named)
+    return right / max(1, count)
+
+
+def false_alarms(scores: Rows, at_fault: Sequence[Collection[Component]]) -> float:
+    """Return the share of the cases without a fault whose most probable component is a fault, 0 to 1."""
+    first = [COMPONENTS[int(row.argmax())] for row, faults in zip(scores, at_fault, strict=True) if not faults]
+    return sum(component is not Component.NONE for component in first) / max(1, len(first))
+
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,16 +72,16 @@ Examples = tuple[Floats, Ints]
 """Rows of features, and the place in COMPONENTS of what each shows."""
 
 EACH_FAULT: Final = 100
-"""So many cases of each fault are made, and as many without as with one."""
+"""The number of cases made for each fault; as many cases have no fault."""
 EXAM_SEED: Final = 1_000_003
 EXAM_EACH: Final = 20
 """The cases by which a new model and the standing one are compared; no model is made of them."""
 WEIGHT_OF_CONFIRMED: Final = 3.0
-"""In a leaf a confirmed case counts as so many that are made: it is real, but people err."""
+"""A confirmed case counts in a leaf as much as three made cases: it is real, but people err."""
 _STORED_BITS: Final = 5
 """The significant bits of a stored number (`observe/packing.py`)."""
 LEAST_OF_EACH: Final = 2
-"""Cases in a leaf of the trees of each component alone: what one case alone shows is chance."""
+"""The least number of cases in a leaf of the trees for one component: a single case may be chance."""
 START: Final = ForestSettings()
 
 
@@ -226,7 +274,6 @@ def examples(cases: Sequence[LabelledCase]) -> Examples:
 
 
 def _candidates(start: ForestSettings) -> tuple[ForestSettings, ...]:
-    """Return the settings to start from, and their neighbours."""
     tried = min(0.9, start.features_tried * 1.5)
     fewer = replace(start, features_tried=round(start.features_tried / 1.5, 3))
     larger = replace(start, least_in_leaf=3 if start.least_in_leaf == 1 else 1)

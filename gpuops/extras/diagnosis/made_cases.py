@@ -1,11 +1,11 @@
 """Makes labelled cases of a small set-up of four hosts with desktops and ML VMs, each fault at varied strength.
 
-A fault of strength 0 is the smallest one that counters show: what a person would still call a cause, not what a test of
-significance would. Half of the cases have no fault at all, but what looks like one: full GPUs on which nobody waits,
-hot GPUs that are not slowed, backups with slow disks, memory swapped long ago, old ECC errors, links that rest.
+A fault of strength 0 is the smallest that an admin would still call a cause, not the smallest that a test of
+significance finds. Half of the cases have no fault but something similar: full GPUs on which no VM waits, hot GPUs that
+are not slowed, backups with slow disks, memory that was swapped long ago, old ECC errors, idle links.
 
-What a VM gets follows from what it wants: the GPU is shared by the scheduler's rule, and each thing that holds up one
-part leaves the others waiting. Numbers are drawn, not measured; vendor rules are cited where they are used.
+The use of a VM follows from its demand: the scheduler divides the GPU, and a VM that waits for one component uses the
+others less. Numbers are drawn, not measured; vendor rules are cited where they are used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.case import FAULTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.model.devices.scheduler import SchedulerPolicy
 
 STEP_S: Final = 300
@@ -65,7 +64,7 @@ def made_cases(seed: int, each_fault: int) -> Iterator[LabelledCase]:
 
 
 class _MadeCase:
-    """One VM, what is at fault, and how strongly: 0 = the smallest that shows, 1 = the worst."""
+    """One VM with its fault and the strength of that: 0 = the smallest that counters show, 1 = the worst."""
 
     def __init__(self, rng: np.random.Generator, fault: Component) -> None:
         self.rng = rng
@@ -86,7 +85,7 @@ class _MadeCase:
         series = self._series()
         return LabelledCase(name, DiagnosisCase(STEP_S, self._with_gaps(series), self._facts()), at_fault)
 
-    # --- what the VM wants ----------------------------------------------------------------------------------------
+    # --- what the VM needs ----------------------------------------------------------------------------------------
 
     def _scheduler(self) -> SchedulerPolicy:
         if self.fault is Component.NOISY_NEIGHBOUR:  # under the other policies neighbours take no time of a VM's share
@@ -100,7 +99,7 @@ class _MadeCase:
         return SchedulerPolicy(self.rng.choice(("equal-share", "fixed-share")))
 
     def _cap(self) -> float:
-        """The most of the GPU that its scheduler gives it (NVIDIA vGPU docs, scheduling policies)."""
+        """Return the largest share of the GPU that the scheduler gives (NVIDIA vGPU docs, scheduling policies)."""
         match self.scheduler:
             case SchedulerPolicy.BEST_EFFORT:
                 return 1.0
@@ -129,7 +128,7 @@ class _MadeCase:
         if self.fault is Component.NONE and self.rng.random() < 1 / 30:
             return np.zeros(STEPS)
         if self.fault is Component.SCHEDULER:
-            # it wants at least a tenth more than it is given, up to the whole GPU
+            # it needs at least a tenth more than its share, at most the complete GPU
             least = self._cap() * 1.1
             most = max(least, min(1.0, self._cap() * 4))
             demand = np.maximum(demand, least + (most - least) * self.strength) * self.rng.uniform(0.97, 1.03, STEPS)
@@ -140,23 +139,23 @@ class _MadeCase:
         return np.clip(demand, 0.0, 1.0)
 
     def _neighbours(self, demand: Floats) -> Floats:
-        """What the others on the GPU would use together."""
+        """Return the share of the GPU that the other VMs on it would use together."""
         if self.sharers == 1:
             return np.zeros(STEPS)
         most = 1.0 if self.scheduler is SchedulerPolicy.BEST_EFFORT else (self.sharers - 1) / self.sharers
         others = most * self.rng.uniform(0.0, 0.9) * self.rng.uniform(0.6, 1.1, STEPS)
         if self.fault is Component.NOISY_NEIGHBOUR:
-            # together they want at least a twelfth more than there is
+            # together they need at least 8 % more than the GPU has
             full = 1.0 - demand + (0.08 + 0.7 * self.strength) * self.rng.uniform(0.9, 1.1, STEPS)
             return np.where(self.on, np.maximum(others, full), others)
         if self.scheduler is SchedulerPolicy.BEST_EFFORT:
-            return np.minimum(others, 0.97 - np.minimum(demand, 0.97))  # there is enough for all, sometimes just so
+            return np.minimum(others, 0.97 - np.minimum(demand, 0.97))  # the GPU is enough for all, sometimes only just
         return others
 
     # --- what it gets ---------------------------------------------------------------------------------------------
 
     def _worse(self, least: float, most: float) -> Floats:
-        """How large the effect is in each step where the fault is on, 0 elsewhere."""
+        """Return the size of the effect in each step with the fault, 0 in others."""
         size = least + (most - least) * self.strength
         return np.where(self.on, size * self.rng.uniform(0.85, 1.15, STEPS), 0.0)
 
@@ -175,7 +174,7 @@ class _MadeCase:
         remote = self._worse(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
         memory, paging = self._frame_buffer(demand)
         paged_cpu, paged_memory = 0.6 * paging, 0.5 * paging  # the guest moves what does not fit into its own memory
-        # whatever the VM waits for beside the GPU leaves the GPU alone for so much of the time
+        # while the VM waits for something else, it does not use the GPU
         waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
         waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
         waiting = 1.0 - (1 - waiting) * (1 - np.clip(lost * 4, 0, 0.6))
@@ -258,7 +257,7 @@ class _MadeCase:
         }
 
     def _reclaimed(self) -> tuple[Floats, Floats, Floats]:
-        """How much the VM waits for swapped memory, and which shares of it are ballooned and swapped."""
+        """Return the share of time spent waiting for swapped memory, and the ballooned and swapped shares of memory."""
         balloon, swapped = np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is Component.MEMORY_RECLAIMED:
             grows = np.cumsum(self.on) / max(1, self.on.sum())
@@ -270,13 +269,13 @@ class _MadeCase:
                 swapped,
             )
         if self.rng.random() < 0.15:
-            swapped = swapped + self.rng.uniform(0.005, 0.15)  # once, and never asked for since
+            swapped = swapped + self.rng.uniform(0.005, 0.15)  # swapped once, and not used since
         if self.rng.random() < 0.07:
             balloon = balloon + self.rng.uniform(0.005, 0.08)  # memory that its guest does not need
         return np.zeros(STEPS), balloon, swapped
 
     def _latency(self, swapping: Floats) -> Floats:
-        """The highest latency of its disks in ms."""
+        """Return the highest latency of its disks in ms."""
         usual = self.rng.gamma(3, 1.2) + self.rng.gamma(1.5, 1.5, STEPS) + 60 * swapping
         if self.fault is Component.DATASTORE:
             return np.where(self.on, usual + (18 + 180 * self.strength) * self.rng.uniform(0.6, 1.4, STEPS), usual)
@@ -287,7 +286,7 @@ class _MadeCase:
         return usual
 
     def _lost(self, ready: Floats) -> Floats:
-        """The share of packets that are dropped; a vCPU that waits lets its ring run full, too."""
+        """Return the share of dropped packets. A waiting vCPU also drops packets, because its receive ring fills up."""
         lost = 0.02 * np.clip(ready - 0.1, 0, 1) + (self.rng.random(STEPS) < 0.05) * self.rng.uniform(0, 0.004, STEPS)
         return lost + self._worse(0.004, 0.12) if self.fault is Component.NETWORK else lost
 
@@ -316,7 +315,7 @@ class _MadeCase:
         )
 
     def _errors(self) -> Floats:
-        """The share of its time that the VM loses to errors: what ran on the GPU is ended and begun anew."""
+        """Return the share of time that the VM loses to errors: programs on the GPU end and start again."""
         if self.fault is not Component.ECC:
             return np.zeros(STEPS)
         self.hits = self.on & (self.rng.random(STEPS) < 0.06 + 0.4 * self.strength)
@@ -330,12 +329,12 @@ class _MadeCase:
         return old + np.cumsum(self.hits * self.rng.integers(1, 4, STEPS)).astype(float)
 
     def _throttling(self) -> tuple[Floats, Floats, Floats, bool]:
-        """The share of its clock that the GPU has, whether it is slowed by heat and by power, and if it is too hot."""
+        """Return the share of the full clock, whether heat or power slows it in each step, and if it is too hot."""
         clock, heat, power = np.ones(STEPS), np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is not Component.THROTTLING:
             power = (self.rng.random(STEPS) < 0.03).astype(float) * (self.rng.random() < 0.3)
             if self.rng.random() < 0.12:
-                clock = clock * self.rng.uniform(0.8, 0.95)  # locked by an administrator, and nothing is slowed
+                clock = clock * self.rng.uniform(0.8, 0.95)  # an admin has locked the clock: no fault
             return clock, heat, power, False
         by_heat = bool(self.rng.random() < 0.6)
         slowed = self.on & (self.rng.random(STEPS) < 0.35 + 0.6 * self.strength)
@@ -350,7 +349,7 @@ class _MadeCase:
         return np.round(np.where(self.on & too_hot, hot, usual))
 
     def _cpu(self, demand: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
-        """The share of its vCPUs that it uses."""
+        """Return the share of its vCPUs that the VM uses."""
         each = self.rng.uniform(0.1, 0.6)
         use = self.rng.uniform(0.03, 0.15) + each * (mine if self.fault is not Component.DRIVER else demand)
         if self.fault is Component.DRIVER:
@@ -359,7 +358,7 @@ class _MadeCase:
         return np.clip(use, 0.0, 1.0 - np.minimum(ready, 0.9))
 
     def _link(self, total: Floats) -> tuple[Floats, Floats]:
-        """Lanes and generation of the GPU's link; one at rest has a lower generation."""
+        """Return lanes and generation of the GPU's link. An idle link has a lower generation."""
         narrow = 16.0
         if self.fault is Component.PCIE_LINK:
             narrow = float(self.rng.choice((8, 4) if self.strength > 0.4 else (8,)))
@@ -402,16 +401,16 @@ class _MadeCase:
         )
 
     def _with_gaps(self, series: dict[str, Floats]) -> dict[str, Floats]:
-        """As it would be stored: whole numbers, each look of nvidia-smi one step in four, steps and series missing."""
+        """Return the series as stored: integers, nvidia-smi in every fourth step, some steps and series missing."""
         rng = self.rng
         by_shell = bool(rng.random() < 0.75)
         looks = (np.arange(STEPS) + int(rng.integers(4))) % 4 == 0
-        there = rng.random(STEPS) >= 0.03
-        found = {}
+        is_stored = rng.random(STEPS) >= 0.03
+        stored = {}
         for name, values in series.items():
             if ":smi." in name:
                 if by_shell:
-                    found[name] = np.where(looks & there, np.round(values), np.nan)
+                    stored[name] = np.where(looks & is_stored, np.round(values), np.nan)
             elif rng.random() >= 0.03:
-                found[name] = np.where(there, np.round(values), np.nan)
-        return found
+                stored[name] = np.where(is_stored, np.round(values), np.nan)
+        return stored

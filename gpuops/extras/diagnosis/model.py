@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
+from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, Component
 from gpuops.extras.diagnosis.features import NAMES
 from gpuops.model.stored import from_stored, stored_as, to_stored
 

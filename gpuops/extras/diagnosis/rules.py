@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import DiagnosisCase
+from gpuops.extras.diagnosis.case import Component, DiagnosisCase
 from gpuops.extras.diagnosis.channels import states
-from gpuops.extras.diagnosis.component import Component
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.measurement import GPU_MEMORY
 

@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase
-from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.case import FAULTS, CaseFacts, Component, DiagnosisCase
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, MEMORY_BALLOONED, MEMORY_SWAPPED, VGPU_USE
 
 

@@ -19,9 +19,9 @@ from gpuops.errors import Refused, TargetError, UsageError
 if TYPE_CHECKING:
     from gpuops.config.vcenter.targets import Configuration
     from gpuops.execute.state.health import Health
-    from gpuops.extras.fleet.runner.alarm import OverdueAlarm
     from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration
-    from gpuops.extras.fleet.runner.site_policy import Rotations
+    from gpuops.extras.fleet.runner.due import Rotations
+    from gpuops.extras.fleet.runner.service import OverdueAlarm
     from gpuops.model.nights.runners import QueueStatus
 
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
@@ -101,10 +101,9 @@ def runner_run(
     from gpuops.execute.state.health import health_address, serve_health
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
     from gpuops.execute.state.state_dir import default_state_dir
-    from gpuops.extras.fleet.runner.alarm import OverdueAlarm
     from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration
     from gpuops.extras.fleet.runner.leaving import LeavingTargets
-    from gpuops.extras.fleet.runner.service import STALE_S
+    from gpuops.extras.fleet.runner.service import STALE_S, OverdueAlarm
 
     address = health_address(health) if health is not None else None
     file, text = _file_and_text()

@@ -81,8 +81,8 @@ def _histories(site: Site, inventory: Inventory, alike: list[Vm]) -> Mapping[str
 
     VMs without a history are left out.
     """
-    from gpuops.extras.sizing.busy_shares import known_history
     from gpuops.extras.sizing.size_request import sharing_groups
+    from gpuops.extras.sizing.sizing import known_history
     from gpuops.model.vcenter.vm import PowerState
 
     catalog = catalog_of(inventory)

@@ -1,5 +1,15 @@
-"""Notices: kept in an outbox of the state directory before they are sent, and until each receiver has accepted them.
+"""Notices of runs by mail, webhook or syslog: stored before they are sent, until each receiver has accepted them.
 
-A run is entered in the outbox when it begins. When it ends, one commit removes it and adds its notice. If a run is
-killed in between, the next run or `gpuops notify flush` sends a notice about it.
+A run is entered in the outbox, in the state directory, when it begins. When it ends, one commit removes it and adds its
+notice. If a run is killed in between, the next run or `gpuops notify flush` sends a notice about it.
+
+Read in this order:
+
+* `watch.py`     `run_watched` surrounds a run, and `flush` sends what waits
+* `outbox.py`    the stored notices
+* `sending.py`   sends what waits to all receivers, within a bounded time
+* `delivery.py`  the separate process that talks to one receiver
+* `cli.py`, `view.py`   the command, texts and documents
+
+The core reaches `cli` by the table in `gpuops/extensions.py`, and `watch` by `gpuops.extensions.load`.
 """

@@ -224,5 +224,5 @@ def _put(connection: sqlite3.Connection, vcenter: str, notice: NoticeText, at: d
 def _unusable(path: Path, error: Exception) -> StateDamaged:
     return StateDamaged(
         f"the outbox of notices {path} cannot be used: {getattr(error, 'strerror', None) or error}",
-        hint="move it aside; nothing but notices that were not sent yet is in it",
+        hint="move it aside; it holds only notices that were not sent yet",
     )

@@ -212,7 +212,6 @@ def _failed_unit(environ: Mapping[str, str]) -> tuple[str, str, str] | None:
 
 
 def _exit_status(environ: Mapping[str, str]) -> str:
-    """Return the exit status of the unit's process; empty = it was killed."""
     return environ.get("MONITOR_EXIT_STATUS", "") if environ.get("MONITOR_EXIT_CODE") == "exited" else ""
 
 

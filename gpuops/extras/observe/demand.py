@@ -1,7 +1,7 @@
 """Counts from the store of measurements how many desktops of each pool were in use at a time. Writes nothing.
 
 A desktop is in use in a step of five minutes if a counter reached the limit in the rule of its pool, as in a replay
-(`advise/replay.py`). It is in use in a slot of a quarter of an hour if it was in use in one of its steps: a user who
+(`replay.py`). It is in use in a slot of a quarter of an hour if it was in use in one of its steps: a user who
 only reads for five minutes is still working.
 """
 

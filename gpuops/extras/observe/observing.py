@@ -1,9 +1,8 @@
 """Reads the counters of a vCenter since the last time and writes them to the store, once or as a service.
 
-Reads GPUs and vGPUs by the hosts' own nvidia-smi, as steps of measurements, once in each cycle.
-
-A reading is one sample in its step of five minutes and covers a fifteenth of it. Numbers that nvidia-smi does not
-report are missing."""
+GPUs and vGPUs are also read by the hosts' own nvidia-smi, once in each cycle. Such a reading is one sample in its step
+of five minutes and covers a fifteenth of it. Numbers that nvidia-smi does not report are missing.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +189,7 @@ def observe_for_ever(site: Site, retention: Retention, report: Callable[[Cycle],
         except LoginRefused:
             raise
         except NotConnected as error:
-            site.say(f"vCenter is away, tried again in {EVERY_S // 60} min: {error.message}")
+            site.say(f"vCenter does not answer; next try in {EVERY_S // 60} min: {error.message}")
         site.pause(max(1.0, EVERY_S - (site.passed_s() - began)))
 
 

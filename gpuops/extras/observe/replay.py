@@ -1,20 +1,21 @@
-"""Replays nights on stored measurements: which desktops would have been taken, and whether use came back. Pure.
+"""Replays nights on stored measurements: which desktops would have been suspended, and whether use came back. Pure.
 
-Each desktop is judged by `idleness`, the function that plans and guards ask, at the end of each step of five minutes of
-the hours in which a night takes desktops. What of this is inferred, or cannot be replayed:
+Each desktop is judged by `idleness`, the function that plans and guards use, at the end of each step of five minutes
+while the night may suspend desktops. Limits of a replay, and inferences:
 
-* A store has neither consoles, sessions, questions nor tasks of the past, so a rule is narrowed to its counters and to
-  what nvidia-smi told: the others of its sources are unknown, and not required. The CPU that is used now is in the last
-  sample of the counter. Whether use came back is seen by counters alone: nvidia-smi is asked every 20 minutes.
-  Where a caller knows the sessions of the past, which no store does, each look goes by them, too.
-* A store keeps no power state. A VM of which a step has samples ran in it (our inference: a VM that is off has none);
-  of one without, whether it ran is unknown.
-* A window without a gap is made of steps that samples cover as a whole, with a highest that is known. What vCenter's
-  own averages show to be used is busy, and what they show below a limit is unknown: the highest may have been above it.
-* `for_s` is rounded up to whole steps. A night asks for `for_s` when it plans and for `go_on_s` just before it takes a
-  desktop: at one moment the first includes the second.
-* Each desktop is taken once a night. A pool's floor, limits, room on datastores and the queue are not replayed: all
-  that is idle is taken, which is the most that a night could have had.
+* The store has no consoles, sessions, questions or tasks of the past. A rule is therefore narrowed to its counters and
+  to the readings of nvidia-smi; its other sources are unknown, and not required. The CPU use "now" is in the last
+  sample of the counter. Whether use came back is seen by counters only, because nvidia-smi is read every 20 minutes. A
+  caller that knows the sessions of the past can pass them.
+* The store has no power states. A VM with samples in a step ran in it (our inference: a VM that is off has none).
+  Without samples it is unknown whether it ran.
+* A window has no gap if samples cover all of its steps completely and the highest value of each is known. If vCenter's
+  own averages reach the limit, the desktop was busy. If they are below it, its use is unknown: the highest value may
+  have been above the limit.
+* `for_s` is rounded up to complete steps. A night checks `for_s` when it plans and `go_on_s` just before it suspends a
+  desktop; at the same moment the first includes the second.
+* Each desktop is suspended once a night. A pool's floor and limits, room on datastores and the queue are not replayed:
+  the replay suspends all idle desktops, so it is an upper bound.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from gpuops.model.window import Night
 
 STEP: Final = timedelta(minutes=5)
 SOON_STEPS: Final = 2
-"""Use that comes back in so many steps after a suspend, ten minutes, was not gone: a false idle."""
+"""If use comes back within these steps (ten minutes) after a suspend, the desktop was not really idle: a false idle."""
 _NOTHING: Final = timedelta(0)
 
 Series = Mapping[str, CounterSeries]
@@ -57,42 +58,42 @@ class Untold(StrEnum):
     NOT_OBSERVED = "not-observed"
     """`gpuops observe` did not run."""
     NO_SAMPLES = "no-samples"
-    """It has none: it was off, or its host was away."""
+    """The desktop has no samples: it was off, or its host was not connected."""
     COUNTER_MISSING = "counter-missing"
-    """It has samples, and none of a counter that its pool goes by."""
+    """A counter in the rule of its pool has no samples."""
     AVERAGES_ALONE = "averages-alone"
     """Only vCenter's own averages are known, which have no highest value."""
     SAMPLES_MISSING = "samples-missing"
     """Some samples of a step are missing."""
     NVIDIA_SMI_MISSING = "nvidia-smi-missing"
-    """Its counters are there, and what its pool requires of its host's nvidia-smi is not."""
+    """Its counters are known, but its pool also requires a reading by nvidia-smi, which is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesktopNight:
-    """What one night would have done with one desktop."""
+    """The outcome of one night for one desktop."""
 
     use: Use
-    """Idle = it would have been taken. Unknown = it would not, and at some time it was unknown whether it was used."""
+    """Idle = it would have been suspended. Unknown = it would not, because at some time its use was unknown."""
     because: Untold | None = None
-    """Why it is unknown: what holds for the most of the night."""
+    """The most frequent reason for unknown use."""
     harvested: timedelta = _NOTHING
-    """From the suspend until use came back, or it was due back, as far as it is known to have run unused."""
+    """The time in which it certainly ran unused, from the suspend until use came back or it was due back."""
     unseen: timedelta = _NOTHING
-    """The part of that while of which nothing is known."""
+    """The part of that span in which its use is unknown."""
     false_idle: timedelta | None = None
-    """Within which time use came back, in whole steps; None = not within `SOON_STEPS`, as far as is known."""
+    """The time until use came back, in complete steps; None = not within `SOON_STEPS`, as far as is known."""
     unwatched: bool = False
-    """Whether it is unknown if use came back so soon."""
+    """Whether it is unknown if use came back within `SOON_STEPS`."""
     used_later: bool = False
-    """Whether use came back after that, before it was due back."""
+    """Whether use came back later, before it was due back."""
     taken_at: datetime | None = None
-    """When it would have been; None = it would not."""
+    """When it would have been suspended; None = it would not."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolNight:
-    """What one night would have had of one pool."""
+    """The outcome of one night for one pool."""
 
     night: Night
     desktops: tuple[DesktopNight, ...]
@@ -107,7 +108,7 @@ class PoolNight:
 
     @property
     def unknown(self) -> Mapping[Untold, int]:
-        """Return how many, by the reason, in the order of reasons."""
+        """Return the number of desktops with unknown use by reason, in the order of `Untold`."""
         counts = Counter(desktop.because for desktop in self.desktops)
         return {why: counts[why] for why in Untold if counts[why]}
 
@@ -121,7 +122,7 @@ class PoolNight:
 
     @property
     def false_idle(self) -> tuple[timedelta, ...]:
-        """Within which time use came back, the soonest first."""
+        """Return the times of false idles, the shortest first."""
         return tuple(sorted(desktop.false_idle for desktop in self.desktops if desktop.false_idle is not None))
 
     @property
@@ -139,13 +140,13 @@ class PoolReplay:
 
     pool: str
     desktops: int
-    """That are in it today, and may be taken."""
+    """Desktops that are in the pool today and may be suspended."""
     left_out: int
-    """That are in it today, and that no night takes, whether they are idle or not."""
+    """Desktops in the pool today that no night suspends, even if they are idle."""
     not_replayed: frozenset[Source]
-    """What the pool requires, and a store does not have."""
+    """The sources that the rule of the pool requires and the store lacks."""
     users_kept_away: bool
-    """Whether it is parked or gated; of another pool a night takes nothing, and this is what it would gain."""
+    """Whether the pool is parked or gated. Nights suspend no desktops of others: the replay shows a possible gain."""
     nights: tuple[PoolNight, ...] = ()
     refusal: str = ""
     """Why it cannot be replayed; empty = it can."""
@@ -182,39 +183,36 @@ def refusal(pool: Pool) -> tuple[str, str] | None:
     """Return why this pool cannot be replayed, and the next move; None = it can."""
     if not pool.idle.for_s:
         return (
-            "it goes by what is at the look alone, which no store has",
+            "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored",
             "add for_s: 3300 to its `idle`, for 55 minutes of performance counters",
         )
     lacking = sorted(pool.idle.limits.keys() - set(VM_COUNTERS))
     if lacking:
         return (
-            f"what is measured has no {', '.join(lacking)}",
-            f"leave it out of `idle.counters` in a copy of the policy; kept are {', '.join(VM_COUNTERS)}",
+            f"gpuops observe does not store {', '.join(lacking)}",
+            f"remove it from `idle.counters` in a copy of the policy; stored are {', '.join(VM_COUNTERS)}",
         )
     return None
 
 
 def not_replayed(rule: IdleRule) -> frozenset[Source]:
-    """Return what the rule requires, and a store does not have.
-
-    The CPU used now is in the last sample of the counter.
-    """
+    """Return the sources that the rule requires and the store lacks. CPU use is in the last sample of its counter."""
     return rule.needed - {Source.COUNTERS, Source.CPU, Source.NVIDIA_SMI}
 
 
 def series_of(rule: IdleRule) -> frozenset[str]:
-    """Return the series of a desktop that a replay of this rule goes by."""
+    """Return the names of the series that a replay of this rule needs."""
     return frozenset(rule.limits) | ({VGPU_USE} if rule.vgpu_below_percent is not None else frozenset())
 
 
 def hours_of(night: Night, rule: IdleRule) -> Span:
-    """Of which time the series of a desktop must tell: from what the first look goes by to what follows the last."""
+    """Return the span of the series that a replay of this night needs: from the first window to the last false idle."""
     begin = night.opens - _steps_of(rule) * STEP - STEP
     return Span(begin, night.back_by + SOON_STEPS * STEP)
 
 
 def gaps(observed: Sequence[Span], periods: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the parts of what is asked for that were not observed. Both are in order."""
+    """Return the parts of the periods that were not observed. Both arguments are in order of time."""
     unobserved = []
     covered_until: datetime | None = None
     for period in periods:
@@ -239,9 +237,10 @@ def desktop_night(
     observed: Sequence[Span],
     sessions: Callable[[datetime], Sessions] | None = None,
 ) -> DesktopNight:
-    """What this night would have done with this desktop, by its series of the night's `hours_of`, all of one begin.
+    """Return the outcome of this night for this desktop.
 
-    `sessions`: what the sources of sessions told at a moment; all that the rule requires. None = that is not known.
+    `series`: its series in `hours_of` the night, all with the same begin. `sessions`: returns the sessions at a moment,
+    from all sources that the rule requires; None = they are unknown.
     """
     counters_alone = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
     record = _Record(vm, counters_alone, replace(counters_alone, for_s=int(STEP.total_seconds())), series)
@@ -263,7 +262,7 @@ def desktop_night(
 
 
 def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNight:
-    """Return what became of a desktop that would have been taken at the end of this step, by its counters."""
+    """Return the outcome for a desktop that would have been suspended at the end of this step."""
     harvested = unseen = _NOTHING
     unwatched = False
     at = suspended + 1
@@ -285,9 +284,9 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
 
 
 def _idle_steps(record: _Record, first: int, end: int) -> int:
-    """In how many steps from the first on, before `end`, it was idle without a break.
+    """Return for how many steps in a row, from `first` on and before `end`, it was idle.
 
-    Idle in so many is idle in fewer: they are found by halves, since a night has over a hundred.
+    A desktop that is idle for n steps is also idle for fewer, so this is a binary search: a night has over 100 steps.
     """
     if record.use(first, record.one_step) is not Use.IDLE:
         return 0
@@ -311,12 +310,12 @@ def _before(due: datetime, record: _Record, first: int, end: int) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What is known of a desktop, step by step."""
+    """The measurements of one desktop, step by step."""
 
     vm: Vm
     rule: IdleRule
     one_step: IdleRule
-    """The same rule, for one step alone."""
+    """The same rule for a window of one step."""
     series: Series
 
     @property
@@ -354,7 +353,7 @@ class _Record:
         return idleness(past_vm, rule).use
 
     def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> Untold:
-        """Return the newest thing that is missing for a verdict by this rule at the end of this step."""
+        """Return what is missing for a verdict by this rule at the end of this step: the newest gap."""
         for step in range(last, last - _steps_of(self.rule), -1):
             measurements = [self.series[name].steps[step] for name in self.rule.limits]
             if all(measurement is None for measurement in measurements):
@@ -373,7 +372,7 @@ class _Record:
 
 
 def _window(steps: Sequence[Measured | None], as_of: datetime) -> CounterWindow | None:
-    """Return the newest of these steps as what a look at their end would have read; None = there is nothing."""
+    """Return the newest part of these steps without a gap, as vCenter would have shown it; None = no samples."""
     # an average at the limit or above is one of a highest that is, too
     highest = [step.average if step.highest is None else step.highest for step in steps if step is not None]
     if not highest:
@@ -389,5 +388,4 @@ def _is_whole(step: Measured | None) -> bool:
 
 
 def _steps_of(rule: IdleRule) -> int:
-    """`for_s` in whole steps."""
     return -(-rule.for_s // int(STEP.total_seconds()))

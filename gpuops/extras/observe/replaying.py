@@ -111,11 +111,11 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
     if now - since > timedelta(days=FINE_DAYS):
         raise UsageError(
             f"--replay: steps of five minutes are kept for {FINE_DAYS} days, and {since.date()} is longer ago",
-            hint=f"say --replay {FINE_DAYS}d, or less",
+            hint=f"use --replay {FINE_DAYS}d, or less",
         )
     if not policy.windows:
         raise UsageError(
-            f"policy {policy.name} has no windows: nothing says when its nights would have been",
+            f"policy {policy.name} has no windows, so the times of its nights are unknown",
             hint="add `windows` to a copy of the policy (gpuops help policy)",
         )
     nights = advice.whole_nights(policy, since, now)
@@ -129,8 +129,8 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
 
 def _nothing_measured() -> UsageError:
     return UsageError(
-        "nothing was measured of this vCenter yet, so no night of it can be replayed",
-        hint="gpuops observe --once, every 20 minutes from now on (gpuops help observe)",
+        "gpuops observe has stored nothing about this vCenter yet, so no night can be replayed",
+        hint="run gpuops observe --once every 20 minutes from now on (gpuops help observe)",
     )
 
 
@@ -148,7 +148,6 @@ def _members(inventory: Inventory, policy: Policy) -> dict[str, list[Vm]]:
 
 
 def _takeable(policy: Policy, pool: Pool, members: Sequence[Vm]) -> dict[str, Vm]:
-    """Return the desktops of the pool by their ids, without those that no night takes."""
     return {vm.ref: vm for vm in members if not never_taken(policy, pool, vm)}
 
 

@@ -1,9 +1,8 @@
 """Combines samples into steps, steps of five minutes into hours, and two readings of the same time into one. Pure.
 
-Removes the counters of GPUs of VMs whose GPU use is unknown. Pure.
-
-A vGPU whose use is not measured shows 0 (VMware KB 319982), and a MIG-backed vGPU has no counter. Such a 0 does not
-mean that the GPU is idle."""
+Before that, GPU counters of VMs whose GPU use is unknown are removed: a vGPU whose use is not measured shows 0 (VMware
+KB 319982), and a MIG-backed vGPU has no counter. Such a 0 does not mean that the GPU is idle.
+"""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ The forecast for a day is the median of that weekday over the last four weeks, p
 the median difference between same weekdays of the last eight weeks, per day: one day on which every team trains a model
 does not change it, and neither does a weekday that is always busy.
 
-How good that is, is measured on the same history: each day that is known is forecast from what was known two weeks
-before it, and so it is by the same weekday of then alone (seasonal-naive), which knows of no growth.
+The error of the forecast is measured on the same history: each known day is forecast from what was known two weeks
+before it. For comparison, each day is also forecast as the same weekday of two weeks before, without growth
+(seasonal-naive).
 
-Example: the days of the last four weeks had 40, 42, 44 and 46 vGPUs at the most. Those of the next are expected to have
-48, and of 60 slots none is left in the seventh week.
+Example: on the days of the last four weeks at most 40, 42, 44 and 46 vGPUs ran. The forecast for the next week is 48;
+60 slots are all taken in the seventh week.
 """
 
 from __future__ import annotations
@@ -21,45 +22,45 @@ from statistics import fmean, median
 from typing import Final
 
 HORIZON: Final = timedelta(days=180)
-"""A profile that lasts longer is not said to run out: no growth is believed for longer."""
+"""No run-out later than this is reported: growth cannot be predicted for longer."""
 TESTED_AHEAD: Final = timedelta(days=14)
-"""The error is that of forecasts so far ahead."""
+"""How far ahead the forecasts are whose error is measured."""
 FEWEST_DAYS: Final = 14
-"""Of history: with fewer no growth is known."""
+"""The least number of known days for which growth is computed."""
 
 _WEEK: Final = timedelta(days=7)
 _LEVEL_WEEKS: Final = 4
 _GROWTH_WEEKS: Final = 8
 
 Peaks = Mapping[date, int]
-"""The most vGPUs of a profile that ran at once on each day; a day that is not there is not known."""
+"""The most vGPUs of a profile that ran at once on each day; unknown days are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOut:
-    """What is expected of one profile."""
+    """The forecast for one profile."""
 
     profile: str
     running: int
-    """VGPUs of it that run now."""
+    """Its vGPUs that run now."""
     fit: int
-    """So many more fit at the least, each profile for itself: profiles share the same GPUs."""
+    """How many more certainly fit, if no other profile takes their place: profiles share the same GPUs."""
     days: int
-    """Of history that are known."""
+    """The number of days with a known peak."""
     most_of_week: int | None = None
-    """The most of the last seven days that are known; None = of none of them is anything known."""
+    """The highest peak of the last seven days; None = none of them is known."""
     growth_per_week: float | None = None
-    """None = there is too little history."""
+    """VGPUs a week; None = there is too little history."""
     runs_out: date | None = None
-    """The first day on which all slots are expected to be taken; None = none within the horizon, or not known."""
+    """The first day with no free slot by the forecast; None = no such day within the horizon, or unknown."""
     not_before: date | None = None
-    """The same, if use is above what is expected by the error."""
+    """That day if use is above the forecast by the error."""
     not_after: date | None = None
-    """The same, if it is below; None = it may not run out within the horizon."""
+    """That day if use is below the forecast by the error; None = the profile may not run out within the horizon."""
     error: float | None = None
-    """VGPUs that forecasts of the past, two weeks ahead, were off by in the mean; None = none could be tested."""
+    """Mean error in vGPUs of past forecasts, two weeks ahead; None = none could be tested."""
     naive_error: float | None = None
-    """The same of seasonal-naive, on the same days."""
+    """The mean error of seasonal-naive on the same days."""
     tested_days: int = 0
 
     @property
@@ -68,7 +69,7 @@ class RunOut:
 
 
 def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> RunOut:
-    """Return what is expected of a profile of which so many run and so many more fit today."""
+    """Return the forecast for a profile with `running` vGPUs and room for `fit` more today."""
     past_peaks = {day: most for day, most in peaks.items() if day <= today}
     of_week = [most for day, most in past_peaks.items() if day > today - _WEEK]
     without_growth = RunOut(profile, running, fit, len(past_peaks), max(of_week, default=None))
@@ -104,7 +105,7 @@ def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> 
 
 
 def _growth(peaks: Peaks, until: date) -> float:
-    """VGPUs a day: the median over pairs of same weekdays of the last eight weeks; 0 where there is no pair."""
+    """Return the growth in vGPUs a day: the median over pairs of same weekdays of the last eight weeks, or 0."""
     by_weekday: dict[int, list[date]] = {}
     for day in sorted(peaks):
         if until - _GROWTH_WEEKS * _WEEK < day <= until:
@@ -118,7 +119,7 @@ def _growth(peaks: Peaks, until: date) -> float:
 
 
 def _expect_use(peaks: Peaks, today: date, day: date, growth: float) -> float | None:
-    """By the same weekdays of the four weeks up to today, each grown until the day; None = none of them is known."""
+    """Return the forecast for a day by the same weekdays of the last four weeks; None = none of them is known."""
     last = today - timedelta(days=(today - day).days % _WEEK.days)  # the newest day up to today of the same weekday
     same = (last - week * _WEEK for week in range(_LEVEL_WEEKS))
     grown = [peaks[earlier_day] + growth * (day - earlier_day).days for earlier_day in same if earlier_day in peaks]
@@ -126,7 +127,7 @@ def _expect_use(peaks: Peaks, today: date, day: date, growth: float) -> float | 
 
 
 def _forecast_errors(peaks: Peaks) -> list[tuple[float, float]]:
-    """By how much our forecast and seasonal-naive were off, for each day that both could foresee."""
+    """Return the errors of our forecast and of seasonal-naive, for each past day that both could forecast."""
     errors = []
     first = min(peaks)
     for day in sorted(peaks):

@@ -1,4 +1,4 @@
-"""Reads of the store of measurements, among them the newest ones and the use of vGPUs."""
+"""Reads the store of measurements: series of VMs and hosts, their newest use, and the use of vGPUs for nights."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def _unpack_block(packed: bytes, name: str) -> Block:
     except ValueError as error:
         raise StateDamaged(
             f"the store of measurements {name} holds a block that cannot be read: {error}",
-            hint="move it aside: the next look begins a new one",
+            hint="move the store aside: the next observation begins a new one",
         ) from error
 
 
@@ -349,9 +349,6 @@ class StoredVgpuUse:
             return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        # imported here, because most sites do not need it
-        from gpuops.extras.observe.store_reads import MeasurementReads
-
         nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
         store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
         if store is None:

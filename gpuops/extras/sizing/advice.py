@@ -1,13 +1,13 @@
 """How many VMs of a pool may share a GPU, under which scheduler, and which of them should not share. Pure.
 
-What a pool's VMs suffer with n on a GPU is asked of groups of n that are drawn from it: each VM beside others as they
-were at the same time, so that VMs that are busy at the same hours meet. A VM's slowdown is weighted by how much it used
-the GPU then: idle nights make nothing look good. Of the slowdowns of all VMs, in all groups, on all days, a tenth is
-below the printed range, and a tenth above. The allowed slowdown must hold up to the upper end of the range, and for the
-mean of the days of each VM.
+To find what n VMs on a GPU cost, groups of n VMs are drawn from the pool. In a group the VMs are compared at the same
+times, so VMs that are busy at the same hours meet. A VM's slowdown is weighted by how much it used the GPU then, so
+idle nights do not make a result look good. Of the slowdowns of all VMs, in all groups, on all days, a tenth is below
+the printed range and a tenth above. The allowed slowdown must hold up to the upper end of the range, and for each VM in
+the mean of its days.
 
-Which VMs should not share: of giving none, the busiest, the two busiest, ... a GPU of their own, the one by which the
-fewest GPUs are needed. Groups are drawn from a seed, so that the same history has the same answer.
+To find the VMs that should not share, the busiest VM, the two busiest, and so on get a GPU of their own; the variant
+with the fewest GPUs is recommended. Groups are drawn from a seed, so that the same history has the same answer.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SHOWN: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Numbers of sharers of which a table has a row."""
+"""The numbers of sharers for which a table has a row."""
 _SHOWN_WITHOUT_PROFILE: Final = 24
 _GROUPS: Final = 16
 _EACH: Final = 256
-"""Of up to so many VMs each is in a group, whatever is asked."""
+"""In a pool of up to so many VMs, each VM is in a group."""
 _TENTH: Final = 10
 _ROUNDED: Final = 1e-9
-"""What the arithmetic may be off by, where a slowdown is just what is allowed."""
+"""The rounding error up to which a slowdown still counts as the allowed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """What so many VMs on one GPU come to under one scheduler."""
+    """The slowdowns of a number of VMs on one GPU under one scheduler."""
 
     slowdown: float
-    """Times as long as alone, in the mean of VMs."""
+    """Mean of the VMs; 1 = as fast as alone, 2 = twice as long."""
     low: float | None
     high: float | None
-    """A tenth of what VMs had on their days is below, a tenth above; None = there is nothing that differs."""
+    """Of the slowdowns of VMs on single days, a tenth is below `low` and a tenth above `high`; None = all are equal."""
     worst: float
-    """In the mean of its days, of the VM that suffers most."""
+    """The slowdown of the VM that suffers most, in the mean of its days."""
     throughput: float
-    """Work done of all of them together; what each does alone = 1."""
+    """The work of all of them together; the work of one VM alone = 1."""
 
     @property
     def highest_slowdown(self) -> float:
-        """Return what is held against the slowdown that is allowed."""
+        """Return the slowdown that must not be above the allowed one."""
         return max(self.worst, self.high or 1.0)
 
 
@@ -70,7 +70,7 @@ class SharersRow:
 
 @dataclass(frozen=True, slots=True)
 class SizedVm:
-    """One VM, or workload, of those that were asked about."""
+    """One VM, or workload, of the pool."""
 
     name: str
     busy: float
@@ -88,12 +88,12 @@ class SharersAdvice:
     policy: SchedulerPolicy
     share: GpuShare
     gpus: int
-    """That all VMs need, with those that should not share; of plain numbers those of one GPU."""
+    """The GPUs that all VMs need, also those that should not share; 1 if the pool is only a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What was found."""
+    """The table of counts, the slowdown of each VM, and the recommendation."""
 
     rows: tuple[SharersRow, ...]
     vms: tuple[SizedVm, ...] = ()
@@ -103,31 +103,27 @@ class Sizing:
 
 
 def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, overlap: float = 1.0) -> Sizing:
-    """Return the same for VMs that are all alike: a number that was given, not measured.
+    """Return the answer of `size_pool` for equal VMs with a stated busy share (0 to 1) instead of a history.
 
-    `overlap`: which share of its work each has beside the next, of VMs that begin one after another.
+    `overlap`: the VMs begin one after another, and each runs next to the following one for this share of its work.
     """
 
-    def row(count: int) -> SharersRow:
-        return SharersRow(
-            count, {policy: _share_of_alike_vms(policy, busy, count, limits, overlap) for policy in SchedulerPolicy}
-        )
-
-    counts = _counts(limits, sharers, sharers)
-    rows = {count: row(count) for count in counts}
-    advice = None
+    counts = set(_counts(limits, sharers, sharers))
+    best: SharersAdvice | None = None
     if limits.at_most is not None:
-        best: SharersAdvice | None = None
         for policy in limits.policies:
             for count in range(1, limits.most + 1):
                 share = _share_of_alike_vms(policy, busy, count, limits, overlap)
                 if share.highest_slowdown > limits.at_most + _ROUNDED:
                     break
                 best = _better(best, SharersAdvice(count, policy, share, 1))
-        advice = best
         if best is not None:
-            rows[best.sharers] = row(best.sharers)
-    return Sizing(tuple(rows[count] for count in sorted(rows)), advice=advice, limits=limits)
+            counts.add(best.sharers)
+    rows = []
+    for count in sorted(counts):
+        shares = {policy: _share_of_alike_vms(policy, busy, count, limits, overlap) for policy in SchedulerPolicy}
+        rows.append(SharersRow(count, shares))
+    return Sizing(tuple(rows), advice=best, limits=limits)
 
 
 def _share_of_alike_vms(
@@ -146,9 +142,9 @@ def _share_of_alike_vms(
 
 
 def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) -> Sizing:
-    """Return how the VMs of a pool share GPUs: a table of counts, what each VM suffers, and what is recommended.
+    """Return the slowdowns for several numbers of VMs on a GPU and for each VM, and the recommendation.
 
-    `sharers`: of this count alone; None = of several. There is at least one VM.
+    `sharers`: only this number of VMs on a GPU; None = several numbers. The pool must have at least one VM.
     """
     pool_shares = shares.always_running() if limits.guaranteed else shares
     everybody = range(len(pool_shares.names))
@@ -183,7 +179,7 @@ def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> lis
 
 
 def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
-    """Return what is recommended, and the VMs (columns) that may share."""
+    """Return the recommendation, and the VMs (columns of `shares`) that should share."""
     everybody = list(range(len(shares.names)))
     first = _most(shares, everybody, limits.policies, limits)
     if first is None:
@@ -200,7 +196,7 @@ def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | 
 
 
 def _left_out(count: int) -> Iterable[int]:
-    """Return how many of the busiest are tried to be left out, all of a few, and of many some."""
+    """Yield how many of the busiest VMs to exclude: 1, 2, 3, ... and in larger steps once there are many."""
     tried, step = 1, 1
     while tried < count:
         yield tried
@@ -211,7 +207,7 @@ def _left_out(count: int) -> Iterable[int]:
 def _most(
     shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: SharingLimits
 ) -> SharersAdvice | None:
-    """Return the most sharers of these VMs that stay within what is allowed; None = not even one VM does."""
+    """Return the most sharers of these VMs with an allowed slowdown; None if one VM alone already exceeds it."""
     best: SharersAdvice | None = None
     for policy in policies:
         low, high, share = 0, min(limits.most, MOST_SHARERS), None
@@ -228,7 +224,6 @@ def _most(
 
 
 def _better(best: SharersAdvice | None, candidate: SharersAdvice) -> SharersAdvice:
-    """That with more sharers; of as many, that with less to suffer."""
     if best is None:
         return candidate
     return max(best, candidate, key=lambda advice: (advice.sharers, -advice.share.slowdown))
@@ -252,11 +247,9 @@ def _group_slowdowns(
     *,
     every: bool = False,
 ) -> tuple[GpuShare, Floats]:
-    """Return what groups of so many of these VMs come to, and what each VM (column) suffered in its groups.
+    """Return the slowdowns in groups of `count` of these VMs, and the slowdown of each VM (column) in its groups.
 
-    1 = nothing.
-
-    `every`: each of the members is in some group.
+    A VM that is in no group has the slowdown 1. `every`: put each of the members into some group.
     """
     used, took = np.zeros(len(shares.names)), np.zeros(len(shares.names))
     works, working = shares.at_work, shares.working
@@ -289,13 +282,12 @@ def _group_slowdowns(
 
 
 def _ratio(time: Floats, work: Floats) -> Floats:
-    """Return how many times as long the work took; 1 where there was none."""
     ratio: Floats = np.divide(time, work, out=np.ones_like(time), where=work > 0)
     return ratio
 
 
 def _groups(members: Sequence[int], count: int, *, every: bool) -> list[NDArray[np.int64]]:
-    """Groups of so many of these VMs by chance; where there are fewer VMs, as if there were more of each."""
+    """Return random groups of `count` of these VMs; if there are fewer VMs, a group has the same VM several times."""
     among = len(members)
     order = np.random.default_rng([among, count]).permutation(np.asarray(members))
     drawn = min(_GROUPS, among)

@@ -219,10 +219,13 @@ class _Changing:
         """Return why the change is not started: it would shut down VMs that were not shown before; None if not."""
         unagreed_vms = sorted(_vms_shut_down(report) - self.agreed)
         rule = f"{', '.join(unagreed_vms)} would be shut down now, which was not shown before"
-        return Rejection(self.host_name, rule, hint="the same again shows it, and goes on") if unagreed_vms else None
+        return (
+            Rejection(self.host_name, rule, hint="run the same command again: it shows the change, and continues")
+            if unagreed_vms
+            else None
+        )
 
     def _agree(self, report: ChangeReport) -> None:
-        """Raise Refused if a further VM would be shut down."""
         unagreed = self._unagreed_shutdowns(report)
         if unagreed is not None:
             raise Refused(str(unagreed), hint=unagreed.hint)

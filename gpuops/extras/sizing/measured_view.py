@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Self
 
-from gpuops.extras.sizing.measure_plan import MeasurePlan, later_commands
-from gpuops.extras.sizing.measured import WHOLE, MeasuredCurve, NormalisedCount, measured_curve, overheads
+from gpuops.extras.sizing.measure_plan import (
+    WHOLE,
+    MeasuredCurve,
+    MeasurePlan,
+    NormalisedCount,
+    later_commands,
+    measured_curve,
+    overheads,
+)
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed

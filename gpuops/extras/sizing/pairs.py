@@ -1,8 +1,9 @@
-"""Predicts the slowdown of other pairs from pairs of workloads that shared a GPU: two numbers for each. Pure.
+"""Predicts the slowdown of pairs of workloads from pairs that shared a GPU: two numbers for each workload. Pure.
 
-The speed of i beside j, 1 = as fast as alone, is taken as keeps_i * leaves_j: what i keeps of its speed beside
-anybody, and what j leaves anybody of theirs. They are fitted by least absolute errors, by reweighted least squares in
-turns: one pair that is out of the ordinary moves neither. A workload seen in few pairs is drawn to the mean of all.
+The speed of i next to j (1 = as fast as alone) is modelled as keeps_i * leaves_j: the share of its speed that i keeps
+next to any workload, times the share that j leaves to any other. Both are fitted by least absolute errors (reweighted
+least squares, in turns), so that a single unusual pair changes neither much. A workload that was in few pairs is moved
+towards the mean of all.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ if TYPE_CHECKING:
 
 _ROUNDS: Final = 60
 _DRAWN: Final = 0.2
-"""To the mean of all, as much as this many observations would."""
+"""The weight of the mean of all, in observations."""
 _ORDINARY: Final = 0.03
-"""Errors of speed up to here count by their squares."""
+"""Errors of speed up to here count by their squares, larger ones by their size."""
 SLOWEST: Final = 0.01
 FEWEST_TESTED: Final = 5
-"""With fewer pairs an error on pairs that the fit does not know says nothing."""
+"""With fewer pairs the error on unknown pairs is not computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairModel:
-    """How fast each known workload is beside each other one."""
+    """The speed of each known workload next to each other one."""
 
     names: tuple[str, ...]
     keeps: tuple[float, ...]
     leaves: tuple[float, ...]
 
     def speed(self, of: str, beside: str) -> float | None:
-        """1 = as fast as alone; None = one of the two was in no pair."""
+        """Return the speed of a workload, 1 = as fast as alone; None = one of the two was in no pair."""
         if of not in self.names or beside not in self.names:
             return None
         product = self.keeps[self.names.index(of)] * self.leaves[self.names.index(beside)]
         return min(1.0, max(SLOWEST, product))
 
     def slowdowns(self, kinds: Sequence[str]) -> Floats:
-        """Of each of these workloads (rows) beside each other of them; NaN = one of the two was in no pair."""
+        """Return the slowdown of each workload (row) next to each other (column); NaN = one of them was in no pair."""
         positions = {name: at for at, name in enumerate(self.names)}
         places = np.array([positions.get(kind, -1) for kind in kinds])
         speeds = np.outer(np.array([*self.keeps, np.nan])[places], np.array([*self.leaves, np.nan])[places])
@@ -57,19 +58,19 @@ class PairModel:
 
     @property
     def sensitivity(self) -> Mapping[str, float]:
-        """By workload: which share of its speed it loses beside an average one."""
+        """Return by workload the share of its speed that it loses next to an average one."""
         mean_leaves = mean(self.leaves)
         return {name: 1.0 - keeps * mean_leaves for name, keeps in zip(self.names, self.keeps, strict=True)}
 
     @property
     def pressure(self) -> Mapping[str, float]:
-        """By workload: which share of its speed an average one loses beside it."""
+        """Return by workload the share of its speed that an average one loses next to it."""
         mean_keeps = mean(self.keeps)
         return {name: 1.0 - leaves * mean_keeps for name, leaves in zip(self.names, self.leaves, strict=True)}
 
 
 def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
-    """Return the two numbers of each workload that was in a pair; of none where there is no pair."""
+    """Return the two numbers of each workload that was in a pair."""
     names = tuple(sorted({name for pair in pairs for name in pair.names}))
     if not names:
         return PairModel((), (), ())
@@ -85,9 +86,9 @@ def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
 
 
 def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
-    """By how much such a fit is off in the mean, on pairs that it does not know: ten parts, each left out once.
+    """Return the mean error of speed on pairs that the fit does not know (ten-fold cross-validation); None = too few.
 
-    Both directions of a pair are left out together. None = too few pairs to say. Pairs lie in parts by their place.
+    Both directions of a pair are left out together.
     """
     if len(pairs) < FEWEST_TESTED:
         return None
@@ -104,10 +105,10 @@ def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
 
 
 def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_], working: Floats) -> Floats:
-    """How many times longer each VM of a group (column) takes in each step than busy shares say, by observed pairs.
+    """Return the factor by which each VM of a group (column) is slower in each step (row) than busy shares predict.
 
-    The geometric mean over the others that work then of what the pair takes by `pairs`, to what two such VMs take by
-    `sharing` while both work.
+    For each other VM at work, the factor is the slowdown of the pair by `pairs`, divided by the slowdown that `sharing`
+    predicts for two such VMs while both work. The result is the geometric mean over these VMs.
     """
     logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
     np.fill_diagonal(logs, np.nan)

@@ -1,4 +1,4 @@
-"""What is asked of a pool: how busy its VMs keep a GPU, and what is allowed. Pure."""
+"""The busy shares of a pool of VMs, and the limits of the answer. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 IDLE: Final = 0.02
-"""Up to such a share of a step a VM is not at work on the GPU: an unused desktop redraws its clock."""
+"""A VM that uses the GPU for no more than this share of a step is not at work: an unused desktop redraws its clock."""
 
 _SOME: Final = 1e-9
 
@@ -35,25 +35,25 @@ class BusyShares:
     days: NDArray[np.int64]
     """For each step the number of its day."""
     kinds: tuple[str, ...] = ()
-    """For each VM its workload, by which it is known to pairs; () = VMs of no known workload."""
+    """The workload of each VM, by which `pairs` knows it; empty = unknown."""
     pairs: PairModel | None = None
 
     @property
     def mean(self) -> Floats:
-        """Of each VM, over the steps in which it ran; 0 of one that did not."""
+        """Return the mean of each VM over the steps in which it ran; 0 if it never ran."""
         running = ~np.isnan(self.busy)
         mean_shares: Floats = np.nan_to_num(self.busy).sum(axis=0) / np.maximum(running.sum(axis=0), 1)
         return mean_shares
 
     @property
     def at_work(self) -> NDArray[np.bool_]:
-        """In which steps (rows) each VM works on the GPU; of one that hardly ever does, those above its mean."""
+        """Return whether each VM (column) works in a step (row): its use is IDLE, or its lower mean, or more."""
         works: NDArray[np.bool_] = np.nan_to_num(self.busy) >= np.maximum(np.minimum(IDLE, self.mean), _SOME)
         return works
 
     @property
     def working(self) -> Floats:
-        """Return the mean of each VM over the steps in which it works; 0 of one that never does."""
+        """Return the mean of each VM over the steps in which it is at work; 0 if it never is."""
         works = self.at_work
         working_shares: Floats = np.where(works, np.nan_to_num(self.busy), 0.0).sum(axis=0) / np.maximum(
             works.sum(axis=0), 1
@@ -67,30 +67,30 @@ class BusyShares:
 
 @dataclass(frozen=True, slots=True)
 class BusyHistory:
-    """How busy VMs kept their GPUs, and from how much history that is known."""
+    """How busy VMs kept their GPUs, and how much history that is from."""
 
     shares: BusyShares
     hours: tuple[float, ...]
-    """Of each VM of `shares`, the time of which there are samples."""
+    """The hours with samples, for each VM of `shares`."""
     since: datetime
     left_out: Mapping[str, str]
-    """By name of a VM of which nothing can be said: why not."""
+    """The reason for each VM that is left out, by its name."""
     full: float
-    """In which share of the steps looked at, of VMs that share a GPU today, that GPU was full."""
+    """The share of steps, 0 to 1, in which a GPU was full that several VMs share today."""
     pairs: tuple[ObservedPair, ...] = ()
-    """Those that were seen at work on one GPU, by the names of the VMs."""
+    """Pairs that were seen at work on one GPU, by the names of the VMs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingLimits:
-    """What is allowed, and what the GPU holds."""
+    """The allowed slowdown, and the number of vGPUs that a GPU holds."""
 
     at_most: float | None = None
-    """Times as long as alone; None = nothing is recommended."""
+    """The allowed slowdown; None = nothing is recommended."""
     slots: int | None = None
-    """How many vGPUs of the profile a GPU holds; None = as many as there are sharers."""
+    """How many vGPUs of the profile a GPU holds; None = no limit."""
     guaranteed: bool = False
-    """What is allowed must hold whatever the others do."""
+    """The allowed slowdown must hold whatever the other VMs do."""
 
     @property
     def most(self) -> int:
@@ -98,7 +98,7 @@ class SharingLimits:
 
     @property
     def policies(self) -> tuple[SchedulerPolicy, ...]:
-        """Return those that may be recommended: best effort promises nothing (NVIDIA vGPU docs)."""
+        """Return the schedulers that may be recommended: best effort guarantees nothing (NVIDIA vGPU docs)."""
         return tuple(
             policy for policy in SchedulerPolicy if policy is not SchedulerPolicy.BEST_EFFORT or not self.guaranteed
         )

@@ -1,16 +1,16 @@
 """Finds the pairs of VMs that worked on one GPU in the history, and how fast each was next to the other. Pure.
 
-Speed is not measured in production; GPU use is. A VM whose work wants the GPU for a share of the time gets as
-much less of it beside another one as it is slower: its speed is what it used beside that one to what it used while
-no other VM on its GPU was at work. Work differs by the hour, so the two are compared hour of the day by hour of the
-day, and an hour counts by the fewer of its steps:
+Speed is not measured in production; GPU use is. A VM that needs the GPU gets less of it next to another one, in
+proportion to its loss of speed. So its speed is what it used next to that VM, divided by what it used while no other
+VM on its GPU was at work. Work differs by the hour, so the same hours of the day are compared. An hour counts by the
+fewer of its steps:
 
-    09:00 to 10:00  vm-1 alone 24 steps, 0.60 used; beside vm-2 12 steps, 0.45 used: 12 steps that say 0.75
+    09:00 to 10:00  vm-1 alone 24 steps, 0.60 used; next to vm-2 12 steps, 0.45 used: 12 steps with a speed of 0.75
 
-What is seen is a pair only with three such hours or more, of three days or more, for both of them. The same work
-differs from day to day as well: by as much as the speed changes when each of the days is left out (jackknife), it is
-drawn to what the busy shares alone say of the two. Others who were on the GPU then, and are elsewhere today, are not
-known here: speeds are of those that share it today.
+A pair counts only if both VMs have three such hours or more, on three days or more. The same work also differs from day
+to day. The noise is estimated from how the speed changes when each of the days is left out (jackknife), and the more
+noise, the more the speed is moved towards what the busy shares alone predict. VMs that were on the GPU then, and are on
+another one today, are not known here: only VMs that share a GPU today are compared.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ if TYPE_CHECKING:
     Steps = NDArray[np.bool_]
 
 FEWEST_STEPS: Final = 36
-"""Of five minutes: three hours in which it was seen alone, and beside the other one at the same hours of the day."""
+"""The least number of steps (three hours) both alone and next to the other VM, at the same hours of the day."""
 FEWEST_DAYS: Final = 3
-"""Alone, and beside the other one."""
+"""The least number of days both alone and next to the other VM."""
 _HOURS: Final = 24
 _FASTEST: Final = 1.0
 """No VM is faster next to others: a higher number means that its work differed."""
 _SPREAD: Final = 0.2
-"""By how much, in logarithms, pairs are taken to differ from what busy shares say of them; such noise draws by half."""
+"""How much pairs usually differ from the prediction of busy shares, in logarithms. Noise of this size moves a speed
+halfway to the prediction."""
 
 
 def seen_pairs(
     used: Mapping[str, Shares], groups: Collection[Collection[str]], hours: NDArray[np.int64]
 ) -> Iterator[ObservedPair]:
-    """Yield the pairs of these groups that were seen.
+    """Yield the pairs in these groups that worked together often enough.
 
-    `used`: for each VM the share of each step that it used its GPU; NaN = it was off. `groups`: the VMs of each GPU.
-    `hours`: for each step its hour, counted from a midnight before all of them, ascending. A group with a VM of which
-    nothing is known says nothing.
+    `used`: for each VM the share of each step in which it used its GPU; NaN = it was off. `groups`: the VMs of each
+    GPU; a group with a VM without history is skipped. `hours`: the hour of each step, ascending, counted from a
+    midnight before the first step.
     """
     for group in groups:
         names = sorted(group)
@@ -60,7 +61,7 @@ def seen_pairs(
         works = np.nan_to_num(shares) > IDLE
         at_work = works.sum(axis=0)
         two = works & (at_work == 2)
-        often = two.astype(np.float32) @ two.T >= FEWEST_STEPS  # of many VMs few pairs are ever at work alone
+        often = two.astype(np.float32) @ two.T >= FEWEST_STEPS  # cheap test: with many VMs only few pairs pass
         for first, second in zip(*np.nonzero(np.triu(often, 1)), strict=True):
             both_at_work = two[first] & two[second]
             alone = [works[at] & (at_work == 1) for at in (first, second)]
@@ -77,9 +78,10 @@ def seen_pairs(
 
 
 def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], usual: float) -> float | None:
-    """Return how fast it was beside the other one, 1 = as fast as alone; None = too little was seen.
+    """Return the speed of a VM next to the other one, 1 = as fast as alone; None = too few steps or days.
 
-    `usual`: the logarithm of what the busy shares say.
+    `alone`, `beside`: whether it is at work alone, or next to the other one, by step. `usual`: the logarithm of the
+    speed that the busy shares predict.
     """
     first = hours[0] // _HOURS * _HOURS
     days = int(hours[-1] - first) // _HOURS + 1
@@ -98,7 +100,7 @@ def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], 
     for day in np.flatnonzero(was_at_work.any(axis=0)):
         other_days = steps.sum(axis=1) - steps[:, day]
         if other_days.min(axis=0).sum() == 0:
-            return None  # one day says all of it
+            return None  # all common hours are on one day: the noise is unknown
         without.append(log(_ratio(other_days, sums.sum(axis=1) - sums[:, day])))
     noise = (1.0 - 1.0 / len(without)) * float(((np.array(without) - log_speed) ** 2).sum())
     drawn = usual + (log_speed - usual) * _SPREAD**2 / (_SPREAD**2 + noise)
@@ -106,6 +108,6 @@ def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], 
 
 
 def _ratio(steps: Floats, sums: Floats) -> float:
-    """What it used beside the other one to what it used alone, each hour of the day by the fewer of its steps."""
+    """Return use next to the other VM divided by use alone; each hour of the day counts by the fewer of its steps."""
     got = (steps.min(axis=0) * sums / np.maximum(steps, 1.0)).sum(axis=1)
     return float(got[1] / got[0])

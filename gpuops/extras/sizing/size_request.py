@@ -1,4 +1,4 @@
-"""Which VMs are asked about, by which profile, and what a GPU holds of it. `gpuops size` asks."""
+"""Which VMs `gpuops size` is asked about, their profile, and how many vGPUs of it a GPU holds. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PATTERN: Final = frozenset("*?[")
 
 
 class SizingSource(StrEnum):
-    """Where the busy shares are from."""
+    """The source of the busy shares."""
 
     NUMBERS = "numbers"
     WORKLOADS = "workloads"
@@ -40,7 +40,7 @@ class SizingSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SizeRequest:
-    """Which VMs are meant, with how many sharers, and what is allowed."""
+    """The selected VMs, the number of sharers, and the allowed slowdown."""
 
     profile: Annotated[
         str | None, Option("The VMs of this vGPU profile, and as many as a GPU holds of it.", "NAME", Names.PROFILES)
@@ -59,17 +59,17 @@ class SizeRequest:
 
     def __post_init__(self) -> None:
         if self.sharers is not None and not 1 <= self.sharers <= MOST_SHARERS:
-            raise UsageError(f"--sharers {self.sharers} is no count", hint=f"say 1 to {MOST_SHARERS}")
+            raise UsageError(f"--sharers {self.sharers} is out of range", hint=f"use 1 to {MOST_SHARERS}")
         if self.at_most is not None and not 1.0 <= self.at_most < float("inf"):
             raise UsageError(
                 f"--at-most {self.at_most:g} is not 1 or more",
                 hint="1.2 means: a fifth longer than alone",
             )
         if self.guaranteed and self.at_most is None:
-            raise UsageError("--guaranteed is of --at-most", hint="say how much longer is allowed: --at-most 1.2")
+            raise UsageError("--guaranteed needs --at-most", hint="add the allowed slowdown: --at-most 1.2")
 
     def limits(self, profile: VgpuProfile | None) -> SharingLimits:
-        """Return what is allowed with this profile; None = none is said, and a GPU holds as many as there are sharers.
+        """Return the allowed slowdown and the vGPUs per GPU of this profile; without a profile the number is unlimited.
 
         Raises UsageError for more sharers than a GPU holds, and for a profile whose vGPUs share no time.
         """
@@ -77,32 +77,32 @@ class SizeRequest:
             return SharingLimits(self.at_most, None, self.guaranteed)
         if profile.mig_backed:
             raise UsageError(
-                f"{profile.name} is MIG-backed: its vGPUs have parts of the GPU of their own, and share no time",
-                hint=f"gpuops capacity --profile {profile.name} says how many fit",
+                f"{profile.name} is MIG-backed: each vGPU has its own part of the GPU, so they share no time",
+                hint=f"gpuops capacity --profile {profile.name} shows how many fit",
             )
         if self.sharers is not None and self.sharers > profile.max_per_gpu:
             raise UsageError(
                 f"--sharers {self.sharers}: a GPU holds {profile.max_per_gpu} vGPUs of {profile.name} at most",
-                hint="say fewer, or a smaller profile",
+                hint="use fewer sharers, or a smaller profile",
             )
         return SharingLimits(self.at_most, profile.max_per_gpu, self.guaranteed)
 
 
 @dataclass(frozen=True, slots=True)
 class SizingAnswer:
-    """What was found, of what, and by what."""
+    """The sizing, with the data that it was made from."""
 
     source: SizingSource
     sizing: Sizing
     profile: str | None
     busy: float | None = None
-    """Of plain numbers."""
+    """The stated share of equal VMs; None for other sources."""
     overlap: float = 1.0
     inventory: Inventory | None = None
     """None = no vCenter was asked."""
     history: BusyHistory | None = None
     left_out: Mapping[str, str] | None = None
-    """By name of a VM that is not in it: why not."""
+    """The reason for each VM that is left out, by its name."""
     pairs: PairModel | None = None
     pairs_observed: int = 0
     pairs_error: float | None = None
@@ -152,11 +152,11 @@ def size_history(request: SizeRequest, pool: SizingPool, history: BusyHistory, i
 
 @dataclass(frozen=True, slots=True)
 class SizingPool:
-    """The VMs of which the history is asked."""
+    """The VMs whose history is used."""
 
     vms: tuple[Vm, ...]
     profile: VgpuProfile | None
-    """The one that they all have; None = several of one GPU model, or one that the catalogue does not know."""
+    """Their common profile; None = they have several of one GPU model, or one that the catalogue lacks."""
     slots: int | None
     """How many vGPUs a GPU holds of the largest of their profiles."""
     left_out: Mapping[str, str]
@@ -183,19 +183,19 @@ def known_profile(text: str, catalog: Catalog) -> VgpuProfile:
 def sizing_pool(
     request: SizeRequest, inventory: Inventory, catalog: Catalog, policy: Policy | None, pool: str | None
 ) -> SizingPool:
-    """Return the VMs with one time-sliced vGPU that are meant, of one GPU model.
+    """Return the selected VMs that have one time-sliced vGPU.
 
-    Raises UsageError where nothing says which, none is there, or they are of several GPU models; ProfileUnknown, and
-    Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
+    Raises UsageError if no option selects VMs, if there are none, or if they have several GPU models; ProfileUnknown,
+    and Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
     """
     profile = None if request.profile is None else offered_profile(request.profile, inventory, catalog)
     if profile is None and request.vm is None and request.tag is None and policy is None:
         raise UsageError(
-            "size: nothing says which VMs are meant",
-            hint="say --profile, --vm, --tag or --policy; or --workloads FILE, or --busy 0.7 for plain numbers",
+            "size: no option selects VMs",
+            hint="use --profile, --vm, --tag or --policy; or --workloads FILE, or --busy 0.7 for equal VMs",
         )
     if profile is not None and (facts := catalog.profile(profile)) is not None:
-        request.limits(facts)  # what is wrong with it is wrong of each of its VMs
+        request.limits(facts)  # refuse the profile before its VMs are looked for
     selected_vms = [
         vm for vm in _select_by_name(request.vm, inventory) if _is_meant(vm, request, profile, policy, pool)
     ]
@@ -203,9 +203,7 @@ def sizing_pool(
     vms = tuple(sorted((vm for vm in selected_vms if vm.name not in left_out), key=lambda vm: (vm.name, vm.ref)))
     if not vms:
         first = next(iter(left_out.items()), None)
-        message = (
-            f"of these VMs none can be asked about: {first[0]} {first[1]}" if first else "no VM with a vGPU is meant"
-        )
+        message = f"none of these VMs can be sized: {first[0]} {first[1]}" if first else "no VM with a vGPU is selected"
         raise UsageError(message, hint="gpuops inventory --vms shows VMs and their vGPUs")
     slots = _slots(vms, catalog)
     all_of = {catalog.profile(vm.profiles[0]) for vm in vms}
@@ -233,28 +231,28 @@ def _is_meant(vm: Vm, request: SizeRequest, profile: str | None, policy: Policy 
 
 
 def _unfit(vm: Vm, catalog: Catalog) -> str:
-    """Return why nothing can be said of it; empty = something may."""
+    """Return why the VM cannot be sized, or an empty text."""
     if len(vm.vgpus) > 1:
-        return f"has {len(vm.vgpus)} vGPUs, and the counters do not tell them apart"
+        return f"has {len(vm.vgpus)} vGPUs, and vCenter counts their use together"
     facts = catalog.profile(vm.profiles[0])
     return "has a MIG-backed vGPU, which shares no time" if facts is not None and facts.mig_backed else ""
 
 
 def _slots(vms: Sequence[Vm], catalog: Catalog) -> int | None:
-    """Raises UsageError for VMs of several GPU models: a share of one is another share of the other."""
+    """Return how many vGPUs a GPU holds of the largest profile. Raises UsageError for VMs of several GPU models."""
     facts = [profile for vm in vms if (profile := catalog.profile(vm.profiles[0])) is not None]
     boards = sorted({profile.board for profile in facts})
     if len(boards) > 1:
         names = [board.name for key in boards if (board := catalog.board(key)) is not None]
         raise UsageError(
-            f"these VMs have vGPUs of {' and '.join(names)}: busy shares of unlike GPUs are no common unit",
-            hint="ask of each alone, by --profile",
+            f"these VMs have vGPUs of {' and '.join(names)}: busy shares of different GPU models cannot be compared",
+            hint="run the command for each profile: --profile",
         )
     return min((profile.max_per_gpu for profile in facts), default=None)
 
 
 def sharing_groups(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[tuple[str, ...], ...]:
-    """Return the VMs (ids) of each GPU that several share now, with one of these among them."""
+    """Return the VMs (ids) of each GPU that several VMs share now, if one of these VMs is among them."""
     requested_refs = {vm.ref for vm in vms}
     groups = []
     for host in inventory.hosts.values():

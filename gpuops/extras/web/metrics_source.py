@@ -98,7 +98,6 @@ class MetricSource:
         return self._overdue[0]
 
     def _newest_use(self, inventory: Inventory) -> NewestUse | None:
-        """Return the newest use of VMs with vGPUs and of hosts with GPUs."""
         site = self._site
         entities = {host.ref for host in inventory.hosts.values() if host.gpus}
         entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}

@@ -13,7 +13,7 @@ from gpuops.extras.web.http.following import FleetRead
 from gpuops.extras.web.metrics_source import MetricSource
 from gpuops.extras.web.metrics_view import MetricsWriter
 from gpuops.extras.web.page.fleet_report import FleetReport, fleet_report_document
-from gpuops.extras.web.page.sites_page import site_figures
+from gpuops.extras.web.page.html import site_figures
 from gpuops.extras.web.reporting import fleet_report
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.owner import OwnerKey

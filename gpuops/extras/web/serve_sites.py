@@ -27,8 +27,7 @@ from gpuops.extras.fleet.sites.services import (
     keep_running,
     wait_for_the_end,
 )
-from gpuops.extras.web.http.current import Current, Edition
-from gpuops.extras.web.http.overview import Overview
+from gpuops.extras.web.http.current import Current, Edition, Overview
 from gpuops.extras.web.http.server import WebServer, serving_sites
 from gpuops.extras.web.metrics_view import MetricsWriter, merged_families
 from gpuops.model.vcenter.owner import OwnerKey
@@ -169,7 +168,6 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
 
 
 def _body_of(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
-    """Return the document of that name of the newest edition."""
     if name == METRICS:
         return metrics(now)
     assert now.edition is not None, "only what an edition has is asked for"

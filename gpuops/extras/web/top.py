@@ -182,7 +182,6 @@ class Top:
         }
 
     def _by_name(self, refs: Iterable[str]) -> tuple[Vm, ...]:
-        """Return the VMs of these refs by name, each once."""
         vms = self.inventory.vms
         return tuple(sorted((vms.get(ref) or Vm(ref, ref) for ref in set(refs)), key=lambda vm: (vm.name, vm.ref)))
 
@@ -255,7 +254,6 @@ def _running(top: Top) -> list[Text]:
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
-    """Return the mean of the known figures."""
     known_figures = [figure for figure in figures if figure is not None]
     return sum(known_figures) / len(known_figures) if known_figures else None
 
@@ -279,5 +277,4 @@ def _devices(vm: Vm) -> str:
 
 
 def _problems(gpu: PhysicalGpu) -> tuple[str, ...]:
-    """Return the health problems of a GPU, if nvidia-smi of its host was read."""
     return gpu.health.problems if gpu.health is not None else ()

@@ -47,7 +47,6 @@ def _memory(row: TopRow) -> str:
 
 
 def _vms(row: TopRow) -> str:
-    """Return the names of the VMs on a GPU."""
     if row.vms is None:
         return "?"
     return ", ".join(row.vms)
@@ -224,12 +223,10 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
 
 
 def _one_host(view: TopView) -> bool:
-    """Return whether all rows are of the host that the line above them names."""
     return view.level is TopLevel.GPUS and view.inside is not None
 
 
 def _cell_text(column: Column[TopRow], row: TopRow) -> str:
-    """Return the escaped text of a cell."""
     return Text().append(column.cell(row)).plain
 
 
@@ -318,7 +315,6 @@ def _position_line(top: Top, view: TopView, row_count: int) -> str:
 
 
 def _key_help(view: TopView) -> str:
-    """Return the help for the keys."""
     if view.typing:
         return "type what a row must contain; Enter keeps it, Esc takes it back"
     return "↑ ↓ select  Enter into  Esc back  h hosts  g GPUs  v VMs  s sort  / filter  q quit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.extras.diagnosis.answer import Diagnosis, Suspect
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import Component
 from gpuops.extras.diagnosis.corrections import LocalCorrections, SettledDiagnosis
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gpuops.extras.diagnosis.answer import scores
-from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase
-from gpuops.extras.diagnosis.component import COMPONENTS, Component
+from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase
 from gpuops.extras.diagnosis.diagnoses import shipped_model
 from gpuops.extras.diagnosis.rules import ruled_out
 from tests.bench.advice.diagnosis_fleets import Way, fleet_cases

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpuops.extras.diagnosis.case import SERIES, LabelledCase
-from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.case import FAULTS, SERIES, Component, LabelledCase
 from gpuops.extras.diagnosis.made_cases import made_cases
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 

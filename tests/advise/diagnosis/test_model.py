@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from gpuops.extras.diagnosis.answer import CERTAIN, scores
-from gpuops.extras.diagnosis.case import CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.extras.diagnosis.case import COMPONENTS, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS
-from gpuops.extras.diagnosis.component import COMPONENTS, Component
 from gpuops.extras.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
-from gpuops.extras.diagnosis.judging import alarms_right, components_right, false_alarms
 from gpuops.extras.diagnosis.learning import (
     _winner,
+    alarms_right,
     as_stored,
+    components_right,
     examples,
+    false_alarms,
     fit_forest,
     train,
     with_confirmed,

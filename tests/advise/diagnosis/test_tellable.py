@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuops.extras.diagnosis.answer import diagnose_cases, scores
-from gpuops.extras.diagnosis.case import SERIES, CaseFacts, DiagnosisCase
+from gpuops.extras.diagnosis.answer import diagnose_cases, scores, without_contradictions
+from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, SERIES, CaseFacts, Component, DiagnosisCase
 from gpuops.extras.diagnosis.channels import channels
-from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
-from gpuops.extras.diagnosis.contradictions import without_contradictions
 from gpuops.extras.diagnosis.diagnoses import shipped_model
 from gpuops.extras.diagnosis.made_cases import made_cases
 from gpuops.extras.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.extras.sizing.measured import measured_curve, overheads
+from gpuops.extras.sizing.measure_plan import measured_curve, overheads
 from gpuops.extras.sizing.sharing import staggered_slowdowns
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice

@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.extras.diagnosis.answer import scores
-from gpuops.extras.diagnosis.case import LabelledCase
-from gpuops.extras.diagnosis.component import FAULTS
+from gpuops.extras.diagnosis.case import FAULTS, LabelledCase
 from gpuops.extras.diagnosis.features import features
-from gpuops.extras.diagnosis.judging import alarms_right, components_right, false_alarms
 from gpuops.extras.diagnosis.learning import (
     START,
     Examples,
+    alarms_right,
     as_stored,
+    components_right,
     examples,
+    false_alarms,
     fit_forest,
     with_confirmed,
     with_hidden,

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.extras.diagnosis.component import FAULTS, Component
+from gpuops.extras.diagnosis.case import FAULTS, SERIES, CaseFacts, Component, DiagnosisCase, LabelledCase
 from gpuops.model.devices.scheduler import SchedulerPolicy
 
 Floats = NDArray[Any]

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.extras.diagnosis.case import LabelledCase
+from gpuops.extras.diagnosis.case import COMPONENTS, FAULTS, Component, LabelledCase
 from gpuops.extras.diagnosis.channels import CHANNELS, channels
-from gpuops.extras.diagnosis.component import COMPONENTS, FAULTS, Component
 from gpuops.extras.diagnosis.features import FACTS, features
 from gpuops.extras.diagnosis.symptoms import UNKNOWN
 

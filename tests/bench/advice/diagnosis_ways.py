@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.extras.diagnosis.answer import scores
-from gpuops.extras.diagnosis.case import LabelledCase
-from gpuops.extras.diagnosis.component import FAULTS, Component
-from gpuops.extras.diagnosis.judging import components_right, false_alarms, most_probable
+from gpuops.extras.diagnosis.case import FAULTS, Component, LabelledCase
+from gpuops.extras.diagnosis.learning import components_right, false_alarms, most_probable
 from gpuops.extras.diagnosis.model import Forest
 from gpuops.extras.diagnosis.tellable import CounterSource, tellable_by, untellable
 from tests.bench.advice.diagnosis_fleets import FLEETS, Way, fleet_cases

@@ -26,9 +26,9 @@ import yaml
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.extras.fleet.runner.children import Children
+from gpuops.extras.fleet.runner.due import SitePolicy
 from gpuops.extras.fleet.runner.procrastinate_queue import ProcrastinateQueue
 from gpuops.extras.fleet.runner.service import Service
-from gpuops.extras.fleet.runner.site_policy import SitePolicy
 from gpuops.model.nights.runners import PolicyTurn
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result

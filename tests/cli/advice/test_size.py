@@ -162,14 +162,14 @@ def test_no_history_is_said(lab: Lab) -> None:
     ("arguments", "code", "said"),
     [
         (["--vm", "ml-01"], 2, "ml-01 has a MIG-backed vGPU"),
-        (["--vm", "ml-07"], 2, "no VM with a vGPU is meant"),
+        (["--vm", "ml-07"], 2, "no VM with a vGPU is selected"),
         (["--vm", "ml-77"], 2, "no VM 'ml-77' in this vCenter"),
         (["--profile", "a41-8q"], 2, "no host offers a vGPU profile 'a41-8q'"),
         (["--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs of nvidia_a40-8q at most"),
-        ([], 2, "nothing says which VMs are meant"),
+        ([], 2, "no option selects VMs"),
         (["--busy", "0.5", "--vm", "vdi-01"], 2, "--busy and --vm exclude each other"),
         (["--busy", "0.5", "--workloads", "x.yaml"], 2, "--busy and --workloads exclude each other"),
-        (["--overlap", "0.5", "--profile", "a40-8q"], 2, "--overlap is of --busy"),
+        (["--overlap", "0.5", "--profile", "a40-8q"], 2, "--overlap needs --busy"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: list[str], code: int, said: str) -> None:
@@ -189,7 +189,7 @@ def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: list[str], code: 
         (["--busy", "0.5", "--sharers", "65"], 2, "--sharers"),
         (["--busy", "0.5", "--at-most", "0.9"], 2, "--at-most 0.9 is not 1 or more"),
         (["--busy", "0.5", "--at-most", "nan"], 2, "--at-most nan is not 1 or more"),
-        (["--busy", "0.5", "--guaranteed"], 2, "--guaranteed is of --at-most"),
+        (["--busy", "0.5", "--guaranteed"], 2, "--guaranteed needs --at-most"),
         (["--busy", "0.5", "--profile", "a41-8q"], 2, "no GPU of the catalogue offers a vGPU profile 'a41-8q'"),
         (["--busy", "0.5", "--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs"),
         (["--busy", "0.5", "--profile", "a100-3-20c"], 2, "grid_a100-3-20c is MIG-backed"),

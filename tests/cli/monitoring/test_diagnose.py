@@ -97,7 +97,7 @@ def test_no_history_is_said(lab: Lab) -> None:
     assert "0 h of history for vdi-05" in done.stderr and "gpuops observe" in done.stderr
     assert lab.run("diagnose", "--vm", "nobody").exit_code == 2
     off = lab.run("diagnose", "--vm", "zzz-*")
-    assert off.exit_code == 2 and "no VM with a vGPU is meant" in off.stderr
+    assert off.exit_code == 2 and "no VM with a vGPU is selected" in off.stderr
 
 
 def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None:

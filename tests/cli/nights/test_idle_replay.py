@@ -107,7 +107,10 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     pools = {each["pool"]: each for each in replayed(lab, few)["pools"]}
     assert pools["office"]["nights"] == office["nights"]
     assert pools["cad"]["nights"] == []
-    assert pools["cad"]["refusal"] == "it goes by what is at the look alone, which no store has"
+    assert (
+        pools["cad"]["refusal"]
+        == "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored"
+    )
     assert "pool cad: cannot be replayed, it goes by" in lab.run("idle", "--replay", "1d", "--policy", str(few)).stdout
 
     # what a pool would gain by being gated or parked
@@ -176,14 +179,19 @@ NO_WHILE: Final = """  - name: cad
             "a replay counts",
         ),
         ("--replay a-week --policy P", None, "--replay: 'a-week' is no time ago and no date", "write it as 30d"),
-        ("--replay 15d --policy P", None, "--replay: steps of five minutes are kept for 14 days", "say --replay 14d"),
+        ("--replay 15d --policy P", None, "--replay: steps of five minutes are kept for 14 days", "use --replay 14d"),
         (
             "--replay 2026-09-01 --policy P",
             None,
             "--replay: steps of five minutes are kept for 14 days",
-            "say --replay",
+            "use --replay",
         ),
-        ("--replay 2w --policy P", None, "nothing was measured of this vCenter yet", "gpuops observe --once"),
+        (
+            "--replay 2w --policy P",
+            None,
+            "gpuops observe has stored nothing about this vCenter yet",
+            "run gpuops observe --once",
+        ),
         (
             "--replay 0d --policy P",
             None,
@@ -196,14 +204,14 @@ NO_WHILE: Final = """  - name: cad
         (
             "--replay 1d --policy P",
             ("      for_s: 900\n", ""),
-            "pool office cannot be replayed: it goes by",
+            "pool office cannot be replayed: its `idle` rule has no for_s",
             "add for_s",
         ),
         (
             "--replay 1d --policy P",
             ("for_s: 900\n", "for_s: 900\n      counters: {disk.read.average: 9}\n"),
-            "pool office cannot be replayed: what is measured has no disk.read.average",
-            "leave it out of `idle.counters`",
+            "pool office cannot be replayed: gpuops observe does not store disk.read.average",
+            "remove it from `idle.counters`",
         ),
     ],
 )

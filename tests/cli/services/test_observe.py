@@ -119,7 +119,7 @@ def test_the_service_looks_again_and_outlives_an_absent_vcenter(lab: Lab, monkey
     assert result.exit_code == 143
     looks = [line for line in result.stderr.splitlines() if line.startswith("measured ")]
     assert len(looks) == 2
-    assert "vCenter is away, tried again in 20 min: vc does not answer" in result.stderr
+    assert "vCenter does not answer; next try in 20 min: vc does not answer" in result.stderr
     assert all(observing.EVERY_S - 60 < each <= observing.EVERY_S for each in pauses)
     [vcenter] = document(lab, "observe", "status")["vcenters"]
     assert vcenter["gaps"] == []

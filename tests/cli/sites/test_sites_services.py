@@ -134,7 +134,7 @@ def test_a_process_that_dies_is_begun_anew(configured: Callable[..., None]) -> N
         wait_until(lambda: bool(up(url)) and len(processes_of(run.pid) - {run.pid, *others}) == 1, WITHIN_S)
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         errors = ended(run)
-    assert errors.count("its process ended by signal 9, and is begun anew") == 1
+    assert errors.count("its process ended by signal 9, and is restarted") == 1
 
 
 @pytest.mark.long
@@ -148,7 +148,7 @@ def test_a_process_that_hears_no_signal_is_begun_anew(configured: Callable[..., 
         wait_until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
         assert hung not in processes_of(run.pid)
         errors = ended(run)
-    assert errors.count("its process ended by signal 9, and is begun anew") == 1
+    assert errors.count("its process ended by signal 9, and is restarted") == 1
 
 
 @pytest.mark.long

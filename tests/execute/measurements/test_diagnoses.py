@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.errors import StateDamaged
 from gpuops.extras.diagnosis.answer import Suspect
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import Component
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.diagnosis.made_cases import made_cases
 

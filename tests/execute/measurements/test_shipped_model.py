@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from gpuops.extras.diagnosis.answer import scores
-from gpuops.extras.diagnosis.component import FAULTS
+from gpuops.extras.diagnosis.case import FAULTS
 from gpuops.extras.diagnosis.diagnoses import shipped_model
 from gpuops.extras.diagnosis.features import features
-from gpuops.extras.diagnosis.judging import components_right, false_alarms
-from gpuops.extras.diagnosis.learning import EACH_FAULT
+from gpuops.extras.diagnosis.learning import EACH_FAULT, components_right, false_alarms
 from gpuops.extras.diagnosis.made_cases import made_cases
 from tests.make_model import PATH, make_model
 

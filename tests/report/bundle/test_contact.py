@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuops.catalog.assumptions import assumptions, contact_session
-from gpuops.extras.bundle.contact import api_words, contact_document
-from gpuops.extras.bundle.harmless import strays
-from gpuops.extras.bundle.pseudonyms import Pseudonyms
+from gpuops.extras.bundle.harmless import Pseudonyms, strays
+from gpuops.extras.bundle.world import api_words, contact_document
 from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.desktops.broker import DesktopMachine
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask

@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.errors import Refused
 from gpuops.extras.bundle.archive import bundle
-from gpuops.extras.bundle.harmless import is_of_gpus, strays
-from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.extras.bundle.harmless import NameKind, Pseudonyms, is_of_gpus, strays
 
 WRITTEN = datetime(2026, 11, 27, 9, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from gpuops.api import capacity, catalog_of, readiness
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
 from gpuops.extras.bundle.archive import Bundle, bundle
-from gpuops.extras.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.extras.bundle.harmless import NameKind, Pseudonyms
 from gpuops.extras.bundle.world import world
 from gpuops.model.devices.gpu import GraphicsType, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory

@@ -22,14 +22,14 @@ REST_S: Final = 2.0
 
 @dataclass(slots=True)
 class Children:
-    """The processes that run now: of each vCenter one, and a return beside a night that does not end."""
+    """The running processes: one for each vCenter, and a return next to a night that does not end."""
 
     environment: Mapping[str, str]
-    """What they are given beside this process's own environment."""
+    """Variables for the processes, in addition to those of this process."""
     configuration_of: Callable[[str], Path | None] = lambda _: None
-    """The configuration file that those of a site are given; None = that of all."""
+    """Returns the configuration file for the processes of a site; None = the common one."""
     say: Callable[[str], None] = lambda _: None
-    """Takes each line that they print, with the site before it."""
+    """Called with each line that they print, after the name of the site."""
     running: dict[tuple[str, Half], asyncio.Task[int]] = field(default_factory=dict)
     """Tasks by site and half; each stays until its process has ended, even if no caller waits for it any more."""
     processes: set[asyncio.subprocess.Process] = field(default_factory=set)

@@ -20,9 +20,8 @@ from gpuops.config.vcenter.journal_url import parsed
 from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError, UsageError
-from gpuops.extras.fleet.runner.due import refuse_clash, refuse_other_modes
+from gpuops.extras.fleet.runner.due import Rotations, SitePolicy, refuse_clash, refuse_other_modes
 from gpuops.extras.fleet.runner.leaving import LeavingTargets, ReadPolicies, leaving
-from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy
 from gpuops.files.file import read_text
 from gpuops.files.private_file import write_private
 
@@ -32,9 +31,9 @@ _EXAMPLE: Final = (
 
 
 def database_of(configured: Configuration, preferred_url: str | None) -> str:
-    """Return the database of the queue, for libpq. `preferred_url`: of an option or a variable.
+    """Return the URL of the queue's database, for libpq. `preferred_url`: from an option or a variable.
 
-    Raises TargetError where none is named, UsageError where a target's journal would be in another one.
+    Raises TargetError if none is configured, UsageError if a target has its journal in another database.
     """
     text = preferred_url or (configured.fleet.url if configured.fleet is not None else None)
     if text is None:
@@ -42,8 +41,8 @@ def database_of(configured: Configuration, preferred_url: str | None) -> str:
     for name, target in configured.targets.items():
         if target.rotations and target.journal_url not in (None, text):
             raise UsageError(
-                f"targets.{name}.journal_url is another database than that of the runners, which keeps its journal",
-                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help sites)",
+                f"targets.{name}.journal_url is not the database of the runners, which must hold its journal",
+                hint=f"remove journal_url from [targets.{name}], and set [fleet].url in the file (gpuops help sites)",
             )
     return parsed(text).set(drivername="postgresql").render_as_string(hide_password=False)
 
@@ -94,11 +93,14 @@ def _some_rotations(
 
 
 def _refuse_one_vcenter_twice(configured: Configuration) -> None:
-    """Raise UsageError for a vCenter that is two targets with policies: each is played by itself, and a return of one
-    would end the nights of the other one. Raises TargetError for what is no address."""
+    """Raise UsageError if two targets with policies are the same vCenter.
+
+    Each target is played separately, and a return of one would end the nights of the other. Raises TargetError for an
+    invalid address.
+    """
     named: dict[Address, str] = {}
     for name, target in configured.targets.items():
-        if not target.rotations or target.host.startswith(SIMULATED):  # of those each has a world of its own
+        if not target.rotations or target.host.startswith(SIMULATED):  # each simulated target is a vCenter of its own
             continue
         address = Address.parse(target.host, port=target.port)
         if address in named:
@@ -150,7 +152,7 @@ class ObeyedConfiguration:
         write_private(self.copy, self.text)
 
     def read_anew(self, played: Rotations, now: datetime) -> Rotations | None:
-        """Return what is to be played by now; None = as before. What cannot be obeyed is said once."""
+        """Return the rotations to play from now on, or None if they are the same. An invalid file is logged once."""
         try:
             text = read_text(self.file, error=TargetError)
             rotations = self._obey(text, played, now) if text != self.text else None
@@ -158,7 +160,7 @@ class ObeyedConfiguration:
             self._go_on_as_before(error.message)
             return None
         if self.wrong:
-            self.say(f"{self.file} can be obeyed again")
+            self.say(f"{self.file} is valid again")
         self.text, self.wrong = text, ""
         self.environment.pop("GPUOPS_CONFIG", None)
         if rotations is None:
@@ -166,13 +168,13 @@ class ObeyedConfiguration:
             return still if still is not played else None
         if _files(rotations) == _files(played) and leaving(rotations) == leaving(played):
             return None
-        self.say(f"{self.file} is another one by now: {describe_rotations(rotations)}")
+        self.say(f"{self.file} has changed: {describe_rotations(rotations)}")
         return rotations
 
     def _obey(self, text: str, current: Rotations, now: datetime) -> Rotations:
         configured = parsed_configuration(text, self.file)
         if self.database(configured) != self.url:
-            raise TargetError(f"{self.file} names another database of runners: they must be started anew for that")
+            raise TargetError(f"{self.file} names another database of runners: restart the runners to use it")
         rotations = _some_rotations(configured, self.only, now, current)
         played = self.leaving.with_left_targets(rotations, current, configured, self.text, self.file)
         refuse_one_login(played, os.environ)
@@ -181,14 +183,14 @@ class ObeyedConfiguration:
         return played
 
     def configuration_of(self, site: str) -> Path | None:
-        """What a process of that site is given: what the file said when it had it last; None = what it says now."""
+        """Return the stored configuration for processes of a removed site; None = the current file lists the site."""
         copy = self.leaving.copy_of(site)
         return copy if copy.exists() else None
 
     def begin(self, now: datetime) -> Rotations:
-        """Return what is played when a runner begins, with what an earlier one left to return here.
+        """Return the rotations of a new runner, also those of removed targets that an earlier runner did not return.
 
-        Raises UsageError, PolicyError; TargetError also where that is nothing.
+        Raises UsageError, PolicyError; TargetError also if there is nothing to play.
         """
         configured = parsed_configuration(self.text, self.file)
         rotations = _some_rotations(configured, self.only, now)
@@ -207,7 +209,7 @@ class ObeyedConfiguration:
             self.leaving.share(played, parsed_configuration(self.text, self.file), self.text, self.only)
         except GpuopsError as error:
             if error.message != self.not_shared:
-                self.say(f"{error.message}: what is played is kept on this machine alone")
+                self.say(f"{error.message}: the played targets are stored only on this machine")
             self.not_shared = error.message
         else:
             self.not_shared = ""
@@ -232,7 +234,7 @@ class ObeyedConfiguration:
 
     def _go_on_as_before(self, why: str) -> None:
         if why != self.wrong:
-            self.say(f"{why}: what is played goes on by what it said before")
+            self.say(f"{why}: the runner continues with the last valid file")
         self.wrong = why
         self.environment["GPUOPS_CONFIG"] = str(self.copy)
 

@@ -1,14 +1,20 @@
-"""Which half of its rotation a policy is in now, and the moment from which a turn of it is due. Pure."""
+"""The policies that runners play, which half of its rotation each is in now, and since when a turn of it is due. Pure.
+
+A turn is a process of its own, which reads the files of the policies again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import permutations
+from pathlib import Path
 from typing import Final
 
-from gpuops.errors import UsageError
+from gpuops.config.policy import parse_policy
+from gpuops.errors import GpuopsError, UsageError
+from gpuops.files.yaml_file import read_text
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half
 from gpuops.model.time_text import format_minute
@@ -49,30 +55,32 @@ def half_of(policy: Policy, now: datetime) -> Half:
 
 
 def refuse_other_modes(policy: Policy) -> None:
-    """Raise UsageError for a policy that no clock can call."""
+    """Raise UsageError for a policy without nights that begin at a known time."""
     if policy.spare is not None:
         raise UsageError(
-            f"policy {policy.name} says `mode: {policy.mode}`: a runner plays nights",
-            hint="gpuops help watch: it has a service of its own, on a vCenter that no runner returns",
+            f"policy {policy.name} has `mode: {policy.mode}`, and a runner plays only nights",
+            hint="run a service of its own for this mode, on a vCenter that no runner plays (gpuops help watch)",
         )
     if not policy.windows:
         raise UsageError(
-            f"policy {policy.name} has no windows: the begin of its night is not known",
-            hint="give it `windows` (gpuops help policy)",
+            f"policy {policy.name} has no windows, so the begin of its night is unknown",
+            hint="add `windows` to the policy (gpuops help policy)",
         )
 
 
 def waits(half: Half, policies: Iterable[Policy], now: datetime) -> bool:
-    """Return whether a turn waits for the nights of these policies, which are those of its vCenter.
+    """Return whether a turn waits because a window of one of these policies, those of its vCenter, is open.
 
-    A return ends every night of its vCenter for good, so it is played while no window is open.
+    A return ends every night of its vCenter, so it is played only while no window is open.
     """
     return half is Half.DAY and any(half_of(policy, now) is Half.NIGHT for policy in policies)
 
 
 def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
-    """Raise UsageError where the desktops of one policy are to come back while the window of another one of the same
-    vCenter is open: its return would wait, and be late."""
+    """Raise UsageError if one policy returns desktops while the window of another policy of its vCenter is open.
+
+    The return would wait for the end of that window, and be late.
+    """
     for returning, waiting in permutations(policies, 2):
         for night in _nights(returning, now):
             until = max(night.back_by, night.closes + _MINUTE)
@@ -86,9 +94,75 @@ def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
 
 
 def _nights(policy: Policy, now: datetime) -> Iterator[Night]:
-    """Yield those of a year, of each window in order."""
+    """Yield the nights of a year, for one window after another."""
     for window in policy.windows:
         night = window.next_night(now - timedelta(days=3))
         while night is not None and night.opens < now + _AHEAD:
             yield night
             night = window.next_night(night.opens)
+
+
+@dataclass(slots=True)
+class SitePolicy:
+    """A policy of a vCenter, by the last valid text of its file."""
+
+    policy: Policy
+    file: Path
+    wrong: str = ""
+    """Why the file is invalid now; empty = it is valid."""
+    leaving: bool = False
+    """Whether its target was removed from the configuration file (`leaving.py`): only returns are played."""
+
+
+Rotations = Mapping[str, Mapping[str, SitePolicy]]
+"""Policies by the name of the site and their own."""
+
+
+def load_policy_file(file: Path, known_policy: Policy) -> Policy:
+    """Return the policy of the file, or `known_policy` itself if the file is unchanged. Raises PolicyError."""
+    text = read_text(file)
+    return known_policy if text == known_policy.text else parse_policy(text, str(file))
+
+
+def read_anew(
+    site: str,
+    policies: Mapping[str, SitePolicy],
+    now: datetime,
+    load: Callable[[Path, Policy], Policy],
+    say: Callable[[str], None],
+) -> None:
+    """Read the policy files of a site again. An invalid file is logged once, and its last valid policy stays."""
+    changed: dict[str, Policy] = {}
+    wrong: dict[str, str] = {}
+    for name, site_policy in policies.items():
+        try:
+            loaded_policy = load(site_policy.file, site_policy.policy)
+            if loaded_policy is not site_policy.policy:
+                _require_like(name, loaded_policy, site_policy.file)
+                changed[name] = loaded_policy
+        except GpuopsError as error:
+            wrong[name] = error.message
+    try:
+        if changed:  # checked together, because several files may have been edited together
+            refuse_clash([changed.get(name, site_policy.policy) for name, site_policy in policies.items()], now)
+    except UsageError as clash:
+        wrong |= dict.fromkeys(changed, clash.message)
+        changed = {}
+    for name, site_policy in policies.items():
+        if name in changed:
+            site_policy.policy = changed[name]
+            say(f"{site}: policy {name} has changed: {site_policy.file}")
+        why = wrong.get(name, "")
+        if why and why != site_policy.wrong:
+            say(f"{site}: {why}: no night of {name} begins, and returns use the last valid policy")
+        site_policy.wrong = why
+
+
+def _require_like(name: str, policy: Policy, file: Path) -> None:
+    """Raise UsageError for a policy that would have been refused at the start."""
+    refuse_other_modes(policy)
+    if policy.name != name:
+        raise UsageError(
+            f"{file}: the policy {name} is now called {policy.name}",
+            hint="restart the runners to use the new name",
+        )

@@ -11,21 +11,21 @@ from gpuops.model.nights.runners import PolicyTurn, QueueStatus
 
 
 class QueueAway(StateDamaged):
-    """The database of the queue does not answer, or refuses."""
+    """The database of the queue does not answer, or refuses the request."""
 
 
 class HandedOver(Exception):
-    """A turn that was given back: another runner is to take it at once."""
+    """A turn was given back: another runner should take it at once."""
 
 
 Play = Callable[[PolicyTurn], Awaitable[None]]
 
 
 class JobQueue(Protocol):
-    """A queue that several runners share. Every method raises QueueAway where it cannot be reached."""
+    """A queue that several runners share. Every method raises QueueAway if the database is unreachable."""
 
     async def make(self) -> bool:
-        """Make what it needs in the database where it is not there; whether it made it."""
+        """Create missing tables in the database; return whether it created any."""
         ...
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
@@ -33,16 +33,16 @@ class JobQueue(Protocol):
         ...
 
     async def ask(self, turn: PolicyTurn) -> bool:
-        """Offer a turn now, whatever was due; whether none was waiting already."""
+        """Offer a turn now, even if it is not due; return whether none was waiting yet."""
         ...
 
     async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
-        """Take turns of the sites that there are at that moment, one at a time of each, until `stop`; returns when all
-        that it took have ended.
+        """Take turns and play them, one at a time for each site, until `stop`; return when all taken turns have ended.
 
-        A turn whose `play` raises HandedOver is offered again at once, unless the next one of its policy waits already.
-        One that this runner lost, because it gave no sign of life for too long, is not ended by it. Where the database
-        is lost, what it plays is cancelled and offered again: raises QueueAway, and may be called anew.
+        `sites` returns the current sites. A turn whose `play` raises HandedOver is offered again at once, unless the
+        next turn of its policy is waiting already. If this runner gave no sign of life for too long, another runner may
+        have taken its turn; that turn is not ended here. If the database is lost, running turns are cancelled and
+        offered again, and QueueAway is raised; call it again then.
         """
         ...
 
@@ -51,12 +51,12 @@ class JobQueue(Protocol):
         ...
 
     async def rescue(self) -> int:
-        """Offer again the turns of runners that gave no sign of life for a while; how many."""
+        """Offer again the turns of runners that gave no sign of life for a while; return how many."""
         ...
 
     async def status(self) -> QueueStatus: ...
 
     @property
     def rank(self) -> int:
-        """The place of this runner among those that lived when they were last seen, from 0; 0 = none was ever seen."""
+        """The place of this runner among the living ones when they were last seen, from 0; 0 if none was ever seen."""
         ...

@@ -4,9 +4,9 @@ An edit must not leave desktops suspended. So the runner stores the file's text 
 directory, beyond its own end, until a complete return. If the file has the target again, or its vCenter under another
 name, that target returns it. The last valid file is stored too, because it may be edited while no runner runs.
 
-All of it is in the common database too (`shared_targets.py`), because a machine may be rebuilt without its directory: a
-runner that finds a target without a runner there, and may accept it (`taking_up.py`), takes it over. Once a runner has
-returned the target, or a runner with it in its file plays it, the others forget it.
+All of it is in the common database too (`shared_targets.py`), because a machine may be rebuilt without its directory. A
+runner takes over a target that has no runner in the database, if it may trust its settings. Once a runner has returned
+the target, or a runner plays it because its own file lists it, the others forget it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.extras.fleet.runner.shared_targets import SharedTarget, exchange, shared_target
-from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy
-from gpuops.extras.fleet.runner.taking_up import (
+from gpuops.extras.fleet.runner.due import Rotations, SitePolicy
+from gpuops.extras.fleet.runner.shared_targets import (
+    SharedTarget,
     address_of,
     believed_configuration,
+    exchange,
     named_in,
     policies_in,
+    shared_target,
     without_commands,
 )
 from gpuops.files.file import read_text
@@ -45,20 +47,20 @@ ReadPolicies = Callable[[Configuration, str], Rotations]
 
 @dataclass(slots=True)
 class LeavingTargets:
-    """Those that this machine knows, each as a copy of the configuration file that had it last."""
+    """The removed targets that this machine knows, each with a copy of the last configuration file that listed it."""
 
     folder: Path
     say: Callable[[str], None]
     url: str = field(default="", repr=False)
     """URL of the common database; empty = none is used."""
     shared: set[str] = field(default_factory=set)
-    """Stored targets that were in the database too: one that is not there any more was returned by another runner."""
+    """Stored targets that were also in the database: if one disappears there, another runner has returned it."""
     not_read: dict[str, str] = field(default_factory=dict)
-    """By site: why its stored text cannot be read."""
+    """Why the stored text of a site cannot be read, by site."""
     unplayed: frozenset[str] = frozenset()
     """Targets that no runner played at the last look."""
     not_taken: dict[str, str] = field(default_factory=dict)
-    """By site: why it is not taken over from the database."""
+    """Why a site is not taken over from the database, by site."""
 
     def copy_of(self, site: str) -> Path:
         """Return the path of the stored configuration of this target."""
@@ -67,9 +69,10 @@ class LeavingTargets:
     def with_left_targets(
         self, rotations: Rotations, played_before: Rotations, configured: Configuration, before: str, file: Path
     ) -> Played:
-        """What is played by now: what was found, and each target of `known` that is not there any more, returns alone.
+        """Return the rotations of the current file, and those of removed targets for returns only.
 
-        `before` is what the file said when it had them. Raises UsageError, StateDamaged where it cannot be kept.
+        `played_before`: the rotations until now. `before`: the text of the file until now. Raises UsageError, and
+        StateDamaged if a removed target cannot be stored.
         """
         played = {
             site: {
@@ -85,14 +88,14 @@ class LeavingTargets:
         return played
 
     def names(self, only: str | None) -> list[str]:
-        """Of which something is kept here; `only` of that one."""
+        """Return the stored targets; with `only` at most that one."""
         sites = (unquote(copy.stem) for copy in self.folder.glob(f"*{_SUFFIX}"))
         return sorted(site for site in sites if only in (None, site))
 
     def begin(self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
-        """Return what is played when a runner begins: what was found, and what an earlier one left to return here.
+        """Return the rotations of a new runner: those of the file, and those that an earlier runner did not return.
 
-        `read` reads the policies of one target. What cannot be read is named. Raises UsageError as `kept`.
+        `read` reads the policies of one target. A target that cannot be read is logged. Raises UsageError.
         """
         self._left_meanwhile(configured, only)
         return self.with_kept(rotations, configured, only, read)
@@ -100,7 +103,7 @@ class LeavingTargets:
     def with_kept(
         self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies
     ) -> Played:
-        """Return what was found, and what is kept here of others, for returns alone."""
+        """Return these rotations, and those of stored targets for returns only."""
         played = {site: dict(policies) for site, policies in rotations.items()}
         for site in self.names(only):
             if site in leaving(rotations):
@@ -113,19 +116,19 @@ class LeavingTargets:
                 if self.not_read.get(site) != error.message:
                     self.not_read[site] = error.message
                     self.say(
-                        f"{site} was a target, and it is not known whether its night was returned: {error.message}; "
-                        f"GPUOPS_CONFIG={copy} gpuops rotate day --vcenter {site} returns it, then remove the file"
+                        f"{site} was a target, and it is unknown whether its desktops are back: {error.message}; "
+                        f"run GPUOPS_CONFIG={copy} gpuops rotate day --vcenter {site}, then remove the file"
                     )
                 continue
             if self._leaves(site, stored, configured, ""):
-                self.say(f"{site} is a target no more: returns of it go on until nothing is left to return ({copy})")
+                self.say(f"{site} is no longer a target: returns continue until all desktops are back ({copy})")
                 played[site] = self._alone(policies)
         return played
 
     def share(self, played: Rotations, configured: Configuration, text: str, only: str | None) -> None:
         """Store played and stored targets in the common database, and take over targets without a runner.
 
-        It waits for the database: not in the loop of a runner. Raises StateDamaged where that does not answer.
+        It waits for the database, so call it outside the loop. Raises StateDamaged if the database does not answer.
         """
         if not self.url:
             return
@@ -156,7 +159,7 @@ class LeavingTargets:
                     self._take_up(site, exchanged.nobodys[site], configured, named)
                 except GpuopsError as error:
                     if self.not_taken.get(site) != error.message:
-                        self.say(f"{site} is not returned from here: {error.line}")
+                        self.say(f"this runner does not return {site}: {error.line}")
                     self.not_taken[site] = error.message
                 else:
                     self.not_taken.pop(site, None)
@@ -167,7 +170,7 @@ class LeavingTargets:
         if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
             None
         }:
-            self.shared.add(site)  # it has another name by now: the next call takes it away
+            self.shared.add(site)  # the same vCenter under another name: the next call removes the row
             return
         refuse_one_login({*configured.targets, site}, os.environ)
         text, policies = believed_configuration(site, row_configuration, configured), policies_in(site, row)
@@ -176,15 +179,15 @@ class LeavingTargets:
             self._write(self._policy_file(file), policy_text)
             if policy_text != policy and not file.exists():
                 self.say(
-                    f"{site}: {file} is not on this machine: returns run none of the commands for guests that the "
-                    "database has of it"
+                    f"{site}: {file} is not on this machine: returns run no commands for guests, because those in "
+                    "the database are not trusted"
                 )
         self._write(self.copy_of(site), text)
         self.shared.add(site)
-        self.say(f"{site} was a target of runners, and no runner plays it")
+        self.say(f"this runner takes over {site}: it was a target, and no runner plays it")
 
     def _shared_target(self, site: str) -> SharedTarget | None:
-        """Return what is kept here of it; None = it has just been removed."""
+        """Return the stored target; None = it has just been removed."""
         stored = self._configuration(site)
         if stored is None or site not in stored.targets:
             return None
@@ -193,19 +196,23 @@ class LeavingTargets:
         return shared_target(read_text(self.copy_of(site), error=TargetError), policies)
 
     def store_obeyed(self, text: str, only: str | None, played: Rotations) -> None:
-        """Keep what is obeyed from now on, for whichever runner begins next here; where that cannot be, it is said.
-        Policies as well: their files may be taken away with their target."""
+        """Store the valid text and its policies for the next runner on this machine; log a failure.
+
+        The policies are stored too, because their files may be removed together with their target.
+        """
         try:
             self._write(self._obeyed_file(only), text)
             for policies in played.values():
                 for site_policy in policies.values():
                     self._write(self._policy_file(site_policy.file), site_policy.policy.text)
         except GpuopsError as error:
-            self.say(f"{error.message}: a target that is taken out while no runner goes on is not returned")
+            self.say(f"{error.message}: a target that is removed while no runner runs will not be returned")
 
     def policy_of(self, file: Path) -> SitePolicy | None:
-        """A policy whose file is not there any more, or can be written by others, as it was obeyed last; None = it is
-        there, or was never obeyed. The database may name any path."""
+        """Return the last valid policy of a file that is missing or that others can write.
+
+        None = the file is there and safe, or was never used. The path may come from the database, so it is not trusted.
+        """
         copy = self._policy_file(file)
         if not copy.exists() or (file.exists() and replaceable(file) is None):
             return None
@@ -228,7 +235,7 @@ class LeavingTargets:
         return self.folder / ("obeyed" if only is None else f"obeyed-{quote(only, safe='')}")
 
     def _left_meanwhile(self, configured: Configuration, only: str | None) -> None:
-        """Keep each target that the last runner played, and that the file has no more."""
+        """Store each target that the last runner played and that was removed from the file since then."""
         last = self._obeyed_file(only)
         if not last.exists():
             return
@@ -236,30 +243,28 @@ class LeavingTargets:
             text = read_text(last, error=TargetError)
             old = parsed_configuration(text, last)
         except GpuopsError as error:
-            self.say(f"it is not known which targets were played before: {error.message}")
+            self.say(f"it is unknown which targets were played before: {error.message}")
             return
         for site, target in old.targets.items():
             if target.rotations and only in (None, site) and not self.copy_of(site).exists():
                 self._leaves(site, old, configured, text)
 
     def _leaves(self, site: str, earlier: Configuration, configured: Configuration, before: str) -> bool:
-        """Whether returns alone of it are to be played: `own` had it, `configured` has neither it nor its vCenter.
+        """Return whether only returns of the target are played: `configured` lists neither it nor its vCenter.
 
-        What `own` said of it is kept from then on; of one that is there, nothing is.
+        `earlier`: the configuration that listed it, with the text `before`, which is stored. If the target is listed
+        again, its stored text is removed.
         """
-        old_address, configured_names = (
-            address_of(earlier, site),
-            {name for name, target in configured.targets.items() if target.rotations},
-        )
+        old_address = address_of(earlier, site)
+        configured_names = {name for name, target in configured.targets.items() if target.rotations}
         if site not in configured_names and (
             old_address is None or old_address not in {address_of(configured, name) for name in configured_names}
         ):
             if not self.copy_of(site).exists():
                 self._write(self.copy_of(site), before)
                 self.say(
-                    f"{site} is a target no more: no night of it begins, and returns go on until nothing is left "
-                    f"to return; {self.copy_of(site)} has what the file said of it: remove it where the vCenter is "
-                    "gone for good"
+                    f"{site} is no longer a target: no night of it begins, and returns continue until all desktops are "
+                    f"back; if the vCenter does not exist any more, remove {self.copy_of(site)}"
                 )
             return True
         if (
@@ -270,27 +275,26 @@ class LeavingTargets:
             copy, moved_file = self.copy_of(site), self.folder / f"{quote(f'{site} at {old_address}', safe='')}.moved"
             self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else before)
             self.say(
-                f"{site} was {old_address} and is {now or 'simulated'} by now: where these are two vCenters, nobody "
-                f"returns what a night took at {old_address}: GPUOPS_CONFIG={moved_file} gpuops rotate day --vcenter "
-                f"{site} does"
+                f"{site} was {old_address} and is now {now or 'simulated'}: if these are two vCenters, no runner "
+                f"returns the desktops of {old_address}; run GPUOPS_CONFIG={moved_file} gpuops rotate day "
+                f"--vcenter {site}"
             )
         self.forget_target(site)
         return False
 
     def _write(self, path: Path, text: str) -> None:
-        """Raise UsageError, StateDamaged."""
         prepare_state_dir(self.folder)
         write_private(path, text)
 
     def still(self, played: Rotations) -> Rotations:
-        """Without those whose copy somebody has removed: their vCenter is given up."""
+        """Return the rotations without removed targets whose stored text an admin has deleted to give them up."""
         given_up = {site for site in leaving(played) if not self.copy_of(site).exists()}
         for site in given_up:
-            self.say(f"{site} is played no more: {self.copy_of(site)} is gone")
+            self.say(f"{site} is no longer played: {self.copy_of(site)} was removed")
         return {site: policies for site, policies in played.items() if site not in given_up} if given_up else played
 
     def forget_target(self, site: str) -> None:
-        """Nothing of it is left to return, or another target does it."""
+        """Remove the stored text: all desktops are back, or another target returns them."""
         with suppress(FileNotFoundError):
             self.copy_of(site).unlink()
 
@@ -300,5 +304,5 @@ class LeavingTargets:
 
 
 def leaving(played: Rotations) -> Collection[str]:
-    """Return the targets of which returns alone are played."""
+    """Return the removed targets, for which only returns are played."""
     return [site for site, policies in played.items() if any(site_policy.leaving for site_policy in policies.values())]

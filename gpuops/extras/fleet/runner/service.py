@@ -1,9 +1,13 @@
-"""The loop of `gpuops runner run`: offers what is due, takes over what a dead runner had, plays turns.
+"""The loop of `gpuops runner run`: offers turns that are due, takes over those of dead runners, plays them.
 
-While PostgreSQL is away nothing new is taken: no night begins. Turns that run go on; a night stops by itself when it
-can no longer write its journal, and a return goes on by what it has read and by vCenter's markers. Returns that become
-due meanwhile are begun by the runners themselves, the first of those that were seen last at once and each further one
-some minutes later, so that one does it and the others find it done.
+While PostgreSQL is unreachable no new night begins. A running night stops by itself when it can no longer write its
+journal. A running return continues with what it has read and with vCenter's markers. Runners themselves begin returns
+that become due meanwhile: the runner that was seen last begins at once, each further one some minutes later, so that
+one does the work and the others find it done.
+
+The first of the living runners also reports overdue vCenters of the common journal, which no runner seems to return:
+in the log, and by notices. It needs no target for that, so it also reports a vCenter that was removed from every
+configuration file, or whose runners have died.
 """
 
 from __future__ import annotations
@@ -17,12 +21,26 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
-from gpuops.errors import StateDamaged
+from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import Configuration
+from gpuops.errors import GpuopsError, StateDamaged
+from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.extras.fleet.runner.children import Children
-from gpuops.extras.fleet.runner.due import EVERY, DueTurn, due, half_of, waits
+from gpuops.extras.fleet.runner.due import (
+    EVERY,
+    DueTurn,
+    Rotations,
+    SitePolicy,
+    due,
+    half_of,
+    load_policy_file,
+    read_anew,
+    waits,
+)
 from gpuops.extras.fleet.runner.job_queue import HandedOver, JobQueue, QueueAway
 from gpuops.extras.fleet.runner.leaving import leaving
-from gpuops.extras.fleet.runner.site_policy import Rotations, SitePolicy, load_policy_file, read_anew
+from gpuops.extras.notify.watch import tell_overdue
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half, PolicyTurn
 
@@ -60,7 +78,7 @@ class Service:
     again: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
     """The turn of each policy that was offered again, once, because it had no journal."""
     beside: dict[str, datetime] = field(default_factory=dict)
-    """By site: when it last began a return beside a night that had not ended."""
+    """By site: when it last began a return next to a night that had not ended."""
     alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
     """Returns that it began by itself and that have not ended."""
     unasked: set[PolicyTurn] = field(default_factory=set)
@@ -88,7 +106,7 @@ class Service:
         serving = asyncio.create_task(self._serve())
         try:
             while not self.ending.is_set():
-                if serving.done():  # the database went away: what runs goes on, and it is tried again
+                if serving.done():  # the database was lost: running turns continue, and the queue is served again
                     self._note_away(serving)
                     serving = asyncio.create_task(self._serve())
                 await self._look()
@@ -110,19 +128,22 @@ class Service:
             self.queue.stop()
 
     async def play(self, turn: PolicyTurn) -> None:
-        """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end; once
-        also where it had no journal, for PostgreSQL that was started anew answers by the time somebody takes it."""
+        """Play one turn: the half that is due now, whatever it was when it was offered.
+
+        Raises HandedOver if this runner ends, so that another one takes the turn. Raises it once also if the journal
+        was unreachable: after a restart of PostgreSQL the next attempt will find it.
+        """
         policies = self.rotations.get(turn.site, {})
         site_policy = policies.get(turn.policy)
         if site_policy is None:
-            self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
+            self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is skipped")
             return
         if not self.ending.is_set():
             now = clock.wall_clock()
             self._read_anew(turn.site, now)
             half = half_of(site_policy.policy, now)
             if _waits(policies, half, now) or ((site_policy.wrong or site_policy.leaving) and half is Half.NIGHT):
-                return  # it is due anew every ten minutes
+                return  # the turn is offered again after ten minutes
             try:
                 code = await self._wait_for(self.children.begin(half, turn.site, site_policy.file), half, turn)
                 # also for a return next to it: the queue holds its vCenter for both
@@ -139,8 +160,10 @@ class Service:
             raise HandedOver
 
     async def _wait_for(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
-        """Wait for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
-        = it could not be started."""
+        """Wait for a process, log how it ended, and return its exit code; None = it could not be started.
+
+        If the waiting is cancelled, the process continues.
+        """
         try:
             code = await asyncio.shield(begun)
         except OSError as error:
@@ -153,11 +176,11 @@ class Service:
         return code
 
     def _let_go(self, site: str) -> None:
-        """A return of it has ended, and left nothing: what is a target no more is played no more."""
+        """Stop playing a removed target after its complete return."""
         if site in leaving(self.rotations):
             self.rotations = {name: policies for name, policies in self.rotations.items() if name != site}
             self.returned_all(site)
-            self.say(f"{site}: nothing is left to return: it is played no more")
+            self.say(f"{site}: all desktops are back, so runners no longer play this removed target")
 
     def _read_anew(self, site: str, now: datetime) -> None:
         read_anew(site, self.rotations[site], now, self.load, self.say)
@@ -167,7 +190,6 @@ class Service:
             await self.queue.serve(self._sites, self.play)
 
     def _sites(self) -> list[str]:
-        """Whose turns this runner takes now."""
         return [*self.rotations]
 
     def _note_away(self, serving: asyncio.Task[None]) -> None:
@@ -192,7 +214,7 @@ class Service:
             self._return_alone()
             return
         if rescued:
-            self.say(f"{rescued} turns of a runner that gives no sign of life are offered again")
+            self.say(f"{rescued} turns of runners that have stopped are offered again")
         self._share()
         if self.away_since is not None:
             self.say("the queue's PostgreSQL answers again")
@@ -221,7 +243,7 @@ class Service:
     def _note_outage(self, error: BaseException | None) -> None:
         if self.away_since is None:
             self.away_since = clock.wall_clock()
-            self.say(f"{error or 'the queue ended'}: nothing new is taken; returns go on")
+            self.say(f"{error or 'the queue ended'}: no new turns begin; returns continue")
 
     async def _offer(self) -> None:
         now = clock.wall_clock()
@@ -234,7 +256,7 @@ class Service:
                         self.offered[turn] = due_turn
                 self.not_offered.pop(site, None)
             except QueueAway as away:
-                await self.queue.status()  # it answers: the others' turns are offered all the same
+                await self.queue.status()  # if this answers, only this site failed: the others are offered
                 if self.not_offered.get(site) != away.message:
                     self.not_offered[site] = away.message
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
@@ -252,8 +274,10 @@ class Service:
             self.unasked.discard(turn)
 
     def _return_beside(self) -> None:
-        """Begin a return where a night of this runner has not ended when it should have, as cron would: the return
-        waits for no queue, and ends that night where it hangs."""
+        """Begin a return next to a night of this runner that has not ended in time.
+
+        It does not wait for the queue: as a return by cron would, it ends the night if that hangs.
+        """
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
             name, site_policy = next(iter(policies.items()))  # a return is one of all policies that the journal knows
@@ -268,11 +292,11 @@ class Service:
                 continue
             if site not in self.beside or self.beside[site] < due_turn.since:
                 self.beside[site] = now
-                self.say(f"{site}: rotate day beside a night that has not ended")
+                self.say(f"{site}: rotate day starts because rotate night has not ended")
                 self._begin_return(PolicyTurn(site, name), site_policy.file)
 
     def _return_alone(self) -> None:
-        """Begin the returns that are due, when the runners before this one had their time."""
+        """While the database is unreachable, begin due returns, later than runners with a lower rank."""
         now = clock.wall_clock()
         if self.away_since is None:
             return
@@ -302,5 +326,40 @@ class Service:
 
 
 def _waits(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
-    """Of the policies of one vCenter."""
     return waits(half, [site_policy.policy for site_policy in policies.values()], now)
+
+
+@dataclass(slots=True)
+class OverdueAlarm:
+    """Reports overdue vCenters; each line is logged when it is new."""
+
+    state_dir: Path
+    url: str
+    """URL of the journal, for SQLAlchemy and libpq."""
+    configured: Callable[[], Configuration]
+    """Returns the current configuration: each of its receivers gets the notices."""
+    environ: Mapping[str, str]
+    say: Callable[[str], None]
+    clock: Callable[[], datetime] = clock.wall_clock
+    said: tuple[str, ...] = ()
+    """The lines of the last look."""
+
+    def look(self) -> None:
+        """Log lines that are new since the last look, and send today's notices once. It waits for the database."""
+        lines: tuple[str, ...]
+        unknown = list[StateDamaged]()
+        try:
+            overdue = overdue_vcenters(self.state_dir, self.url, self.clock, damaged=unknown.append)
+        except GpuopsError as error:
+            lines = (f"it is unknown whether all vCenters are returned: {error.line}",)
+        else:
+            lines = tuple(f"overdue: {vcenter}; next: {vcenter.next_move}" for vcenter in overdue)
+            lines += tuple(f"it is unknown whether this vCenter is returned: {vcenter.line}" for vcenter in unknown)
+            receivers = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
+            for vcenter in overdue if receivers else ():
+                settings = NotifySettings(vcenter.vcenter, receivers)
+                tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), vcenter)
+        for line in lines:
+            if line not in self.said:
+                self.say(line)
+        self.said = lines

@@ -1,39 +1,44 @@
-"""The targets that runners play, in their common database, so that another runner can return them.
+"""The targets that runners play, in their common database, so that another runner can return their desktops.
 
-It has one row for each target that a runner plays, or that was removed from the configuration file and is not returned
-yet: the text of that file, with the policies. It holds no password, because the file has none. After a complete return
-any runner removes the row.
+The table has one row for each target that a runner plays, or that was removed from the configuration file and is not
+returned yet: the text of that file, with the policies. It holds no password, because the file has none. After a
+complete return any runner removes the row.
+
+Somebody who can write to the database must not be able to send a password of this machine to an address of their
+choice, or to run a command here:
+
+- If this machine's configuration file has a target with the same address, the settings of that target are used.
+- Otherwise the address must match `[fleet].vcenters` and TLS must be verified. Commands, proxy and receivers of notices
+  from the row are ignored.
+- Commands for guests in the policies of the row are removed; only those in this machine's own files are run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Connection,
-    DateTime,
-    MetaData,
-    String,
-    Table,
-    delete,
-    func,
-    select,
-    update,
-)
+import msgspec
+from sqlalchemy import Boolean, Column, Connection, DateTime, MetaData, String, Table, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from gpuops.config.policy import parse_policy
+from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import SERVED, SIMULATED
+from gpuops.config.vcenter.targets import Configuration, NamedTarget, parsed_configuration
+from gpuops.errors import PolicyError, Refused, StateDamaged
 from gpuops.execute.journal.stores import open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
 from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.files.file import parse_json
+from gpuops.files.yaml_file import parse_yaml
 
 HELP: Final = "gpuops help sites"
 UNPLAYED: Final = timedelta(minutes=30)
@@ -113,3 +118,91 @@ def _put(connection: Connection, site: str, target: SharedTarget, *, is_left: bo
     if connection.execute(same.values(state)).rowcount == 0:
         row = insert(_table).values(site=site, **texts, **state)
         connection.execute(row.on_conflict_do_update(index_elements=[_table.c.site], set_={**texts, **state}))
+
+
+_BELIEVED: Final = (
+    "host", "port", "username", "password_file", "credential", "keyring", "ca_file", "thumbprint", "reader", "broker",
+    "guest", "zone",
+)  # fmt: skip
+"""Keys of such a target that are taken from the row. A password goes to none but the addresses that were believed."""
+
+
+def address_of(configured: Configuration, site: str) -> Address | None:
+    """Return the address; None = a simulated vCenter, which only its process reaches. Raises TargetError."""
+    target = configured.targets[site]
+    return None if target.host.startswith((SIMULATED, SERVED)) else Address.parse(target.host, port=target.port)
+
+
+def named_in(site: str, row: SharedTarget) -> Configuration:
+    """Return the configuration in the row. Raises TargetError, and StateDamaged if it lacks the target."""
+    configuration = parsed_configuration(row.configuration, Path(f"the row of {site}"))
+    if site not in configuration.targets:
+        raise StateDamaged(f"the row of {site} in the database of runners has no such target", hint=HELP)
+    return configuration
+
+
+def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
+    """Return text of each policy, by the path of its file. Raises StateDamaged."""
+    try:
+        texts = parse_json(row.policies)
+    except ValueError as error:
+        raise StateDamaged(
+            f"the policies of {site} in the database of runners are no JSON: {error}", hint=HELP
+        ) from error
+    if not isinstance(texts, dict) or not all(isinstance(policy, str) for policy in texts.values()):
+        raise StateDamaged(f"the policies of {site} in the database of runners are not texts by file", hint=HELP)
+    return {Path(file): text for file, text in texts.items()}
+
+
+def without_commands(policy: str, file: Path) -> str:
+    """Return a policy without the `hook` of any checkpoint; unchanged if it has none, or is no valid policy.
+
+    A return then gives a guest the same time to keep its work while it shuts down.
+    """
+    with suppress(PolicyError):
+        if any(ml_vm.checkpoint.hook for ml_vm in parse_policy(policy, str(file), accepted_before=True).ml):
+            return json.dumps(_without_hooks(parse_yaml(policy, str(file))), ensure_ascii=False)
+    return policy
+
+
+def _without_hooks(section: Any) -> Any:
+    if isinstance(section, dict):
+        return {key: _without_hooks(section[key]) for key in section if key != "hook"}
+    return [_without_hooks(part) for part in section] if isinstance(section, list) else section
+
+
+def believed_configuration(site: str, row_configuration: Configuration, configured: Configuration) -> str:
+    """Return the TOML configuration that this machine uses to return the site. Raises Refused, TargetError."""
+    theirs, address = row_configuration.targets[site], address_of(row_configuration, site)
+    if address is None:
+        raise Refused(f"{site} is a simulated vCenter of another machine", hint=HELP)
+    own_targets = [target for name, target in configured.targets.items() if address_of(configured, name) == address]
+    target = own_targets[0] if own_targets else _of_row(site, theirs, address, configured)
+    import tomlkit  # of a runner that takes something up alone
+
+    target = msgspec.structs.replace(target, journal_url=None, policy=None, rotations=theirs.rotations)
+    return tomlkit.dumps({"targets": {site: msgspec.to_builtins(target, enc_hook=str)}})
+
+
+def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:
+    hosts = configured.fleet.vcenters if configured.fleet is not None else ()
+    addresses = [address, *([Address.parse(theirs.broker.url)] if theirs.broker is not None else [])]
+    unknown = [address_used for address_used in addresses if not _among(address_used, hosts)]
+    if unknown:
+        raise Refused(
+            f"{site} is at {unknown[0]}, which no target of this configuration file names: no password goes there on "
+            "the word of the database",
+            hint=f'[fleet] vcenters = ["{unknown[0].host}"] lets runners return it; or gpuops rotate day where its '
+            "settings are",
+        )
+    if not theirs.verify or not all(address_used.tls for address_used in addresses):
+        raise Refused(
+            f"{site} is reached without verified TLS: no password goes there on the word of the database",
+            hint=f"gpuops rotate day --vcenter {site} where its settings are",
+        )
+    receivers = dict.fromkeys(address_used for target in configured.targets.values() for address_used in target.notify)
+    return NamedTarget(**{key: getattr(theirs, key) for key in _BELIEVED}, notify=tuple(receivers))
+
+
+def _among(address: Address, hosts: Collection[str]) -> bool:
+    return any(fnmatchcase(address.host, pattern.lower()) for pattern in hosts)

@@ -45,7 +45,9 @@ def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common:
     from gpuops.extras.fleet.sites.processes import SiteQuestion, answers_of
 
     if wrong := next((option for name, option in _OF_NONE.items() if arguments.get(name)), None):
-        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} asks no vCenter: leave --site out")
+        raise UsageError(
+            f"--site and {wrong} exclude each other", hint=f"with {wrong} no vCenter is read: remove --site"
+        )
     sites = _sites_meant(arguments, common)
     with SiteFiles(arguments) as files:
         by_site: dict[str, dict[str, Any]] = {}
@@ -71,8 +73,8 @@ def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptio
     """
     if common.parallel is not None:
         raise UsageError(
-            "a service takes no --parallel: each vCenter has a process for as long as it goes on",
-            hint="leave --parallel out; a pattern (--site 'muc-*') has one service for some of the vCenters",
+            "a service does not accept --parallel: each vCenter has its own process while the service runs",
+            hint="remove --parallel; to serve only some vCenters, use a pattern: --site 'muc-*'",
         )
     return [(site, _of_site(common, site)) for site in _sites_meant({}, common)]
 
@@ -83,7 +85,10 @@ def _sites_meant(arguments: Mapping[str, Any], common: CommonOptions) -> tuple[C
 
     options = {**arguments, **{field.name: getattr(common, field.name) for field in fields(common)}}
     if wrong := next((option for name, option in _OF_ONE.items() if options.get(name)), None):
-        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
+        raise UsageError(
+            f"--site and {wrong} exclude each other",
+            hint=f"{wrong} works with one vCenter: use --vcenter NAME in place of --site",
+        )
     sites = sites_of(common.site or "")
     refuse_one_login([site.name for site in sites], os.environ, common.password_file)
     return sites

@@ -84,7 +84,6 @@ class SiteFiles:
         return text, named
 
     def _texts(self, name: str) -> dict[str, str]:
-        """Return the texts that the sites wrote, by site."""
         from gpuops.files.file import read_text
 
         paths = {site: files[name] for site, files in self._of.items()}
@@ -106,11 +105,10 @@ _SUFFIXES: Final = {_METRICS: "prom", _HOURS: "csv"}
 
 
 def _page(answers: Sequence[SiteAnswer]) -> str:
-    return cast(str, load("web.page.sites_page.sites_page")(answers))
+    return cast(str, load("web.page.html.sites_page")(answers))
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write the file as the command itself does."""
     from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)

@@ -231,7 +231,6 @@ class SiteProcess:
                     raise AssertionError(message)
 
     def _take_waiting(self, number: int) -> Future[Any]:
-        """Return the future of that question, once."""
         with self._lock:
             return self._waiting.pop(number)
 
@@ -264,7 +263,7 @@ def wait_for_the_end(processes: Sequence[SiteProcess]) -> int:
 def _death_failure(process: ForkServerProcess) -> SiteFailure:
     code = process.exitcode or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    message = f"its process ended by {how}, and is begun anew"
+    message = f"its process ended by {how}, and is restarted"
     return SiteFailure(message, "look at this machine's memory", VcenterUnreachable.exit_code, VcenterUnreachable.code)
 
 

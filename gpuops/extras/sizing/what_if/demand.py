@@ -1,11 +1,11 @@
 """Makes the requests for both fleets, and places them: requests of a file, recorded days, or made-up arrivals.
 
 * a file: its requests, placed as `gpuops place --file` places them, the largest first;
-* recorded days: of each profile the vGPUs by which the most that ran at once on a day is above what runs now, each in a
-  VM as large as the median VM with that profile. Of one profile the most may have been at another hour than of another;
-* made-up arrivals: so many VMs, each as one drawn by the seed from those that run with GPUs now.
+* recorded days: for each profile, as many vGPUs as the peak of the day is above the number that runs now, each in a VM
+  of the median size for that profile. Peaks of different profiles may be at different hours;
+* made-up arrivals: copies of VMs that run with GPUs now, selected at random by the seed.
 
-Arrivals, recorded or made up, are placed in their order, each without knowledge of the next; none of them leaves.
+Arrivals, recorded or made up, are placed one after another, each without knowledge of the next; none of them leaves.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DemandSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FleetDemand:
-    """Requests, several times: of each recorded day, or of each seed."""
+    """The requests of each recorded day, or of each seed."""
 
     source: DemandSource
     draws: tuple[tuple[Workload, ...], ...] = ()
@@ -61,13 +61,13 @@ class FleetDemand:
 
 @dataclass(frozen=True, slots=True)
 class PlacedDemand:
-    """What became of one draw on one fleet."""
+    """The result of one draw on one fleet."""
 
     asked: int
     waiting: tuple[str, ...]
     """Names of the requests without a place, in the order of placing."""
     placed_mib: int
-    """GPU memory of those with a place."""
+    """GPU memory of the requests with a place."""
     kinds: Mapping[str, tuple[int, int]]
     """By what requests ask for, `2 x a40-8q`: how many have a place, of how many."""
 
@@ -77,7 +77,7 @@ class PlacedDemand:
 
 
 def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
-    """Of each of the last days, what ran beyond what runs now."""
+    """Return for each of the last days the vGPUs that ran in addition to those that run now."""
     running: dict[str, int] = {}
     sizes: dict[str, list[Vm]] = {}
     for vm in inventory.vms.values():
@@ -113,7 +113,7 @@ def _typical(vms: Sequence[Vm]) -> Workload | None:
 
 
 def made_up_demand(inventory: Inventory, catalog: Catalog, arrivals: int, seeds: int) -> FleetDemand:
-    """So many VMs by each seed, drawn from those that run with GPUs now."""
+    """Return `arrivals` VMs for each seed, copies of those that run with GPUs now."""
     vms = sorted(inventory.vms.values(), key=lambda vm: (vm.name, vm.ref))
     candidates = (_workload(vm, inventory, catalog) for vm in vms if vm.power is PowerState.ON)
     alike = [workload for workload in candidates if workload is not None]
@@ -187,11 +187,9 @@ def place_demand(
 
 
 def _on_other_models(workload: Workload, inventory: Inventory, catalog: Catalog) -> Iterator[Workload]:
-    """Yield the same with vGPUs of the same size and series of each other GPU model here, by name.
+    """Yield the same request with a vGPU of the same size and series of each other GPU model here, by name.
 
-    For one profile alone.
-
-    Words that bind requests to each other bind it to none then.
+    Only for a request with one profile and without affinity to other requests.
     """
     own_profiles = [catalog.profile(name) for name in catalog_names(workload, inventory, catalog)]
     if len(own_profiles) != 1 or own_profiles[0] is None or workload.affinity is not None:

@@ -47,14 +47,14 @@ class NightAsked:
 
 @dataclass(frozen=True, slots=True)
 class NightOutcome:
-    """What one night would be on one fleet."""
+    """The result of one night on one fleet."""
 
     desktops: int
-    """That are suspended or shut down."""
+    """Desktops that are suspended or shut down."""
     starts: int
     """ML VMs that start."""
     waiting: int
-    """ML VMs that do not."""
+    """ML VMs that do not start."""
     gpu_hours: float | None
     """None = the policy has no window that ends it."""
     refusals: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class NightOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DrawnFigure:
-    """A figure of each draw."""
+    """A figure for each draw."""
 
     values: tuple[float, ...]
 
@@ -82,24 +82,24 @@ class DrawnFigure:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """One of the two fleets, and what becomes of requests and nights there."""
+    """One of the two fleets, with the results of requests and nights on it."""
 
     fleet: ChangedFleet
     """By the first seed."""
     hosts: int
-    """With GPUs, that vCenter reaches."""
+    """Hosts with GPUs that vCenter reaches."""
     gpus: int
-    """Of these hosts."""
+    """The GPUs of these hosts."""
     gpu_memory_mib: int
-    """Of those of the GPUs whose memory is known."""
+    """The memory of these GPUs, as far as it is known."""
     running: DrawnFigure
-    """VMs with GPUs that run."""
+    """Running VMs with GPUs."""
     more_placed: DrawnFigure
-    """Of the VMs that were added, those that run."""
+    """Added VMs that run."""
     requests: tuple[PlacedDemand, ...]
-    """One of each draw."""
+    """The result of each draw."""
     nights: tuple[NightOutcome, ...]
-    """One of each seed that tells fleets apart; () = no policy was given."""
+    """The night for each seed with a different fleet; empty = no policy was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class WhatIfAnswer:
     inventory: Inventory
     demand: FleetDemand
     unwanted: tuple[str, ...]
-    """GPU models that are added and that no request asks for."""
+    """Added GPU models that no request needs."""
     now: FleetOutcome
     then: FleetOutcome
     night_at: datetime | None = None
@@ -117,13 +117,13 @@ class WhatIfAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is asked: these changes, all at once."""
+    """A question: all of these changes together."""
 
     changes: tuple[FleetChange, ...]
     requests: tuple[Workload, ...] = ()
-    """Of a file; () = recorded days, or made-up arrivals where nothing is recorded."""
+    """The requests of a file; empty = recorded days, or made-up arrivals if nothing is recorded."""
     arrivals: int | None = None
-    """So many are made up, whatever is recorded; None = 100, where nothing is."""
+    """How many arrivals to make up, even if days are recorded; None = 100, and only if nothing is recorded."""
     seeds: int = SEEDS
     any_model: bool = False
     """Whether a request without a place may have vGPUs of its size and series of another GPU model."""
@@ -142,9 +142,9 @@ class WhatIf:
     def answer(
         self, inventory: Inventory, catalog: Catalog, night: NightAsked | None = None, peaks: Peaks | None = None
     ) -> WhatIfAnswer:
-        """Both fleets beside each other. `peaks`: what is recorded.
+        """Return the results on both fleets. `peaks`: the recorded days.
 
-        Raises UsageError where nothing is changed, and for what is not there or cannot be.
+        Raises UsageError if nothing is changed, and for a change that is impossible or names something missing.
         """
         if not self.changes:
             hint = "say what is: --add-hosts 2xL40S:8, --lose-host HOST, --vgpu-mode mixedSize, --changes FILE"

@@ -1,8 +1,8 @@
-"""VMs with another profile, and more VMs, made as some that are there.
+"""VMs with another profile, and more VMs, which are copies of existing ones.
 
-More VMs are made as running ones of the pool, each as another one by the seed, so that of those a night may take the
-same share; a profile's as running VMs of that profile. They are placed as `gpuops place` places requests, and keep what
-their model has: folder, marks, how busy it is.
+More VMs of a pool are copies of its running VMs, selected at random by the seed, so that a night may suspend the same
+share of them. More VMs of a profile are copies of running VMs with that profile. They are placed as `gpuops place`
+places requests, and keep folder, marks and use of the original.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.workload import running
 
 _BINDINGS: Final = ("gpu-pci-id", AFFINITY_KEY)
-"""What binds a VM to a GPU or NUMA node of its host."""
+"""Settings that bind a VM to a GPU or NUMA node of its host; copies do not keep them."""
 
 
 def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> Changed:
     """Return the snapshot in which all vGPUs of these VMs are of another profile.
 
-    Running VMs have to start anew; suspended VMs are off. Raises UsageError if it selects no VM, or no profile.
+    Running VMs must restart; suspended VMs are powered off. Raises UsageError if it selects no VM, or no profile.
     """
     profile = _profile(change.profile, inventory, catalog)
     selected_vms = [vm for vm in _vms(change.of, inventory, policy) if vm.vgpus and not vm.template]
@@ -85,13 +85,13 @@ def _vms(of: str, inventory: Inventory, policy: Policy | None) -> list[Vm]:
 
 @dataclass(frozen=True, slots=True)
 class MoreVms:
-    """The snapshot in which they run, and what became of them."""
+    """The snapshot with the added VMs, and how many of them found a place."""
 
     inventory: Inventory
     placed: int
     asked: int
     profiles: tuple[str, ...]
-    """Of those without a place, one entry each."""
+    """The profiles of VMs without a place, one entry for each VM."""
     done: str
 
 
@@ -100,7 +100,7 @@ def with_more_vms(
 ) -> MoreVms:
     """Return the snapshot with as many more VMs as find a place. Raises UsageError if there is no VM to copy.
 
-    `number`: which of the changes it is, for their names.
+    `number`: the position of the change in the question; it is part of the names of the VMs.
     """
     models, model_source = _models(change, inventory, catalog, policy)
     chosen = [models[drawn(seed, f"more {number} {vm_number}", len(models))] for vm_number in range(change.count)]
@@ -125,7 +125,7 @@ def with_more_vms(
 
 
 def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> tuple[Sequence[Vm], str]:
-    """Return the VMs that more are made as, and what they are of."""
+    """Return the VMs to copy, and the pool or profile that they were selected by."""
     if _is_pool(change.of, policy):
         vms = _vms(change.of, inventory, policy)
         model_source = f"pool {change.of}"
@@ -147,7 +147,7 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
 
 
 def _clone(model: Vm, ref: str, number: int, marker: str) -> Vm:
-    """Return the same VM once more, running, and neither taken by a night nor in the hands of anybody."""
+    """Return a running copy of the VM, without the marker of a night, tasks or questions."""
     name = f"{model.name}-more-{number}"
     settings = {key: text for key, text in (model.extra_config or {}).items() if not key.endswith(_BINDINGS)}
     return replace(

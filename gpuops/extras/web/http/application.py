@@ -19,8 +19,7 @@ from starlette.routing import Route, Router
 
 from gpuops import clock
 from gpuops.extras.web.http.access import Access
-from gpuops.extras.web.http.current import PAGE, Current, CurrentState
-from gpuops.extras.web.http.overview import address_of
+from gpuops.extras.web.http.current import PAGE, Current, CurrentState, address_of
 from gpuops.extras.web.metrics_view import CONTENT_TYPE
 from gpuops.extras.web.page.html import drawing_script, page_style
 

@@ -1,13 +1,32 @@
-"""The current state of the page: its newest edition, and the error if vCenter is not followed."""
+"""The current state of the page: its newest edition, and the error if vCenter is not followed.
+
+Of several vCenters, each has pages of its own below `sites/NAME/` and a row in the common table: whether it is followed
+now, when it was read, and the figures of its last read. The row of an unreachable site shows the reason, and keeps the
+figures of its last answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from gpuops import clock
+from gpuops.errors import NotConnected
+from gpuops.extras.web.page.html import SiteRow, overview_page
+from gpuops.report.json_text import document_text
+from gpuops.report.sites import SiteAnswer, SiteFailure, sites_document
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.report.document import Document
 
 Maker = Callable[[], bytes]
 PAGE: Final = "page"
@@ -19,13 +38,13 @@ class Edition:
     """One read of vCenter, as page and documents; each is made once, when it is first asked for."""
 
     name: str
-    """It is kept while reads show the same."""
+    """It stays the same while reads return the same report."""
     read_at: datetime
-    """By the clock of this machine."""
+    """The time of the read, by the clock of this machine."""
     read_s: float
-    """The same as seconds (`clock.passed_s`), whatever is done to the clock."""
+    """The same moment in seconds (`clock.passed_s`), which changes of the clock do not affect."""
     makers: Mapping[str, Maker]
-    """By name: `page`, and the documents below `api/`. They are called in other threads."""
+    """Functions by name: `page`, and the documents below `api/`. They are called in other threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +55,7 @@ class Current:
     trouble: str | None = None
 
     def event(self, now_s: float) -> bytes:
-        """As a server-sent event (HTML standard, 9.2.5): one line of JSON, in ASCII."""
+        """Return the state as a server-sent event (HTML standard, 9.2.5): one line of JSON, in ASCII."""
         edition = self.edition
         fields = {
             "edition": edition.name if edition is not None else None,
@@ -81,7 +100,7 @@ class CurrentState:
                 return
 
     async def body(self, name: str) -> bytes | None:
-        """Page or document of that name of the newest edition; None if it has none. Raises as its maker."""
+        """Return the page or document of that name of the newest edition, or None. Raises the errors of its maker."""
         edition = self.now.edition
         maker = edition.makers.get(name) if edition is not None else None
         if maker is None:
@@ -89,3 +108,105 @@ class CurrentState:
         if name not in self._made:
             self._made[name] = asyncio.ensure_future(asyncio.to_thread(maker))
         return await asyncio.shield(self._made[name])
+
+
+_UNREAD: Final = Current(trouble="it has not been read yet")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteNow:
+    """The current state of one site."""
+
+    site: ConfiguredSite
+    current: Current = _UNREAD
+    figures: Document | None = None
+    """The figures of its last read (`site_figures`); None = it was never read."""
+
+
+class Overview:
+    """The common table of all sites, as one edition after the other. One thread at a time may call it."""
+
+    def __init__(self, sites: Sequence[ConfiguredSite]) -> None:
+        self._sites = {site.name: SiteNow(site) for site in sites}
+        self._number = 0
+
+    def begin(self) -> Current:
+        """Return the state before any site was read."""
+        return self._current()
+
+    def tell(self, site: str, current: Current, figures: Document | None) -> Current:
+        """Set the state of one site and return the state of all. Without `figures` those of its last read stay."""
+        site_now = self._sites[site]
+        self._sites[site] = replace(site_now, current=current, figures=figures or site_now.figures)
+        return self._current()
+
+    def _current(self) -> Current:
+        self._number += 1
+        name, now = f"{self._number}", tuple(self._sites.values())
+        documents = {
+            key for site_now in now if site_now.current.edition is not None for key in site_now.current.edition.makers
+        }
+        documents = (documents | {REPORT}) - {PAGE}
+        makers: dict[str, Maker] = {key: partial(_merged_document, now, key) for key in documents}
+        makers[PAGE] = partial(_page, now, name, tuple(sorted(documents)))
+        followed = any(site_now.current.trouble is None for site_now in now)
+        trouble = None if followed else f"none of {len(now)} vCenters is followed now"
+        return Current(Edition(name, clock.wall_clock(), clock.passed_s(), makers), trouble)
+
+
+def address_of(site: str) -> str:
+    """Return the path of the pages of a site, relative to the overview.
+
+    >>> address_of("prod/1")
+    'sites/prod%2F1/'
+    """
+    return f"sites/{quote(site, safe='')}/"
+
+
+def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
+    rows = [
+        SiteRow(
+            site_now.site.name,
+            address_of(site_now.site.name),
+            _read_at(site_now),
+            site_now.current.trouble,
+            site_now.figures,
+        )
+        for site_now in now
+    ]
+    return overview_page(rows, edition, documents).encode()
+
+
+def _merged_document(sites: Sequence[SiteNow], name: str) -> bytes:
+    """Return the document of that name from all followed sites, with the reason for each other site."""
+    with ThreadPoolExecutor(max(1, len(sites))) as pool:
+        return document_text(sites_document(list(pool.map(partial(_site_answer, name=name), sites)))).encode()
+
+
+def _site_answer(site_now: SiteNow, name: str) -> SiteAnswer:
+    edition, labels = site_now.current.edition, tuple(sorted(site_now.site.labels.items()))
+    at = edition.read_at if edition is not None else clock.wall_clock()
+    base_answer = SiteAnswer(site_now.site.name, 0, at, site_now.site.zone, labels, kind=name)
+    maker: Callable[[], bytes] | None = edition.makers.get(name) if edition is not None else None
+    if site_now.current.trouble is None and maker is not None:
+        try:
+            return replace(base_answer, json=maker().decode())
+        except NotConnected as error:
+            return _failed_answer(base_answer, error.message, error.hint)
+    return _failed_answer(
+        base_answer, site_now.current.trouble or f"it has no document {name}", "gpuops login test asks it alone"
+    )
+
+
+def _failed_answer(answer: SiteAnswer, why: str, hint: str) -> SiteAnswer:
+    failure = SiteFailure(why, hint, NotConnected.exit_code, NotConnected.code)
+    return replace(answer, exit_code=failure.exit_code, kind=None, failure=failure)
+
+
+def _read_at(site_now: SiteNow) -> datetime | None:
+    """Return the time of the last read in the zone of the site, to the minute, as the page shows it."""
+    edition = site_now.current.edition
+    if edition is None:
+        return None
+    local = edition.read_at.astimezone(ZoneInfo(site_now.site.zone) if site_now.site.zone is not None else UTC)
+    return local - timedelta(seconds=local.second, microseconds=local.microsecond)

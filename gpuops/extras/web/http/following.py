@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gpuops.report.document import AnyDocument, Document
 
 SLICE_S: Final = 15.0
-"""A wait for changes at vCenter."""
+"""How long one call waits for changes in vCenter."""
 SHORTEST_S: Final = 2.0
-"""Between two reads; many changes within it are one edition."""
+"""The shortest time between two reads; all changes in it become one edition."""
 BUSY_PART: Final = 10
 """At most a tenth of the time goes into reading: a large vCenter is read less often."""
 LONGEST_S: Final = 300.0
@@ -38,28 +38,28 @@ class FleetRead:
     """One read of vCenter."""
 
     report: Document
-    """It holds lists, no iterators: the page is made of it too."""
+    """It holds lists, not iterators, because it is read several times."""
     others: Mapping[str, Callable[[], AnyDocument]]
-    """By their names below `api/`; made in another thread, when they are asked for."""
+    """Further documents by their names below `api/`; each is made in another thread when it is first requested."""
 
 
 class FleetReads(Protocol):
-    """What is asked of a site. Raises GpuopsError."""
+    """The reads of a site. Methods raise GpuopsError."""
 
     def read(self) -> FleetRead:
-        """Return what is there now."""
+        """Return the current report and documents."""
         ...
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Return whether vCenter has told of a change since the last call, as soon as it has or when the time is up."""
+        """Wait for a notice of a change since the last call, at most this time; return whether there was one."""
         ...
 
 
 class Following:
     """The reads of one vCenter. `tell` is called with each new state, `say` once with each error.
 
-    As one of several sites its page links the table of all at `above`; `begin` begins the names of its editions, so
-    that those of a process that was begun anew are others.
+    The page of one of several sites links the common table at `above`. The names of editions start with `begin`, so
+    that a restarted process does not repeat them.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Following:
             self._note_trouble(error)
             return False
         self._now = Current(self._edition(read, read_at, read_s))
-        # the first read loads modules too, and tells nothing of those to come
+        # the first read also loads modules, so its duration does not count
         self._took_s = clock.passed_s() - read_s if self._number > 1 else 0.0
         self._tell(self._now)
         return True

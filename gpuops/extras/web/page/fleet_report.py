@@ -1,8 +1,11 @@
-"""The document of a report: the fleet, past nights, idle desktops, free GPUs, findings, and GPU-hours by owner."""
+"""The document of a report: the fleet, past nights, idle desktops, free GPUs, findings, and GPU-hours by owner.
+
+Modes and schedulers of GPUs are grouped by settings: a fleet has few combinations, so exceptions stand out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Self
@@ -11,7 +14,7 @@ from gpuops.advise.evidence import Use
 from gpuops.advise.idle import JudgedVm
 from gpuops.advise.showback import OwnerShare, Showback
 from gpuops.extras.diagnosis.answer import StoredDiagnosis
-from gpuops.extras.diagnosis.component import Component
+from gpuops.extras.diagnosis.case import Component
 from gpuops.extras.diagnosis.view import SuspectRecord
 from gpuops.extras.web.page.fleet_map import (
     FleetUseRecord,
@@ -20,20 +23,70 @@ from gpuops.extras.web.page.fleet_map import (
     MappedVmRecord,
     fleet_map,
 )
-from gpuops.extras.web.page.host_modes import HostModeRecord, host_modes
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.history import GpuHours, PastEvents, PastNight
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Fit, FleetPart
 from gpuops.plan.doctor.examination import Examination
+from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread
+from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, scheduler_of
 from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDocument, printed
 from gpuops.report.monitoring.doctor import FindingRecord
-from gpuops.report.monitoring.fleet import Fleet
+from gpuops.report.monitoring.fleet import Fleet, mode, reboot_pending
 from gpuops.report.monitoring.inventory import by_size
 from gpuops.report.nights.history_rows import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
+
+
+class HostModeRecord(DocumentRecord, frozen=True):
+    """GPUs of the same settings; null = not known."""
+
+    gpu: Annotated[str, "the model"]
+    mode: Annotated[str, "what they take now"]
+    scheduler: Annotated[str | None, "of their vGPUs, as it is configured"]
+    scheduler_in_force: str | None
+    reboot_pending: bool | None
+    assignment_policy: str | None
+    driver: Annotated[str | None, "version of the host's NVIDIA driver"]
+    gpus: int
+    hosts: Annotated[list[str], "names"]
+
+
+def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[HostModeRecord]:
+    """Return a record for each combination of settings, with the names of the hosts that have it; null = unknown."""
+    names_by_settings: dict[_Settings, list[str]] = {}
+    for host in hosts:
+        scheduler = scheduler_of(host, catalog)
+        for gpu_scheduler in scheduler.gpus:
+            names_by_settings.setdefault(_settings(gpu_scheduler, scheduler), []).append(host.name)
+    ordered = sorted(names_by_settings.items(), key=lambda group: tuple(map(str, group[0])))
+    return [HostModeRecord(*settings, len(names), sorted(set(names))) for settings, names in ordered]
+
+
+_Settings = tuple[str, str, str | None, str | None, bool | None, str | None, str | None]
+"""The first fields of the record."""
+
+
+def _settings(gpu_scheduler: GpuScheduler, host: HostScheduler) -> _Settings:
+    gpu = gpu_scheduler.gpu
+    note = gpu_scheduler.note
+    return (
+        gpu.name,
+        mode(gpu),
+        note or _words(gpu_scheduler.configured),
+        note or _words(gpu_scheduler.effective),
+        reboot_pending(gpu) or gpu_scheduler.reboot_pending,
+        host.host.assignment_policy,
+        host.driver.version if host.driver else None,
+    )
+
+
+def _words(reading: Reading | None) -> str | None:
+    return None if reading is None or isinstance(reading, Unread) else str(reading)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,13 @@
-"""The page: one HTML file that opens from disk, loads nothing, and shows the document of a report.
+"""The page: one HTML file that opens from disk, loads nothing, and shows the document of a report, or of several sites.
 
 The owners of VMs choose their names. In the markup Jinja2 escapes them. The document in the page contains no `<`, so
 that no text in it can end its element. The script writes text only into text nodes. A Content Security Policy in the
 page allows only its one script to run, and nothing to load (CSP 3: the SHA-256 of inline text).
+
+The page for several sites has a table with their figures, and below it the page of each site in a frame with `srcdoc`.
+A frame inherits the Content Security Policy of the page around it (HTML standard, "initialize a navigable's document
+from srcdoc"), so the policy of the outer page lists the scripts and styles of both. A server shows only the table, and
+keeps it current.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
@@ -20,6 +26,7 @@ from gpuops.model.time_text import format_minute, format_minutes, format_zoned_m
 from gpuops.report.document import Document
 from gpuops.report.layout import visible
 from gpuops.report.monitoring.inventory import without_series
+from gpuops.report.sites import SiteAnswer
 from gpuops.report.text import count
 
 _SCRIPTS: Final = ("page.js", "map.js", "night.js")
@@ -163,7 +170,6 @@ def environment() -> Any:
 
 
 def _minute(moment: str | None) -> str:
-    """Return `2026-11-20 20:01`, in UTC."""
     return "-" if moment is None else format_minute(datetime.fromisoformat(moment).astimezone(UTC))
 
 
@@ -194,3 +200,71 @@ def _duration(seconds: float | None) -> str:
     if seconds is None:
         return "now"
     return format_minutes(timedelta(minutes=seconds // 60))
+
+
+_SUMMED: Final = ("hosts", "gpus", "gpus_full", "gpus_partly", "gpus_free")
+"""The keys of a report's `use` that are summed over all sites."""
+
+
+def sites_page(answers: Sequence[SiteAnswer]) -> str:
+    """Return the page of the sites that answered with a document of kind `report`. Other sites are listed with the
+    reason."""
+    style, script = page_style(), source("sites.js")
+    policy = content_security_policy((script, page_script()), style)
+    documents = [(answer, answer.document) for answer in answers if answer.failure is None]
+    text: str = (
+        environment()
+        .get_template("sites.html.j2")
+        .render(
+            sites=[(answer, document, page(document)) for answer, document in documents],
+            total={key: sum(document["use"][key] for _, document in documents) for key in _SUMMED},
+            missing=[answer for answer in answers if answer.failure is not None],
+            style=style,
+            script=script,
+            policy=policy,
+        )
+    )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """One site in the table that a server keeps current."""
+
+    site: str
+    address: str
+    """The address of its own page, relative to that of the table."""
+    read_at: datetime | None
+    """When it was last read, in its own zone; None = never."""
+    trouble: str | None
+    """Why it is not followed now; None = it is."""
+    figures: Document | None
+    """`site_figures` of its last read; None = there was none."""
+
+
+def site_figures(report: Document) -> Document:
+    """Return the figures of a document of kind `report` that the table shows."""
+    return {
+        "use": {key: report["use"][key] for key in _SUMMED},
+        "nights": len(report["nights"]),
+        "totals": report["totals"],
+        "attention": sum(finding["severity"] != "note" for finding in report["findings"]),
+    }
+
+
+def overview_page(rows: Sequence[SiteRow], edition: str, documents: Sequence[str]) -> str:
+    """Return the table as a page whose script and style have addresses of their own. `edition` and `documents` are
+    those of `served_page`."""
+    text: str = (
+        environment()
+        .get_template("overview.html.j2")
+        .render(
+            rows=rows,
+            edition=edition,
+            documents=documents,
+            summed=_SUMMED,
+            followed=sum(row.trouble is None for row in rows),
+            total={key: sum(row.figures["use"][key] for row in rows if row.figures) for key in _SUMMED},
+        )
+    )
+    return text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.extras.sizing.measured import MeasuredCurve, measured_curve, overheads
+from gpuops.extras.sizing.measure_plan import MeasuredCurve, measured_curve, overheads
 from gpuops.extras.sizing.measuring import remove_measurement
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice, MeasureWish
 from gpuops.sim.state.vm_state import Power
@@ -99,7 +99,8 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("wanted", "error"), [(wish(" "), "nothing to run"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")]
+    ("wanted", "error"),
+    [(wish(" "), "--run has no command"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")],
 )
 def test_options_that_mean_nothing_are_refused(lab: Lab, wanted: MeasureWish, error: str) -> None:
     with pytest.raises(UsageError, match=error):

@@ -81,7 +81,7 @@ def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
 def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
     other = SharingMeasurement("0123abcd", wish("true"), made=1)
     if ask == "measure":
-        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+        with pytest.raises(Refused, match="another call has changed this measurement meanwhile"):
             measure(wish("true"), lab.site, apply=True, consent=lambda plan: keep(lab, other))
     else:
         keep(lab, SharingMeasurement("4567cdef", wish("true"), made=1))
@@ -92,7 +92,7 @@ def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: py
             return looked(self)
 
         monkeypatch.setattr(Connection, "inventory", meanwhile)
-        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+        with pytest.raises(Refused, match="another call has changed this measurement meanwhile"):
             remove_measurement(lab.site, apply=True)
     assert (lab.kept, lab.vms()) == (other, [])
 
@@ -138,8 +138,8 @@ def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
         lab.measure(wish("true"))
     assert lab.kept is not None and len(lab.vms()) == 1
     assert said[-1] == (
-        f"measurement {lab.kept.id} was cut off, and its VMs stay: the same again goes on, "
-        "gpuops measure --remove removes them"
+        f"measurement {lab.kept.id} was interrupted, and its VMs stay: run the same command again to "
+        "continue, or gpuops measure --remove to remove them"
     )
 
 
