@@ -58,7 +58,7 @@ class RotateMark:
         steps: list[SetAttribute] = []
         unchanged: list[Choice] = []
         for pool, vm in desktops:
-            mark = self._mark_of(pool)
+            mark = self.policy.opt_out if self.opt_out else pool.owner
             refusal = _refuse_mark(pool, mark)
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
@@ -134,9 +134,6 @@ class RotateMark:
 
     def _named_refs(self, inventory: Inventory) -> frozenset[str]:
         return frozenset(inventory.find_vm(name).ref for name in self.vm)
-
-    def _mark_of(self, pool: Pool) -> Mark | None:
-        return self.policy.opt_out if self.opt_out else pool.owner
 
     def _value_for(self, pool: Pool, mark: Mark) -> str:
         """Return the value to set. Raises UsageError if the policy accepts only another one."""
