@@ -48,8 +48,7 @@ class Option:
 
 VmName = Annotated[str, Option("Name, path, moid:vm-42 or uuid:...", "VM", Names.VMS)]
 GpusOfHosts = Annotated[
-    tuple[str, ...],
-    Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+    tuple[str, ...], Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES)
 ]
 HostPattern = Annotated[str | None, Option("Hosts named so (esx-0*).", "PATTERN", Names.HOSTS)]
 ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME", Names.CLUSTERS)]

@@ -69,11 +69,7 @@ from gpuops.plan.rotation.taken_vms import Whereabouts, vms_of
 
 _STOPPED: Final = "was started tonight and is off again: left alone"
 _FINISHED: Final = "is off again, and not by gpuops: its work is done; start it once by hand if there is more"
-_ROLES: Final[dict[type[Step], Role]] = {
-    SuspendVm: Role.DESKTOP,
-    ShutDownGuest: Role.SHUT_DOWN,
-    PowerOnVm: Role.ML,
-}
+_ROLES: Final[dict[type[Step], Role]] = {SuspendVm: Role.DESKTOP, ShutDownGuest: Role.SHUT_DOWN, PowerOnVm: Role.ML}
 """The role of a VM in a night, by the step that is planned for it."""
 
 
