@@ -144,7 +144,6 @@ class RotateMark:
         return mark.value or self.value or ANY_VALUE
 
     def _reason_to_leave(self, vm: Vm, mark: Mark, attribute: str) -> str | None:
-        """Return why the attribute of the VM is not changed, or None."""
         present = vm.attributes.get(attribute, "")
         if self._is_another_value(vm, mark, attribute):
             return f"attribute {attribute} = {present} is left alone"
@@ -173,7 +172,6 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
 
 
 def _summarize_reasons(unchanged: Collection[Choice]) -> Iterator[str]:
-    """Yield each reason once, after the name of its only VM or the number of its desktops."""
     names: dict[str, list[str]] = {}
     for choice in unchanged:
         names.setdefault(choice.reason, []).append(choice.subject)

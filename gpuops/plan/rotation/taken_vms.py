@@ -186,7 +186,6 @@ def _given_up(taken_vm: TakenVm) -> TakenVm:
 
 
 def _vms_with_marker(inventory: Inventory, attributes: Sequence[str]) -> Iterator[tuple[Vm, str, Marker]]:
-    """Yield every VM with a marker in one of these custom attributes, the attribute and the marker."""
     for vm in inventory.vms.values():
         for attribute in attributes if vm.attributes else ():
             marker = parse_marker(vm.attributes.get(attribute, ""))
@@ -363,7 +362,6 @@ def _pending_change(original: Original, vm: Vm) -> str | None:
 
 
 def _what_to_wait_for(vm: Vm) -> str:
-    """Return what a person must do, or wait for, before the power state of the VM is final."""
     if vm.question is not None:
         return "answer its question in the vSphere Client"
     return "wait until its task has ended" if power_change_under_way(vm) is not None else "wait ten minutes"

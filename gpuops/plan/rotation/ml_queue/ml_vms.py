@@ -97,7 +97,6 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
 
 
 def _find(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
-    """Return the VM of that name, or why there is none."""
     try:
         return inventory.find_vm(name), ""
     except (VmNotFound, VmAmbiguous) as error:

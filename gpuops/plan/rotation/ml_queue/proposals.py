@@ -287,7 +287,6 @@ def _reduce_moves(schedule_input: ScheduleInput, places: Places) -> Places:
 
 
 def _is_home(schedule_input: ScheduleInput, job: str, gpus: Sequence[str]) -> int:
-    """Count the VMs of the job that need not be moved."""
     return sum(vm.host == schedule_input.gpus[gpus[0]][0] for vm in schedule_input.jobs[job])
 
 
@@ -307,7 +306,6 @@ def _unused_at_home(
 
 
 def _may_use(job: Job, gpu: str) -> bool:
-    """Return whether the job may run on the GPU."""
     return job.allowed is None or gpu in job.allowed
 
 

@@ -106,7 +106,6 @@ def _try_stage(stage: Stage, world: Inventory, room: Room) -> Inventory | None:
 
 
 def _run_stage(stage: Stage, world: Inventory, room: Room) -> Inventory:
-    """Return the host after this stage, without checking for room."""
     world = _suspend_and_move(stage, world)
     for start in stage:
         world = project(PowerOnVm(start.vm.ref, start.host.ref), world, room.catalog)
@@ -186,7 +185,6 @@ def make_room(
 
 
 def _after_suspends(desktops: Iterable[Vm], world: Inventory) -> Inventory:
-    """Return the snapshot after these desktops are suspended."""
     for desktop in desktops:
         world = project(suspend_or_shut_down(desktop), world)
     return world
@@ -302,7 +300,6 @@ def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> 
 
 
 def _count_reached(queued: QueuedVm, running: Counter[QueuedVm]) -> str:
-    """Return that the entry has reached its `count` of running VMs; empty = it has not."""
     if queued.count is None or running[queued] < queued.count:
         return ""
     return f"count: {queued.count} of {queued.label} run"
@@ -393,7 +390,6 @@ class _QueueState:
         )
 
     def _accept(self, start: Start) -> None:
-        """Add the start to those of the night."""
         self.starts.append(start)
         self.free_to_take = [desktop for desktop in self.free_to_take if desktop not in start.desktops]
         host = start.host.ref

@@ -237,7 +237,6 @@ class TeamShares:
         return f"{use_text}{other_text}, and this VM {vm_hours:.4g} tonight"
 
     def _hours(self, vm: Vm) -> float:
-        """Return the GPU-hours that the VM may use tonight."""
         length = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
         return self.gpus[vm.ref] * length
 

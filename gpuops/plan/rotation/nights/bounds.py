@@ -101,7 +101,6 @@ def _outside_window(policy: Policy, night: Night | None, now: datetime) -> str:
 
 
 def _least_grace_s(policy: Policy) -> int:
-    """Return the shortest checkpoint grace of the queue, in seconds."""
     return min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
 
 
@@ -235,11 +234,9 @@ class Bounds:
         return ""
 
     def _return_text(self, start: Start, moment: datetime) -> str:
-        """Return when the return to the host begins, for a message."""
         return f"the return to {start.host.name} begins at {self._clock(moment)}"
 
     def _too_late_for(self, earlier: Iterable[Start], load: Load) -> str:
-        """Return which of the earlier starts would then have too little time; empty = none."""
         reasons = ((start, self._too_late(start, load)) for start in earlier)
         return next((f"then {start.vm.name} {reason}" for start, reason in reasons if reason), "")
 

@@ -267,7 +267,6 @@ def _cannot_shut_down(vm: Vm, host: Host | None) -> str | None:
 
 
 def _host_trouble(host: Host | None) -> str | None:
-    """Return why no step can be sent to the host of the VM, or None."""
     if host is None or host.connected is not True:
         return "its host is not connected, or not known"
     if host.in_maintenance is not False:
@@ -336,7 +335,6 @@ def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
 
 
 def _is_gated(vm: Vm, pool: Pool) -> bool:
-    """Return whether a gate keeps users from the desktop, or may do so."""
     return pool.gated and (vm.gate is None or vm.gate.closed is not False)
 
 
@@ -461,7 +459,6 @@ def _written_mib(vm: Vm, catalog: Catalog) -> int | None:
 
 
 def _state_mib(vm: Vm, catalog: Catalog) -> int | None:
-    """Return the size of its memory and the frame buffers of its vGPUs, in MiB; None = it is unknown."""
     profiles = [catalog.profile(name) for name in vm.profiles]
     if vm.memory_mib is None or any(profile is None for profile in profiles):
         return None

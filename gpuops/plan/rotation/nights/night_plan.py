@@ -187,5 +187,4 @@ class NightPlan:
 
 
 def _power_on(start: Start) -> PowerOnVm:
-    """Return the step that starts the VM, or resumes it if a watch suspended it."""
     return PowerOnVm(start.vm.ref, start.host.ref, resumes=start.vm.power is PowerState.SUSPENDED)

@@ -147,7 +147,6 @@ class NightsOfPolicy:
         ]
 
     def _selects(self, vm: Vm | None) -> bool:
-        """Return whether the VM is in a pool or in the queue of the policy."""
         return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
 
     def suspended_desktops(self, night: str, inventory: Inventory) -> list[Vm]:

@@ -93,7 +93,6 @@ def _offered_in(place: str, profile: str, inventory: Inventory) -> bool:
 
 
 def _count_running(inventory: Inventory) -> Counter[Key]:
-    """Count the running vGPUs by profile and place."""
     running: Counter[Key] = Counter()
     for vm in inventory.vms.values():
         host = inventory.host_of(vm)
@@ -316,7 +315,6 @@ def _without_unneeded(
 
 
 def _count_missing(stopped: Iterable[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> int:
-    """Count the missing slots after these VMs have stopped."""
     world = inventory
     for stopped_vm in stopped:
         if stopped_vm.taken_vm.vm is not None:

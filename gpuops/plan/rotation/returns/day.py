@@ -216,7 +216,6 @@ def _clear_markers(finished: Iterable[TakenVm]) -> Iterator[SetAttribute]:
 
 
 def _returnable(of_nights: Iterable[TakenVm]) -> list[TakenVm]:
-    """Return the VMs whose return this plan completes: those that are away, are back, or were never touched."""
     returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
     return [taken_vm for taken_vm in of_nights if taken_vm.whereabouts in returnable]
 
@@ -362,7 +361,6 @@ def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
 
 
 def _names_on(gpus: Iterable[PhysicalGpu], after: Inventory) -> list[str]:
-    """Return the sorted names of the VMs on these GPUs."""
     on_gpus = {ref for gpu in gpus for ref in gpu.vms or ()}
     return sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
 

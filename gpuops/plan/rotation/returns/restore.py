@@ -169,7 +169,6 @@ def _total_loss(stops: Iterable[TakenVm], now: datetime) -> Loss:
 
 
 def _world_after(desktop: Vm, stops: Iterable[TakenVm], world: Inventory, catalog: Catalog) -> Inventory:
-    """Return the snapshot after these ML VMs have stopped and the desktop has resumed."""
     for ml_vm in stops:
         if ml_vm.vm is not None:
             world = project(ShutDownGuest(ml_vm.vm.ref), world)
