@@ -83,7 +83,7 @@ class RotateMark:
 
     def _check(self) -> None:
         if not (self.vm or self.pool is not None or self.folder is not None):
-            raise UsageError("which desktops?", hint="say --vm NAME, --pool NAME or --folder FOLDER")
+            raise UsageError("no desktops are selected", hint="add --vm NAME, --pool NAME or --folder FOLDER")
         names = [pool.name for pool in self.policy.pools]
         if self.pool is not None and self.pool not in names:
             raise UsageError(f"there is no pool {self.pool!r}", hint=f"pools of the policy: {', '.join(names)}")
@@ -121,7 +121,7 @@ class RotateMark:
                 Rejection(
                     inventory.vms[ref].name,
                     "is not in that pool" if self.pool not in (None, pooled[ref][0].name) else "is not in that folder",
-                    hint="leave out --pool and --folder, or the name",
+                    hint="remove --pool and --folder, or this --vm",
                 )
                 for ref in named
                 if ref in pooled and ref not in selected
@@ -139,7 +139,8 @@ class RotateMark:
         """Return the value to set. Raises UsageError if the policy accepts only another one."""
         if mark.value is not None and self.value not in (None, mark.value):
             raise UsageError(
-                f"--value {self.value!r}: the policy asks for {mark}", hint=f"leave --value out, or say {mark.value!r}"
+                f"--value {self.value!r}: the policy asks for {mark}",
+                hint=f"remove --value, or use --value {mark.value}",
             )
         return mark.value or self.value or ANY_VALUE
 
@@ -161,13 +162,13 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
     """Return the refusal of a mark that gpuops cannot set, or None."""
     if mark is None:
         hint = "its desktops need no mark; --opt-out keeps a desktop out of nights"
-        return Rejection(f"pool {pool.name}", "says `owner: none`", hint=hint)
+        return Rejection(f"pool {pool.name}", "has `owner: none`", hint=hint)
     if mark.tag is not None:
         hint = (
             f"select the VMs in the vSphere Client, and Tags & Custom Attributes, Assign Tag, {mark.tag}; "
             "or let the policy ask for an attribute"
         )
-        return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops sets attributes alone", hint=hint)
+        return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops only sets attributes", hint=hint)
     return None
 
 

@@ -22,8 +22,8 @@ ANNOTATION: Final = (
 )
 
 
-NO_SNAPSHOTS: Final = "delete its snapshots, and leave it out of what makes them (a backup)"
-CHOOSE_LOCK_VM: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
+NO_SNAPSHOTS: Final = "delete its snapshots, and exclude it from backups that make them"
+CHOOSE_LOCK_VM: Final = "choose an unused name (gpuops rotate init creates the VM), or a small VM that stays off"
 
 
 @dataclass(frozen=True, slots=True)

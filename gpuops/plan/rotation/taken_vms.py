@@ -32,11 +32,11 @@ RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
 
 _NO_POLICY: Final = Policy(name="", pools=())
-_MADE_ANEW: Final = "a machine of its name at the broker may be in maintenance, look there"
+_MADE_ANEW: Final = "the broker may have a machine of its name in maintenance: check that"
 """The broker may have provisioned it anew, with the maintenance of the earlier one (assumption: broker-new-machine)."""
 _GATED: Final = "the broker may still keep users from it"
 _OTHER_VCENTER: Final = "return that night in its own vCenter"
-_REGISTER_AGAIN: Final = "register it anew if it still exists (else the next night lets it go)"
+_REGISTER_AGAIN: Final = "register it again if it still exists (otherwise the next night forgets it)"
 
 
 class Whereabouts(StrEnum):
@@ -357,7 +357,7 @@ def _pending_change(original: Original, vm: Vm) -> str | None:
     """Return what changes the power state of the VM, or may still change it; None = it is final."""
     under_way = power_change_under_way(vm)
     if under_way is None and original.unsure and power_as_before(original, vm):
-        return "may still be changed: what the night sent was given up minutes ago, and vCenter shows no effect of it"
+        return "may still change: gpuops stopped waiting for a step minutes ago, and vCenter shows no effect of it"
     return under_way
 
 

@@ -159,7 +159,7 @@ def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
     reasons = {key_of(witness.original): witness.reason for witness in contradicting}
     if is_another:
         names = ", ".join(witness.original.name for witness in contradicting[:3])
-        common_reason = f"this may be a copy of its vCenter, for {names} contradict the journal; {_NOT_TOUCHED}"
+        common_reason = f"this may be a copy of its vCenter, because {names} contradict the journal; {_NOT_TOUCHED}"
         for witness in witnesses:
             if not _may_be_resumed(witness):
                 reasons.setdefault(key_of(witness.original), common_reason)
@@ -181,7 +181,7 @@ def another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Reje
     return Rejection(
         inventory.vcenter,
         f"it may be a copy of the vCenter of open nights, for {', '.join(names[:3])} contradict the journal",
-        hint="gpuops rotate status says how; gpuops help journal",
+        hint="gpuops rotate status shows the differences; gpuops help journal explains them",
     )
 
 
@@ -289,7 +289,7 @@ def policy_doubt(original: Original, vm: Vm) -> Doubt:
     policy, only_marker = original.policy, "only its marker says that a night took it, and"
     reason = ""
     if policy is not None and original.role is Role.ML and entry_of(policy.ml, vm) is None:
-        reason = f"{only_marker} no entry of the policy's queue means it"
+        reason = f"{only_marker} no entry of the policy's queue selects it"
     elif policy is not None and original.role is not Role.ML and not policy.in_folder(vm):
         reason = f"{only_marker} it is in no folder that the policy names" + (f" ({vm.path})" if vm.path else "")
     return Doubt(reason, f"{command('rotate restore', vm=called(vm))} --policy FILE" if reason else "")

@@ -103,7 +103,7 @@ def test_wrong_input(lab: Lab, policy: Path, words: tuple[str, ...], code: int, 
     ("owner", "said", "hint"),
     [
         ("none", "pool office: says `owner: none`", "--opt-out keeps a desktop out of nights"),
-        ('{tag: "owner:office"}', "its mark is the tag owner:office, and gpuops sets attributes alone", "Assign Tag"),
+        ('{tag: "owner:office"}', "its mark is the tag owner:office, and gpuops only sets attributes", "Assign Tag"),
     ],
 )
 def test_a_mark_that_gpuops_does_not_set_says_how_it_is_set(

@@ -243,7 +243,7 @@ class TeamShares:
     def _note(self, waits: WaitingVm) -> str:
         standing = next(candidate for candidate in self.standings if candidate.team.name == waits.team)
         use_text = "nothing" if standing.used_share is None else f"{standing.used_share:.0%}"
-        return f"fair share: team {waits.team} has had {use_text} of late, its share is {standing.share:.0%}"
+        return f"fair share: team {waits.team} has had {use_text} recently, its share is {standing.share:.0%}"
 
 
 def _unique_vms(vms: Iterable[Vm]) -> Iterable[Vm]:

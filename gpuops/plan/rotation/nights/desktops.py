@@ -97,7 +97,7 @@ def floors_broken_by_others(policy: Policy, away_vms: Iterable[TakenVm], invento
             if pool_name == pool.name
         ]
         if count < pool.floor and nights:
-            rule = f"floor: {pool.floor} are to stay running, {count} do: {', '.join(nights)}"
+            rule = f"floor: {pool.floor} must stay running, {count} do: {', '.join(nights)}"
             yield Rejection(f"pool {pool.name}", rule, hint=_ONE_FLOOR)
 
 
@@ -262,7 +262,7 @@ def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:
 
 def _cannot_shut_down(vm: Vm, host: Host | None) -> str | None:
     if vm.tools_running is not True:
-        return "its guest cannot be asked to shut down: VMware Tools do not run, or do not tell"
+        return "its guest cannot be asked to shut down: VMware Tools are not running, or not known"
     return _host_trouble(host)
 
 
@@ -270,7 +270,7 @@ def _host_trouble(host: Host | None) -> str | None:
     if host is None or host.connected is not True:
         return "its host is not connected, or not known"
     if host.in_maintenance is not False:
-        return f"{host.name} is in maintenance mode, or does not tell"
+        return f"{host.name} is in maintenance mode, or its mode is unknown"
     return None
 
 
@@ -292,7 +292,7 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
     for profile in vm.profiles:
         offered = host.offers(profile)
         if offered is None or offered.suspend is not True:
-            return f"{host.name} does not say that {profile} can be suspended"
+            return f"{host.name} does not report that {profile} can be suspended"
     return None
 
 

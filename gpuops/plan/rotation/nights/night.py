@@ -68,7 +68,7 @@ from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import Whereabouts, vms_of
 
 _STOPPED: Final = "was started tonight and is off again: left alone"
-_FINISHED: Final = "is off again, and not by gpuops: its work is done; start it once by hand if there is more"
+_FINISHED: Final = "is off again, and gpuops did not stop it: its work is done; power it on in vCenter for more work"
 _ROLES: Final[dict[type[Step], Role]] = {SuspendVm: Role.DESKTOP, ShutDownGuest: Role.SHUT_DOWN, PowerOnVm: Role.ML}
 """The role of a VM in a night, by the step that is planned for it."""
 

@@ -87,7 +87,7 @@ class NightPlan:
     def ended_reason(self) -> str:
         """Why nothing more is taken in a night that is over."""
         if self.skipped:
-            return "skipped, as somebody said: gpuops rotate skip-next --undo takes that back"
+            return "skipped by `gpuops rotate skip-next`: add --undo to allow it again"
         return "over: its morning has begun"
 
     @property

@@ -42,13 +42,15 @@ def refuse_open_night(night: str, away_vms: Sequence[TakenVm]) -> Rejection:
     """Return one refusal for an earlier night with VMs that are not back."""
     names = some_names([taken_vm.original.name for taken_vm in away_vms])
     reason = f"is not over: {names} not back yet"
-    return Rejection(f"night {night}", reason, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")
+    return Rejection(
+        f"night {night}", reason, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status shows all of its VMs"
+    )
 
 
 def refuse_after_failures(night: str, steps: StepCounts, inventory: Inventory) -> list[Rejection]:
     """Return the refusal of a night of which too many steps have failed, also for later runs of it."""
     stop_reason = reason_to_stop(steps, (), inventory)
-    hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
+    hint = f"gpuops rotate status shows what failed; {RETURN_COMMAND} brings back what it took"
     return [] if stop_reason is None else [Rejection(f"night {night}", f"takes nothing more: {stop_reason}", hint=hint)]
 
 

@@ -29,10 +29,8 @@ from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, first_then, power_as_before
 from gpuops.plan.rotation.witness import the_vm
 
-_REASON: Final = (
-    "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"
-)
-_AGAIN: Final = first_then("wait ten minutes", "the same command again")
+_REASON: Final = "has a marker of another machine, and is as it was: a step of that machine may still arrive"
+_AGAIN: Final = first_then("wait ten minutes", "run the same command again")
 _MARKERS: Final = "customValue"
 """The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
 _MARKER_UNREADABLE: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
@@ -134,7 +132,7 @@ def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, invento
         if vm.ref in known_refs or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
             continue
         if policy.in_folder(vm) or policy.pool_of(vm) is not None:
-            yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("log in as somebody who may read it"))
+            yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("use a login that may read it"))
 
 
 def with_unknown_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:

@@ -261,7 +261,7 @@ def holder_advice(holder: LockHolder, now: datetime) -> str:
         return f"wait for it to end; {_STATUS}"
     ends = ends_at(holder)
     if ends is None:
-        return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
+        return f"wait for pid {holder.pid} to end; if it hangs, run `kill {holder.pid}`: nothing is lost by that"
     automatic = f"from {format_minute(ends.astimezone(UTC))} UTC on {RETURN_COMMAND} ends it by itself, if it hangs"
     return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
 
@@ -354,7 +354,7 @@ class Overdue:
     @property
     def next_move(self) -> str:
         """The next command."""
-        return "gpuops rotate day --yes --vcenter TARGET, of the target that has this vCenter"
+        return "run `gpuops rotate day --yes --vcenter TARGET` with the target of this vCenter"
 
 
 def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime | None, now: datetime) -> Overdue | None:
