@@ -146,7 +146,10 @@ def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
         ({"devices": None}, "its devices cannot be read"),
         ({"devices": ()}, "has no vGPU: suspending it frees none"),
         ({"devices": (DIRECT,)}, "its devices have changed since the plan was made"),
-        ({"devices": (VgpuDevice(13000, "nvidia_a40-6q"),)}, "esx-01 does not report that nvidia_a40-6q can be suspended"),
+        (
+            {"devices": (VgpuDevice(13000, "nvidia_a40-6q"),)},
+            "esx-01 does not report that nvidia_a40-6q can be suspended",
+        ),
         ({"datastores": ()}, "its datastore is unknown"),
         ({"memory_mib": None}, "the size of its suspend file is unknown"),
     ],

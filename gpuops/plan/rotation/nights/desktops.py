@@ -255,12 +255,8 @@ def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
 
 
 def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:
-    if vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST:
-        return _cannot_shut_down(vm, host)
-    return _cannot_suspend(vm, host)
-
-
-def _cannot_shut_down(vm: Vm, host: Host | None) -> str | None:
+    if not (vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST):
+        return _cannot_suspend(vm, host)
     if vm.tools_running is not True:
         return "its guest cannot be asked to shut down: VMware Tools are not running, or not known"
     return _host_trouble(host)
@@ -387,7 +383,9 @@ class KeptForUsers:
             left_ready, left_running = self.ready.get(pool.name, 0) - fewer, self.running.get(pool.name, 0) - fewer
             expected = self.expected.get(pool.name)
             if pool.ready and fewer and left_ready < pool.ready:
-                return f"{max(left_ready, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
+                return (
+                    f"{max(left_ready, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are required"
+                )
             if fewer and expected is not None and left_running < expected:
                 left_text = f"{max(left_running, 0)} of pool {pool.name} would be left running"
                 return f"{left_text}, {expected} are expected to be needed"

@@ -369,7 +369,9 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
         if lending := lends(taken_vm.vm):
             # desktops come first, so it is stopped even though it lends
             drain = command("pool reclaim", server=taken_vm.vm.name)
-            warnings.append(f"{name} {lending}, and its clients lose that at once: {drain} before the return drains it")
+            warnings.append(
+                f"{name} {lending}, and its clients lose it at once: run `{drain}` before the return to drain it"
+            )
         # an entry of the queue may name the managed object id that the VM had when it was taken
         checkpoint = checkpoint_of(policy, replace(taken_vm.vm, ref=taken_vm.original.vm), name)
         grace_s = checkpoint.grace_s if longest_grace_s is None else min(checkpoint.grace_s, longest_grace_s)
@@ -377,8 +379,8 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
             warnings.append(f"{name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
         if checkpoint.withheld is not None:
             warnings.append(
-                f"{name}: {checkpoint.withheld.program} is not run before it is stopped: a shared journal names "
-                "it, and no policy file of this machine that nobody else can write"
+                f"{name}: {checkpoint.withheld.program} is not run before it is stopped: it comes from a shared "
+                "journal, and from no policy file of this machine that only its user can write"
             )
         if checkpoint.hook is None:
             # no command keeps its work: the guest does it while it shuts down, and gets the time for that

@@ -285,8 +285,8 @@ def clear_markers(day: RotateDay, names: Iterable[str], inventory: Inventory) ->
 
 def _not_one(name: str, vms: Collection[Vm]) -> Rejection:
     if not vms:
-        return Rejection(name, "no VM is called so", hint="gpuops rotate status lists those that have a marker")
-    return Rejection(name, "several VMs are called so", hint="moid:ID names one; gpuops rotate status lists them")
+        return Rejection(name, "no VM has this name", hint="gpuops rotate status lists those that have a marker")
+    return Rejection(name, "several VMs have this name", hint="moid:ID names one; gpuops rotate status lists them")
 
 
 def _names_of(desktops: Iterable[TakenVm]) -> str:
