@@ -322,9 +322,8 @@ def not_yet_due(
     first = min(due, key=lambda night: due[night])
     if now >= due[first]:
         return ""
-    return (
-        f"night {first.id} is open, and its return begins at {format_zoned_minute(due[first].astimezone(first.zone))}"
-    )
+    begins_at = format_zoned_minute(due[first].astimezone(first.zone))
+    return f"night {first.id} is open, and its return begins at {begins_at}"
 
 
 NO_RETURN_FOR: Final = timedelta(minutes=30)
@@ -373,8 +372,6 @@ def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime |
         closings = [night.closes for night in nights_called(original.night, original.policy)]
         if closings and now - max(closings) >= NO_RETURN_FOR:
             closing_by_name[original.name] = max(closings)
-    return (
-        Overdue(vcenter, tuple(sorted(closing_by_name)), min(closing_by_name.values()), last_return)
-        if closing_by_name
-        else None
-    )
+    if not closing_by_name:
+        return None
+    return Overdue(vcenter, tuple(sorted(closing_by_name)), min(closing_by_name.values()), last_return)
