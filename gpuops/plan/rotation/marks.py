@@ -63,11 +63,10 @@ class RotateMark:
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
                 continue
-            accepted = self._value_for(pool, mark)
-            new_value = "" if self.clear else accepted
+            accepted = self._value_for(mark)
             reason = self._reason_to_leave(vm, mark, mark.attribute)
             if reason is None:
-                steps.append(SetAttribute(vm.ref, mark.attribute, new_value))
+                steps.append(SetAttribute(vm.ref, mark.attribute, "" if self.clear else accepted))
             elif self._is_another_value(vm, mark, mark.attribute) and vm.ref in self._named_refs(inventory):
                 refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
             else:
@@ -135,7 +134,7 @@ class RotateMark:
     def _named_refs(self, inventory: Inventory) -> frozenset[str]:
         return frozenset(inventory.find_vm(name).ref for name in self.vm)
 
-    def _value_for(self, pool: Pool, mark: Mark) -> str:
+    def _value_for(self, mark: Mark) -> str:
         """Return the value to set. Raises UsageError if the policy accepts only another one."""
         if mark.value is not None and self.value not in (None, mark.value):
             raise UsageError(

@@ -78,12 +78,10 @@ def free_of(state: GpuState, catalog: Catalog) -> float | None:
 
 
 def _sum_of_shares(profiles: Sequence[str], catalog: Catalog) -> float | None:
-    known_profiles = [catalog.profile(profile) for profile in profiles]
-    return (
-        None
-        if None in known_profiles
-        else sum(1 / profile.max_per_gpu for profile in known_profiles if profile is not None)
-    )
+    known_profiles = [profile for name in profiles if (profile := catalog.profile(name)) is not None]
+    if len(known_profiles) < len(profiles):
+        return None
+    return sum(1 / profile.max_per_gpu for profile in known_profiles)
 
 
 _ROUNDING: Final = 1e-6

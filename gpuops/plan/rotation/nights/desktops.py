@@ -70,14 +70,8 @@ def other_open_policies(policy: Policy, originals: Iterable[Original]) -> tuple[
 
     For a policy that was edited since its night began, only the current text counts.
     """
-    policies = (original.policy for original in originals if not original.returned)
-    return tuple(
-        {
-            id(open_policy): open_policy
-            for open_policy in policies
-            if open_policy is not None and open_policy.name != policy.name
-        }.values()
-    )
+    policies = (original.policy for original in originals if original.policy is not None and not original.returned)
+    return tuple({id(other): other for other in policies if other.name != policy.name}.values())
 
 
 def floors_broken_by_others(policy: Policy, away_vms: Iterable[TakenVm], inventory: Inventory) -> Iterator[Rejection]:
