@@ -163,10 +163,8 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
         hint = "its desktops need no mark; --opt-out keeps a desktop out of nights"
         return Rejection(f"pool {pool.name}", "has `owner: none`", hint=hint)
     if mark.tag is not None:
-        hint = (
-            f"select the VMs in the vSphere Client, and Tags & Custom Attributes, Assign Tag, {mark.tag}; "
-            "or let the policy ask for an attribute"
-        )
+        where = "in the vSphere Client (Tags & Custom Attributes, Assign Tag)"
+        hint = f"assign the tag {mark.tag} to the VMs {where}, or use an attribute in the policy"
         return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops only sets attributes", hint=hint)
     return None
 

@@ -219,7 +219,7 @@ def test_no_owner_has_agreed_refuses_the_night() -> None:
     assert [str(refusal) for refusal in found.rejections] == [
         "pool all: none of its desktops carries attribute gpuops.owner = cad"
     ]
-    assert found.rejections[0].hint.startswith("gpuops help marks: put it on the desktops whose owners agree")
+    assert found.rejections[0].hint.startswith("set it on the desktops whose owners agree (gpuops help marks)")
     other = Pool("other", Selector(name="desktop-05"), IdleRule(500), parked=True)
     found = night(small_world(), replace(POLICY, pools=(other, owned)))
     assert found.feasible

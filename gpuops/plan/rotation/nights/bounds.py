@@ -117,7 +117,7 @@ def next_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -
     Raises UsageError for a policy without windows, Refused if no night opens within a year.
     """
     if not policy.windows:
-        raise UsageError(f"{policy.name}: a policy without a window has no next night", hint="give it `windows`")
+        raise UsageError(f"{policy.name}: a policy without a window has no next night", hint="add `windows` to it")
     tonight = policy.night_at(now)
     begun = {original.night for original in originals if original.taken}
     if tonight is not None and tonight.takes_at(now) and tonight.id not in begun:

@@ -33,9 +33,7 @@ from gpuops.plan.rotation.nights.stop_conditions import StepCounts, reason_to_st
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
 
 _CORRECT_FOLDER: Final = "correct the pool's `folder` in the policy, or remove the pool from it"
-_AGREE: Final = (
-    "gpuops help marks: put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
-)
+_AGREE: Final = "set it on the desktops whose owners agree (gpuops help marks), or use `owner: none` to need no mark"
 
 
 def refuse_open_night(night: str, away_vms: Sequence[TakenVm]) -> Rejection:

@@ -283,7 +283,9 @@ def clear_markers(day: RotateDay, names: Iterable[str], inventory: Inventory) ->
 def _not_one(name: str, vms: Collection[Vm]) -> Rejection:
     if not vms:
         return Rejection(name, "no VM has this name", hint="gpuops rotate status lists those that have a marker")
-    return Rejection(name, "several VMs have this name", hint="moid:ID names one; gpuops rotate status lists them")
+    return Rejection(
+        name, "several VMs have this name", hint="select one with --vm moid:ID; gpuops rotate status lists them"
+    )
 
 
 def _limited_to(plan: Plan, selected: Iterable[TakenVm]) -> Plan:
