@@ -81,7 +81,7 @@ def test_a_folder_means_the_desktops_of_the_policy_in_it(lab: Lab, policy: Path)
     [
         ((), 2, "say exactly one of --owner and --opt-out"),
         (("--owner", "--opt-out"), 2, "say exactly one of --owner and --opt-out"),
-        (("--owner",), 2, "which desktops?"),
+        (("--owner",), 2, "no desktops are selected"),
         (("--owner", "--pool", "ofice"), 2, "there is no pool 'ofice'"),
         (("--owner", "--folder", "nowhere"), 2, "policy lab-night has no desktop in folder nowhere"),
         (("--owner", "--vm", "vdi-7"), 2, "no VM 'vdi-7' in this vCenter"),
@@ -102,7 +102,7 @@ def test_wrong_input(lab: Lab, policy: Path, words: tuple[str, ...], code: int, 
 @pytest.mark.parametrize(
     ("owner", "said", "hint"),
     [
-        ("none", "pool office: says `owner: none`", "--opt-out keeps a desktop out of nights"),
+        ("none", "pool office: has `owner: none`", "--opt-out keeps a desktop out of nights"),
         ('{tag: "owner:office"}', "its mark is the tag owner:office, and gpuops only sets attributes", "Assign Tag"),
     ],
 )
