@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 WARNING = "warning: this vCenter speaks API {} and is only read; changes need 8.0.0.0"
 REFUSED = "this vCenter speaks API {} and is only read; changes need 8.0.0.0"
-NEXT = "update vCenter: 7.0 is changed as far as its API goes, older ones are only read"
+NEXT = "update vCenter: gpuops changes version 7.0 as far as its API allows, and only reads older ones"
 Old = Callable[[str], Lab]
 
 

@@ -14,5 +14,5 @@ LEASE = '{"format":1,"owner":"a","nonce":"b","epoch":%s,"expires":"2026-01-01T00
     "text", ["[" * 20_000, LEASE % "1e999", LEASE % "[]", "5", "null", "x"], ids=lambda text: text[:60]
 )
 def test_what_no_gpuops_wrote_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="what this gpuops did not write"):
+    with pytest.raises(Refused, match="a value that this gpuops did not write"):
         parse_lease(text)

@@ -1,4 +1,4 @@
-"""Hosts and VMs that an admin abandons by name: what that means, and which of them are not back yet."""
+"""Hosts and VMs that an admin gave up (`change abandon`, `rotate abandon`), and which of them are not back yet."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 
 REMEMBERED: Final = timedelta(days=30)
-"""So long one that is gone from vCenter is named; what is there is named until it is back."""
-
-
+"""A host or VM that was removed from vCenter is reported for this long; one in vCenter, until it is back."""
 NAMED_UNTIL_BACK: Final = "gpuops doctor, change status and rotate status name it until it is back"
+_REMOVED: Final = "it is gone from vCenter"
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """One that is not back, for people."""
+    """A host or VM that was given up and is not back."""
 
     given: GivenUp
     now: str
-    """How it is now."""
+    """Its present state: `it is powered off`."""
     move: str
-    """What brings it back."""
+    """What a person must do to bring it back."""
 
     @property
     def since(self) -> str:
@@ -36,10 +35,9 @@ class Missed:
 
 
 def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:
-    """Return the host that had this id and this hardware uuid, under whatever id it has now; None = it is gone.
+    """Return the host with this hardware uuid, even if its managed object id has changed; None = it was removed.
 
-    Without a uuid on either side the id decides. Some servers share one uuid by their maker's mistake: then the id
-    decides among them.
+    The id decides if the uuid is unknown, and among hosts with one uuid, which some manufacturers give to several.
     """
     same_id = inventory.hosts.get(ref)
     if uuid is None or (same_id is not None and same_id.uuid in (uuid, None)):
@@ -49,7 +47,7 @@ def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:
 
 
 def vm_now(ref: str, uuid: str | None, inventory: Inventory) -> Vm | None:
-    """Return the VM that had this id and this instance uuid, under whatever id it has now; None = it is gone."""
+    """Return the VM with this instance uuid, even if its managed object id has changed; None = it was removed."""
     same_id = inventory.vms.get(ref)
     if uuid is None or (same_id is not None and same_id.instance_uuid in (uuid, None)):
         return same_id
@@ -58,7 +56,7 @@ def vm_now(ref: str, uuid: str | None, inventory: Inventory) -> Vm | None:
 
 
 def is_back(abandoned: GivenUp, inventory: Inventory) -> bool:
-    """Return whether it serves again: a host that is connected and in no maintenance mode, a VM that runs as it did."""
+    """Return whether a host is connected and not in maintenance mode, or a VM is on or off as it was before."""
     if abandoned.thing is Thing.HOST:
         host = host_now(abandoned.ref, abandoned.uuid, inventory)
         return host is not None and host.connected is True and host.in_maintenance is False
@@ -69,68 +67,53 @@ def is_back(abandoned: GivenUp, inventory: Inventory) -> bool:
 
 
 def missed(given_up: Iterable[GivenUp], inventory: Inventory) -> tuple[Missed, ...]:
-    """Return those that are to be named: not back, and not gone from vCenter for so long that they will not come."""
-    return tuple(
-        Missed(abandoned, state_of(abandoned, inventory), move_for(abandoned, inventory))
-        for abandoned in given_up
-        if not is_back(abandoned, inventory)
-        and (_is_there(abandoned, inventory) or inventory.taken_at - abandoned.at < REMEMBERED)
-    )
+    """Return those that gpuops still reports: not back, and not removed from vCenter for longer than `REMEMBERED`."""
+    missed_ones: list[Missed] = []
+    for abandoned in given_up:
+        find_now = host_now if abandoned.thing is Thing.HOST else vm_now
+        exists = find_now(abandoned.ref, abandoned.uuid, inventory) is not None
+        if not is_back(abandoned, inventory) and (exists or inventory.taken_at - abandoned.at < REMEMBERED):
+            missed_ones.append(Missed(abandoned, *_state_and_move(abandoned, inventory)))
+    return tuple(missed_ones)
 
 
 def state_of(abandoned: GivenUp, inventory: Inventory) -> str:
-    """Return how it is now."""
+    """Return its present state for a message: `it is powered off`."""
+    return _state_and_move(abandoned, inventory)[0]
+
+
+def _state_and_move(abandoned: GivenUp, inventory: Inventory) -> tuple[str, str]:
+    """Return the present state, and what a person must do to bring it back."""
     if abandoned.thing is Thing.HOST:
         host = host_now(abandoned.ref, abandoned.uuid, inventory)
         if host is None:
-            return "it is gone from vCenter"
-        return host_state(host)
+            return _REMOVED, "add the host to vCenter again if it is still needed"
+        if host.connected is not True:
+            move = "start the host and reconnect it in vCenter, then take it out of maintenance mode"
+            return "it is not connected", move
+        state = "it is in maintenance mode" if host.in_maintenance is not False else "it serves VMs"
+        return state, "take it out of maintenance mode, when the work is done"
     vm = vm_now(abandoned.ref, abandoned.uuid, inventory)
     if vm is None:
-        return "it is gone from vCenter"
+        return _REMOVED, "nothing: a deleted VM does not come back"
+    move = "power it on in vCenter" if abandoned.runs else "shut it down in vCenter"
     if vm.connected is False or vm.power is None:
-        return "it is not connected, its state cannot be read"
-    return {PowerState.ON: "it runs", PowerState.OFF: "it is powered off"}.get(vm.power, "it is suspended")
-
-
-def host_state(host: Host) -> str:
-    """Return what keeps a host from serving; a line of plain words."""
-    if host.connected is not True:
-        return "it is not connected"
-    return "it is in maintenance mode" if host.in_maintenance is not False else "it serves VMs"
-
-
-def move_for(abandoned: GivenUp, inventory: Inventory) -> str:
-    """Return what a person does to have it back."""
-    if abandoned.thing is Thing.HOST:
-        host = host_now(abandoned.ref, abandoned.uuid, inventory)
-        if host is None:
-            return "add the host to vCenter again, or leave it away"
-        if host.connected is not True:
-            return "start the host and reconnect it in vCenter, then take it out of maintenance mode"
-        return "take it out of maintenance mode, when the work is done"
-    if vm_now(abandoned.ref, abandoned.uuid, inventory) is None:
-        return "nothing brings a VM back that was deleted"
-    return "power it on in vCenter" if abandoned.runs else "shut it down in vCenter"
-
-
-def _is_there(abandoned: GivenUp, inventory: Inventory) -> bool:
-    find_now = host_now if abandoned.thing is Thing.HOST else vm_now
-    return find_now(abandoned.ref, abandoned.uuid, inventory) is not None
+        return "it is not connected, its state cannot be read", move
+    return {PowerState.ON: "it runs", PowerState.OFF: "it is powered off"}.get(vm.power, "it is suspended"), move
 
 
 @dataclass(frozen=True, slots=True)
 class Abandonment:
-    """What is given up, or was. `applied` False = nothing is written yet."""
+    """What an abandon command gives up. `applied` False = it is a dry run."""
 
     things: tuple[GivenUp, ...]
-    """The host and the VMs that it takes along, or the VM."""
+    """A VM, or a host and its VMs."""
     means: tuple[str, ...]
-    """What that means, a line each."""
+    """The consequences, one line each."""
     left: tuple[str, ...] = ()
-    """What remains to be done, in order."""
+    """What the admin must still do, in order."""
     already: bool = False
-    """It was given up before: nothing is to be done."""
+    """Whether it was given up before, so that nothing changes."""
     applied: bool = False
 
     @property

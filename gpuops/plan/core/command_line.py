@@ -1,8 +1,9 @@
-"""How the fields of a request are given as options, and command lines of gpuops for people to copy.
+"""Describes the options of requests, and prints gpuops commands that a person can copy into a shell.
 
 The fields of requests are annotated with `Option`, from which `gpuops.console.options` makes the options of commands,
 and `make generate` those of Ansible's modules.
-A VM's owner chooses its name, and it stays one word of a shell there: `x; reboot` must not be two commands, `--yes` no
+
+The owner of a VM chooses its name. In a printed command, `x; reboot` must not become two commands, `--yes` not an
 option, and `moid:vm-7` not another VM.
 """
 
@@ -20,7 +21,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 class Names(StrEnum):
-    """Which names of a vCenter complete the value of an option."""
+    """The names in a vCenter that a shell offers to complete the value of an option."""
 
     VMS = "vms"
     HOSTS = "hosts"
@@ -34,9 +35,9 @@ class Names(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The annotation of a request's field: what its option is called in help, and what completes it.
+    """The help text, value and completion of the option for one field of a request.
 
-    The option is the field's name with dashes. A field of type tuple may be given several times.
+    The option has the name of the field, with dashes. If the field is a tuple, the option may be repeated.
     """
 
     help: str
@@ -48,15 +49,14 @@ class Option:
 
 VmName = Annotated[str, Option("Name, path, moid:vm-42 or uuid:...", "VM", Names.VMS)]
 GpusOfHosts = Annotated[
-    tuple[str, ...],
-    Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+    tuple[str, ...], Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES)
 ]
 HostPattern = Annotated[str | None, Option("Hosts named so (esx-0*).", "HOST", Names.HOSTS)]
 ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME", Names.CLUSTERS)]
 
 
 def word(kind: type[Word], text: str, option: str) -> Word:
-    """Return the member of the vocabulary that `text` is. Raises UsageError."""
+    """Return the member of this enumeration with the value `text`. Raises UsageError if there is none."""
     try:
         return kind(text)
     except ValueError:
@@ -64,13 +64,15 @@ def word(kind: type[Word], text: str, option: str) -> Word:
         raise UsageError(f"--{option} {text!r} is not one of {allowed}") from None
 
 
-_OF_OTHERS: Final = (":", "/")
-"""In what follows --vm, an id or a path has them."""
 _LITERAL: Final = {ord(character): f"[{character}]" for character in "*?["}
 
 
 def command(verb: str, **options: str) -> str:
-    """`gpuops VERB --option VALUE...`, quoted for a shell."""
+    """Return a gpuops command line, quoted for a shell.
+
+    >>> command("rotate restore", vm="desk 7")
+    "gpuops rotate restore --vm 'desk 7'"
+    """
     words = ["gpuops", *verb.split()]
     for name, argument in options.items():
         option = f"--{name.replace('_', '-')}"
@@ -79,15 +81,12 @@ def command(verb: str, **options: str) -> str:
 
 
 def called(vm: Vm) -> str:
-    """Return what `--vm` finds the VM by: its name, or its id where the name would be taken for something else."""
-    plain = (
-        vm.name.isprintable()
-        and not vm.name.startswith("-")
-        and not any(character in vm.name for character in _OF_OTHERS)
-    )
-    return vm.name if plain else f"moid:{vm.ref}"
+    """Return the value of `--vm` that selects this VM: its name, or `moid:ID` if the name could mean another thing."""
+    # `:` and `/` are in ids (`moid:vm-7`) and paths.
+    is_plain = vm.name.isprintable() and not vm.name.startswith("-") and ":" not in vm.name and "/" not in vm.name
+    return vm.name if is_plain else f"moid:{vm.ref}"
 
 
 def hosts_called(name: str) -> str:
-    """Return what `--host` finds the hosts of exactly that name by: it takes a pattern."""
+    """Return the pattern for `--host` that only this name matches."""
     return name.translate(_LITERAL)

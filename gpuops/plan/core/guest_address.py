@@ -1,5 +1,5 @@
-"""Which addresses of those that a guest reports are used. A guest may report any text, and it ends up in the files and
-scripts of other guests."""
+"""Checks the addresses that a guest reports before they are written to files and scripts of other guests: a guest may
+report any text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 _THIS_NETWORK: Final = IPv4Network("0.0.0.0/8")
 _SIMULATED: Final = IPv4Network("127.64.0.0/15")
-"""Guests of the simulator that run real processes have addresses of this machine (`sim/render/devices.py`)."""
+"""The addresses of guests that the simulator runs as processes of this machine (`sim/render/devices.py`)."""
 
 
 def unicast_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return the address if other machines may reach one host by it, else None.
+    """Return the address if other machines can reach exactly one machine at it, otherwise None.
 
-    An IPv6 zone is refused: Python accepts any text as one, line ends too. So is loopback, for it leads each guest to
-    itself, and what RFC 1122 and RFC 4291 reserve, broadcast and IPv4-mapped addresses among it.
+    Loopback and the addresses that RFC 1122 and RFC 4291 reserve are refused, for example broadcast. An IPv6 address
+    with a zone is refused because Python accepts any text as a zone, even with line ends.
     """
     try:
         address = ip_address(text)

@@ -1,4 +1,4 @@
-"""Passthrough devices of VMs, existing and requested: compared by what they are, and numbered as in VMX names."""
+"""Compares existing and requested passthrough devices of VMs, and numbers them as in VMX names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 
 def signature(device: GpuDevice | NewDevice) -> str:
-    """Return what the device is, the same before it is added and after: `vgpu grid_a100-3-20c`."""
+    """Return a text that is the same for a device before and after it is added: `vgpu grid_a100-3-20c`."""
     match device:
         case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
             return f"vgpu {profile}"
@@ -36,17 +36,17 @@ def signature(device: GpuDevice | NewDevice) -> str:
 
 
 def signatures(devices: Iterable[GpuDevice | NewDevice]) -> tuple[str, ...]:
-    """Return the signatures of all of them, sorted."""
+    """Return the sorted signatures of these devices."""
     return tuple(sorted(signature(device) for device in devices))
 
 
 def pci_types(allowed: Iterable[tuple[int, int]]) -> str:
-    """(vendor id, device id) pairs as people write them: `10de:20f1`."""
+    """Return (vendor id, device id) pairs in the usual notation: `10de:20f1`."""
     return ",".join(f"{vendor:04x}:{device:04x}" for vendor, device in sorted(allowed))
 
 
 def types_of(device: GpuDevice | NewDevice) -> tuple[tuple[int, int], ...]:
-    """(vendor id, device id) of a device given whole, any of several if it is dynamic; () = another device."""
+    """Return the (vendor id, device id) pairs that a DirectPath device may have; empty for a vGPU and other devices."""
     match device:
         case DirectPathDevice(vendor_id=vendor, device_id=number) | NewDirectPath(vendor_id=vendor, device_id=number):
             return ((vendor, number),)
@@ -59,18 +59,18 @@ def types_of(device: GpuDevice | NewDevice) -> tuple[tuple[int, int], ...]:
 
 
 def is_no_gpu(device: GpuDevice | NewDevice) -> bool:
-    """Return whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    """Return whether this is a DirectPath device of another vendor than NVIDIA."""
     types = types_of(device)
     return bool(types) and all(vendor not in (0, NVIDIA_VENDOR_ID) for vendor, _ in types)
 
 
 def gpu_names(vm: Vm) -> str:
-    """Return the VM's GPU devices in a few words; "none" without any."""
+    """Return the GPU devices of the VM for a message; `none` if it has none."""
     return ", ".join(signature(device) for device in vm.devices or () if is_gpu(device)) or "none"
 
 
 def option_of(device: GpuDevice) -> str:
-    """Return the device as `--replace` takes it: a profile, a PCI address or `dynamic`."""
+    """Return the value of `--replace` for this device: a profile, a PCI address or `dynamic`."""
     return "dynamic" if isinstance(device, DynamicDevice) else signature(device).split(" ", 1)[1]
 
 
@@ -78,7 +78,7 @@ _Device = TypeVar("_Device", bound=GpuDevice | NewDevice)
 
 
 def with_passthru_numbers(devices: Iterable[_Device]) -> Sequence[tuple[int, _Device]]:
-    """Return the devices with N of their VMX name `pciPassthruN`; new ones with the N that vCenter will give them."""
+    """Return each device with the N of its VMX name `pciPassthruN`; for a new device, the N that vCenter will use."""
     devices = tuple(devices)
     keys: list[int | None] = [getattr(device, "key", None) for device in devices]  # a new device has no key yet
     if None in keys:

@@ -1,4 +1,4 @@
-"""Defines plans, the protocol of requests, and the report of one run."""
+"""Defines plans, the protocol of requests, and the report of a run."""
 
 from __future__ import annotations
 
@@ -26,45 +26,44 @@ class Wave(Generic[AnyStep]):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where something goes and why: one line per host or GPU looked at (`--explain`)."""
+    """One line of `--explain`: a candidate (host, GPU, VM), whether it was chosen, and why."""
 
     subject: str
     chosen: bool
     reason: str
     feasible: bool = False
-    """It would do, chosen or not."""
+    """Whether it could be chosen, even if another one was."""
 
     @classmethod
     def refused(cls, rejection: Rejection) -> Choice:
-        """Return what is refused, with the reason."""
         return cls(rejection.subject, chosen=False, reason=rejection.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[AnyStep]):
-    """An ordered intent. No waves and no rejections = nothing to do, and `because` says why."""
+    """The steps to do, in order. If there are no waves and no rejections, `because` has the reason."""
 
     waves: tuple[Wave[AnyStep], ...] = ()
     rejections: tuple[Rejection, ...] = ()
-    """Not empty = infeasible: nothing is done (exit 3)."""
+    """Why nothing can be done; not empty = exit code 3."""
     unmet: tuple[Rejection, ...] = ()
-    """Left out, each with its reason, while the rest is done (exit 4): a desktop that cannot be returned."""
+    """What is left out while the other steps are done, for example a desktop that cannot resume; exit code 4."""
     warnings: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
-    """Reasons worth a line even when all goes well: nothing to do, left as it is, checked less."""
+    """Remarks that are shown even if all steps succeed, for example why a VM is left as it is."""
     choices: tuple[Choice, ...] = ()
     withheld: tuple[AnyStep, ...] = ()
-    """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
+    """The steps of a refused plan: privileges that the login lacks for them are reported with the other reasons."""
     not_after: Mapping[str, datetime] = field(default_factory=dict)
-    """VM ref -> the moment from which on no step of this plan may begin on it, in UTC: what it takes has to return."""
+    """VM ref -> the moment (UTC) from which no step may begin on the VM, so that it can return in time."""
     disruptive: bool = False
-    """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
+    """Whether something is stopped, moved or rebooted: gpuops then asks on a terminal, and needs --yes without one."""
     afterwards: tuple[str, ...] = ()
-    """What the admin has to do, in order, before it is in force."""
+    """What the admin must do, in order, before the change is in force."""
     due: tuple[AnyStep, ...] = ()
-    """What hosts without a step are configured as already, and what is not in force before their reboot."""
+    """Steps that are already configured on their hosts and that a reboot puts in force."""
     reboots: frozenset[str] = frozenset()
-    """Refs of the hosts whose step is not in force before a reboot."""
+    """Refs of the hosts that must reboot before their step is in force."""
 
     @property
     def feasible(self) -> bool:
@@ -78,62 +77,59 @@ class Plan(Generic[AnyStep]):
 def refuse(
     *rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[AnyStep, ...] = ()
 ) -> Plan[AnyStep]:
-    """Return a plan that does nothing, for all of these reasons, each said once."""
+    """Return a plan without steps for these reasons, without duplicates."""
     return Plan(rejections=tuple(dict.fromkeys(rejections)), choices=choices, withheld=withheld)
 
 
 class Request(Protocol):
-    """A frozen dataclass whose fields are the options of a verb."""
+    """A frozen dataclass whose fields are the options of a command."""
 
     run_kind: ClassVar[str]
-    """What journals call a run that carries it out. It is stored, and never changes."""
+    """The name of such a run in journals. It is stored, so it never changes."""
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of VMs whose devices the plan needs and the bulk read left out (those on hosts without GPUs)."""
+        """Return the VMs (refs) on hosts without GPUs whose devices the plan needs: the bulk read leaves them out."""
         ...
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts whose QueryConfigTarget the plan needs (static DirectPath, device groups).
-
-        Often none.
-        """
+        """Return the hosts (refs) whose QueryConfigTarget the plan needs, for static DirectPath and device groups."""
         ...
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """Return the change wanted on this snapshot. Raises UsageError for names that mean nothing here."""
+        """Return the plan for this snapshot. Raises UsageError for names that do not exist in it."""
         ...
 
 
 class Verdict(StrEnum):
-    """How one step ended."""
+    """The result of one step."""
 
     DONE = "done"
     ALREADY = "already"
-    """Found done before anything was sent."""
+    """It was done before anything was sent."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The reply was lost and reading back did not settle it."""
+    """The reply was lost, and reading the VM again did not show whether the step was done."""
     SKIPPED = "skipped"
-    """Not tried: an earlier wave it depends on failed."""
+    """Not tried, because an earlier wave failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[AnyStep]):
-    """One step and what became of it; `reason` for anything but DONE, `duration_s` of the task."""
+    """One step and its result, with a `reason` unless it is DONE, and the duration of its task."""
 
     step: AnyStep
     verdict: Verdict
     reason: str = ""
     duration_s: float | None = None
     trouble: Trouble | None = None
-    """What kind of error of vCenter it ended in, if it did."""
+    """The kind of vCenter error with which it ended; None = no error."""
     fault: str = ""
-    """The code of that error: `no-permission`; empty = none."""
+    """The code of that error, for example `no-permission`; empty = no error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report(Generic[AnyStep]):
-    """One complete run: the request, the snapshot, the plan and the outcomes. `applied` False = dry run."""
+    """One run: the request, the snapshot, the plan and the outcomes. `applied` False = dry run."""
 
     request: object
     before: Inventory
@@ -141,23 +137,23 @@ class Report(Generic[AnyStep]):
     outcomes: tuple[Outcome[AnyStep], ...] = ()
     applied: bool = False
     journal_lost: bool = False
-    """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted; or without
-    the lock of its machine."""
+    """Whether the run used only vCenter's markers because the journal cannot be read, written or trusted, or ran
+    without the lock of its machine."""
     after: Inventory | None = None
-    """What was read back last of all that the steps are about; None = nothing was read after `before`."""
+    """The last snapshot of the objects that the steps change; None = none was read after `before`."""
 
     @property
     def changed(self) -> bool:
-        """Return whether vCenter was changed (applied), or would be (dry run)."""
+        """Whether vCenter was changed, or would be after a dry run."""
         if not self.applied:
             return self.plan.feasible and bool(self.plan.steps)
         return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
 
     @property
     def exit_code(self) -> int:
-        """0 done or nothing to do, 3 infeasible, 4 partly done, 7 without its journal (README, exit codes)."""
+        """0 done or nothing to do, 3 refused, 4 partly done, 7 the journal was lost (README, exit codes)."""
         if self.journal_lost:
             return StateDamaged.exit_code
-        bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}
-        partly = self.plan.unmet or any(outcome.verdict in bad for outcome in self.outcomes)
+        not_done = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+        partly = self.plan.unmet or any(outcome.verdict in not_done for outcome in self.outcomes)
         return report_exit_code(refused=not self.plan.feasible, partly=partly)

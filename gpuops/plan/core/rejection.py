@@ -1,4 +1,4 @@
-"""A "no" with its numbers, and how similar refusals of many hosts or VMs become one. Nothing here loads a plan.
+"""A refusal with its numbers, and the summary of similar refusals of many hosts or VMs.
 
 Two rejections are alike if their reasons differ only in numbers, PCI addresses, their own subjects, and who holds a
 GPU. Example: `has 3 free` of esx-01, `has 3 free` of esx-02 and `has 1 free` of esx-03 are one refusal.
@@ -22,7 +22,7 @@ class Shortage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A "no" with its numbers: `numa0: memory beside the GPU: needs 65536 MiB, 32768 free`."""
+    """A refusal with its numbers: `esx-01: memory: needs 65536 MiB, 32768 there`."""
 
     subject: str
     """What is refused: a VM, a host, a GPU (`esx-01 0000:3b:00.0`), a NUMA node."""
@@ -34,14 +34,14 @@ class Rejection:
     short_of: Shortage | None = None
     """The resource that a smaller VM would need less of; None = the size of the VM is not the reason."""
     by_the_hour: bool = False
-    """The time of day is the only reason: cron meets it every day, so it needs no notice."""
+    """Whether the time of day is the only reason. Cron causes such a refusal every day, so nobody is notified."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.reason}"
 
     @property
     def reason(self) -> str:
-        """Return the rule with its numbers, for a text that already names the subject."""
+        """The rule with its numbers, for a text that already names the subject."""
         if self.needed is None and self.available is None:
             return self.rule
         unit = f" {self.unit}" if self.unit else ""
@@ -49,17 +49,15 @@ class Rejection:
 
     @property
     def line(self) -> str:
-        """Return subject, reason and next move in one line."""
         return f"{self} (next: {self.hint})" if self.hint else str(self)
 
 
-_FEW: Final = 3
 _HOLDERS: Final = re.compile(r"; held by [^:;]*")
 _NUMBER: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 
 
 def said_once(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
-    """Return one rejection for all that are alike, with their subjects and the next move of the first.
+    """Return one rejection for each group of similar ones, with all subjects and the hint of the first.
 
     The rejection with the most subjects comes first; otherwise the order is kept.
 
@@ -68,16 +66,12 @@ def said_once(rejections: Iterable[Rejection]) -> tuple[Rejection, ...]:
     """
     groups: dict[str, list[Rejection]] = {}
     for rejection in dict.fromkeys(rejections):
-        groups.setdefault(_kind(rejection), []).append(rejection)
-    return tuple(_one_of(alike) for alike in sorted(groups.values(), key=len, reverse=True))
+        without_names = _HOLDERS.sub("", rejection.reason.replace(rejection.subject, ""))
+        groups.setdefault(_NUMBER.sub("N", without_names), []).append(rejection)
+    return tuple(_summarize(alike) for alike in sorted(groups.values(), key=len, reverse=True))
 
 
-def _kind(rejection: Rejection) -> str:
-    """Return the reason without the parts that may differ from one subject to the next."""
-    return _NUMBER.sub("N", _HOLDERS.sub("", rejection.reason.replace(rejection.subject, "")))
-
-
-def _one_of(alike: Sequence[Rejection]) -> Rejection:
+def _summarize(alike: Sequence[Rejection]) -> Rejection:
     first, subjects = alike[0], list(dict.fromkeys(rejection.subject for rejection in alike))
     if all(rejection.reason == first.reason for rejection in alike):
         return replace(first, subject=some_names(subjects))
@@ -86,7 +80,7 @@ def _one_of(alike: Sequence[Rejection]) -> Rejection:
     return Rejection(first.subject, f"{first.reason} ({also})", hint=first.hint)
 
 
-def some_names(names: Sequence[str], most: int = _FEW) -> str:
-    """Return `esx-01, esx-02, esx-03 and 97 more`: a fleet has hundreds of hosts and VMs."""
+def some_names(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names and the number of the others: `esx-01, esx-02, esx-03 and 97 more`."""
     further = len(names) - most
     return ", ".join(names[:most]) + (f" and {further} more" if further > 0 else "")

@@ -1,4 +1,4 @@
-"""Which hosts a command or request means, by cluster, name and tags. Every command on hosts calls it."""
+"""Selects hosts by cluster, name and tags, for every command that works on hosts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpuops.plan.core.rejection import Rejection
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a host must be to be meant; nothing said = every host."""
+    """The criteria that a host must all meet; without criteria, every host is selected."""
 
     cluster: ClusterName = None
-    """Name or ref of its cluster (datacentres may share a name: then all of them)."""
+    """Name or ref of the cluster. Clusters of several datacentres may have the same name; all of them are selected."""
     host: HostPattern = None
-    """Its name, the first label of it, its ref, or a shell pattern that its name fits."""
+    """Name of the host, its first DNS label, its ref, or a shell pattern for its name."""
     tag: tuple[str, ...] = ()
-    """`category:tag` names that it carries, all of them."""
+    """`category:tag` names; the host must have all of them."""
 
     def outside(self, host: Host, inventory: Inventory) -> Rejection | None:
-        """Return why this host is not meant; None = it is."""
+        """Return why this host is not selected; None = it is."""
         if self.cluster is not None and self.cluster not in (host.cluster, cluster_name(host, inventory)):
             return Rejection(host.name, f"is not in cluster {self.cluster}")
         if self.host is not None and not _is_named(host, self.host):
@@ -36,22 +36,26 @@ class Scope:
         return Rejection(host.name, f"does not carry the tag {', '.join(missing)}") if missing else None
 
     def hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        """Return the hosts with GPUs that are meant, by name: the order in which equals are chosen."""
+        """Return the selected hosts with GPUs, sorted by name: equally good hosts are chosen in this order."""
         return tuple(host for host in gpu_hosts(inventory) if self.outside(host, inventory) is None)
 
     def device_hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        """Return the hosts that are meant and have GPUs, or give VMs other devices whole, by name."""
+        """Return the selected hosts with GPUs or other passthrough devices, sorted by name."""
         return tuple(host for host in device_hosts(inventory) if self.outside(host, inventory) is None)
 
     def check(self, inventory: Inventory) -> None:
-        """Raises UsageError for a cluster, HostNotFound for a host that is not there at all, with or without GPUs."""
-        if self.cluster is not None:
-            _check_cluster(self.cluster, inventory)
+        """Check that the cluster and the host exist, with or without GPUs. Raises UsageError, HostNotFound."""
+        clusters = {cluster.name for cluster in inventory.clusters.values()}
+        if self.cluster is not None and self.cluster not in clusters | inventory.clusters.keys():
+            near = get_close_matches(self.cluster, sorted(clusters), n=3)
+            suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+            hint = "gpuops capacity shows the clusters"
+            raise UsageError(f"no cluster {self.cluster!r} in this vCenter{suggestion}", hint=hint)
         if self.host is not None and not any(_is_named(host, self.host) for host in inventory.hosts.values()):
             raise HostNotFound(self.host, near=get_close_matches(self.host, [h.name for h in inventory.hosts.values()]))
 
     def nowhere(self, subject: str, inventory: Inventory) -> Rejection:
-        """Return the answer where no host is meant: what there is instead."""
+        """Return the refusal if no host is selected, with the clusters and tags that exist."""
         criteria = [f"in cluster {self.cluster}"] if self.cluster is not None else []
         criteria += [f"named {self.host}"] if self.host is not None else []
         criteria += [f"tagged {tag}" for tag in self.tag]
@@ -70,13 +74,13 @@ class Scope:
 
 
 def gpu_hosts(inventory: Inventory) -> tuple[Host, ...]:
-    """Return the hosts with GPUs, by name."""
+    """Return the hosts with GPUs, sorted by name."""
     hosts = (host for host in inventory.hosts.values() if host.gpus)
     return tuple(sorted(hosts, key=lambda host: (host.name, host.ref)))
 
 
 def device_hosts(inventory: Inventory) -> tuple[Host, ...]:
-    """Return the hosts with GPUs, and those that give VMs other devices whole, by name."""
+    """Return the hosts with GPUs or other passthrough devices, sorted by name."""
     hosts = (host for host in inventory.hosts.values() if host.gpus or host.gives_others)
     return tuple(sorted(hosts, key=lambda host: (host.name, host.ref)))
 
@@ -89,12 +93,3 @@ def cluster_name(host: Host, inventory: Inventory) -> str | None:
 
 def _is_named(host: Host, text: str) -> bool:
     return text in (host.ref, host.name, host.name.split(".")[0]) or fnmatchcase(host.name, text)
-
-
-def _check_cluster(name: str, inventory: Inventory) -> None:
-    if any(name in (ref, cluster.name) for ref, cluster in inventory.clusters.items()):
-        return
-    names = sorted({cluster.name for cluster in inventory.clusters.values()})
-    near = get_close_matches(name, names, n=3)
-    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
-    raise UsageError(f"no cluster {name!r} in this vCenter{suggestion}", hint="gpuops capacity shows the clusters")

@@ -1,9 +1,8 @@
-"""Whether a step is already done, and why it must not be sent now, on facts read just before it is sent.
+"""Checks a step with facts that were read just before it is sent, because the plan may be minutes old by then.
 
-A plan is minutes old when its last step is sent. `is_satisfied` returns whether a step is done; the executor calls it
-before and after every effect. `objection` returns why a step must not be sent: the VM is another one than planned, the
-desktop to suspend is not idle, or the step would destroy the suspended state of a guest. `host_satisfied` and
-`host_objection` do the same for steps on hosts.
+`is_satisfied` returns whether a step is done; the executor calls it before and after every step. `objection` returns
+why a step must not be sent: the VM is not the planned one, the desktop to suspend is not idle, or the step would
+destroy the suspended state of a guest. `host_satisfied` and `host_objection` do the same for steps on hosts.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ from gpuops.plan.core.steps import (
 
 
 def is_satisfied(step: Step, inventory: Inventory) -> bool:
-    """Return whether the snapshot shows what the step would bring about; what cannot be read is not shown.
+    """Return whether the step is done according to this snapshot; False if that cannot be read.
 
-    Raises VmNotFound for a VM that the snapshot lacks, unless the step makes or removes it.
+    Raises VmNotFound if the VM is not in the snapshot, unless the step makes or removes it.
     """
     if isinstance(step, CreationStep | RemoveVm):
         return _is_made_or_removed(step, inventory)
@@ -74,12 +73,12 @@ def is_satisfied(step: Step, inventory: Inventory) -> bool:
         case RelocateVm(host=host):
             return vm.host == host
         case PowerOnVm() | ResumeVm():
-            # On another host than asked for is done too: vCenter has the last word, and a second start moves nothing.
+            # also done if it runs on another host than requested: a second power-on would not move it
             return vm.power is PowerState.ON
         case SuspendVm():
             return vm.power is PowerState.SUSPENDED
         case PowerOffVm() | PowerOffForRemoval() | ShutDownGuest() | RunInGuest():
-            return vm.power is PowerState.OFF  # a guest that is off has nothing left to keep
+            return vm.power is PowerState.OFF  # RunInGuest too: a guest that is off has no work to save
         case SetVmDrs(drs=drs):
             return inventory.drs_of(vm) is drs
         case SetAttribute(name=name, value=value):
@@ -113,7 +112,7 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
         return False
     if change.devices_after is not None:
         return signatures(vm.devices) == change.devices_after and not _has_old_entries(change, vm)
-    # Without the whole picture: nothing of the old is left, and all of the new is there.
+    # The plan did not predict all devices: the old ones must be gone, and the new ones must exist.
     profiles = {device.key: device.profile for device in vm.devices if isinstance(device, VgpuDevice)}
     missing = Counter(map(signature, change.add)) - Counter(map(signature, vm.devices))
     return (
@@ -124,7 +123,7 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
 
 
 def _has_old_entries(change: VmChange, vm: Vm) -> bool:
-    """Whether a DirectPath entry that the change replaces by one for the same address is still as it was before."""
+    """Return whether a DirectPath entry that the change replaces, with the same address, is still the old one."""
     new_entries = {device.address: device for device in change.add if isinstance(device, NewDirectPath)}
     return bool(change.remove) and any(
         (device.vendor_id, device.device_id, device.system_id.lower())
@@ -135,10 +134,10 @@ def _has_old_entries(change: VmChange, vm: Vm) -> bool:
 
 
 def pins_without_device(change: VmChange, vm: Vm) -> tuple[str, ...]:
-    """Return the pins of the change, as extraConfig keys, whose `pciPassthruN` is no device of the VM.
+    """Return the pins of the change (extraConfig keys) whose `pciPassthruN` is not a device of the VM.
 
-    N follows from the keys that vCenter gives to new devices, and the plan can only expect those. A pin of another
-    number binds nothing: the VM would start with a GPU of any NUMA node.
+    N follows from the key that vCenter gives to a new device, and the plan can only predict it. If the prediction was
+    wrong, the pin has no effect, and the VM would start with a GPU of any NUMA node.
     """
     if vm.devices is None or not change.add:
         return ()
@@ -147,19 +146,18 @@ def pins_without_device(change: VmChange, vm: Vm) -> tuple[str, ...]:
 
 
 def _settings_done(change: VmChange, vm: Vm) -> bool:
-    wanted_and_there = (
+    requested_and_present = (
         (change.memory_locked, vm.memory_locked),
         (change.memory_reservation_mib, vm.memory_reservation_mib),
         (change.cpu_hot_add, vm.cpu_hot_add),
         (change.cores_per_numa_node, vm.cores_per_numa_node),
     )
-    if any(setting is not None and setting != current for setting, current in wanted_and_there):
+    if any(requested is not None and requested != present for requested, present in requested_and_present):
         return False
-    if not change.extra_config:
-        return True
-    if vm.extra_config is None:
-        return False
-    return all(vm.extra_config.get(key, "") == text for key, text in change.extra_config.items())
+    present_config = vm.extra_config
+    if present_config is None:
+        return not change.extra_config
+    return all(present_config.get(key, "") == text for key, text in change.extra_config.items())
 
 
 GONE: Final = "is gone from vCenter"
@@ -171,9 +169,9 @@ NOT_OFF: Final = "is not off: it is left as it is"
 
 
 def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
-    """Return why this step must not be sent now; None = nothing speaks against it.
+    """Return why this step must not be sent now; None = it may be sent.
 
-    `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
+    `idle`: the rule by which the VM of the step is idle; without it, no desktop is suspended.
     Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
     """
     if isinstance(step, CreationStep):
@@ -182,14 +180,16 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
     vm = now.vms.get(step.vm)
     if vm is None:
         return GONE
-    not_ours = _of_others(vm, planned.vms.get(step.vm)) or (None if _gives_back(step, vm) else left_to_manager(vm))
+    not_ours = _not_ours(step, vm, planned.vms.get(step.vm))
     if not_ours is not None:
         return not_ours
     match step:
         case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
             return None
-        case SuspendVm(gives_way=gives_way):  # the work of a VM that gives way is in its memory then
-            return None if gives_way else idleness(vm, idle).objection
+        case SuspendVm(gives_way=True):  # an ML VM need not be idle: its work stays in its memory
+            return None
+        case SuspendVm():
+            return idleness(vm, idle).objection
         case ResumeVm() | PowerOnVm(resumes=True):
             return STATE_LOST if vm.power is PowerState.OFF else None
         case PowerOnVm():
@@ -207,25 +207,42 @@ def _unusable_template(step: CloneVm, planned: Inventory, now: Inventory) -> str
         return GONE
     if not template.template:
         return "is not a template any more"
-    return _of_others(template, planned.vms.get(step.source))
+    return _another_vm(template, planned.vms.get(step.source))
 
 
-def _of_others(vm: Vm, before: Vm | None) -> str | None:
-    """Return why this may be another VM than the planned one; None = it is the planned one."""
+def _not_ours(step: Step, vm: Vm, before: Vm | None) -> str | None:
+    """Return why this may be another VM than the planned one (`before`), or who manages it now; None = neither."""
+    return _another_vm(vm, before) or (None if _gives_back(step, vm) else left_to_manager(vm))
+
+
+def _another_vm(vm: Vm, before: Vm | None) -> str | None:
     if vm.instance_uuid is None:
-        return "cannot be told from another VM: its instance uuid cannot be read"
+        return "has no readable instance uuid, so it may be another VM"
     if before is not None and before.instance_uuid != vm.instance_uuid:
         return "is another VM than the one planned for: its instance uuid changed"
     return None
 
 
-def _gives_back(step: Step, vm: Vm) -> bool:
-    """Whether the step undoes what a night did to the VM before it got a manager: its user's desktop, the gate before
-    it, the DRS setting that it had, the marker. Only a night's desktop is resumed; of what starts from off, the marker
-    says that a night has shut it down.
+def _not_running(step: PowerOffVm | ShutDownGuest | RunInGuest, vm: Vm) -> str | None:
+    if isinstance(step, RunInGuest):
+        return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
+    if vm.power is None and isinstance(step, PowerOffVm):  # a request to the guest does no harm, a power-off might
+        return POWER_UNKNOWN
+    return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
 
-    *Why*: a desktop that a night has suspended is owed to its user, even if another product manages it since, and a
-    resume discards nothing. An ML VM that got a manager is not stopped: its work is its manager's.
+
+def _not_removable(step: RemovalStep, vm: Vm) -> str | None:
+    if vm.name != step.name:
+        return NOT_MADE
+    return NOT_OFF if isinstance(step, RemoveVm) and vm.power is not PowerState.OFF else None
+
+
+def _gives_back(step: Step, vm: Vm) -> bool:
+    """Return whether the step undoes what a night did: it is then also sent to a VM that another product now manages.
+
+    A night that suspended a desktop owes it to its user, and a resume discards nothing. The same holds for its gate,
+    its DRS setting and its marker, and for a desktop whose marker shows that a night shut it down. An ML VM that
+    another product now manages is not stopped: its work belongs to that product.
     """
     match step:
         case ResumeVm() | OpenGate():
@@ -241,22 +258,8 @@ def _gives_back(step: Step, vm: Vm) -> bool:
             return False
 
 
-def _not_running(step: PowerOffVm | ShutDownGuest | RunInGuest, vm: Vm) -> str | None:
-    if isinstance(step, RunInGuest):
-        return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
-    if vm.power is None and isinstance(step, PowerOffVm):  # a guest is asked, and asked in vain where none runs
-        return POWER_UNKNOWN
-    return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
-
-
-def _not_removable(step: RemovalStep, vm: Vm) -> str | None:
-    if vm.name != step.name:
-        return NOT_MADE
-    return NOT_OFF if isinstance(step, RemoveVm) and vm.power is not PowerState.OFF else None
-
-
 def as_it_is_now(step: Step, now: Inventory) -> Step:
-    """Return the step on these facts: a VM is resumed where it is registered now, even if it was moved since the plan.
+    """Return the step, with the present host for a VM that is to be resumed: it may have moved since the plan.
 
     Source: vSphere API, VirtualMachine.PowerOnVM_Task (a `host` other than the VM's own moves it there).
     """
@@ -272,7 +275,7 @@ _OTHERS = "{} changed by somebody else meanwhile"
 
 
 def host_satisfied(step: HostStep, host: Host) -> bool:
-    """Return whether the host shows what the step would bring about; what cannot be read is not shown."""
+    """Return whether the step is done according to the settings of the host; False if they cannot be read."""
     settings = host.settings or HostSettings()
     match step:
         case ConfigureModule(after=options):
@@ -294,7 +297,7 @@ def host_satisfied(step: HostStep, host: Host) -> bool:
 
 
 def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettings) -> bool:
-    """Return whether all of this is configured of DirectPath I/O and labels."""
+    """Return whether DirectPath I/O and the labels of these devices are configured as the changes say."""
     now = {state.address: state for state in settings.passthrough or ()}
     return all(
         (state := now.get(change.address)) is not None
@@ -305,9 +308,9 @@ def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettin
 
 
 def host_objection(step: HostStep, host: Host) -> str | None:
-    """Return why the step must not be sent now; None = nothing speaks against it.
+    """Return why the step must not be sent now; None = it may be sent.
 
-    The calls replace a complete string or configuration: a change made meanwhile would be lost.
+    A step replaces a complete string or configuration, so it would overwrite a change that was made since the plan.
     """
     if host.connected is not True:
         return "is not connected"

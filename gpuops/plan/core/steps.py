@@ -1,8 +1,8 @@
-"""The closed vocabulary of changes of hosts and VMs. A step is data; `execute` does it.
+"""All steps that a plan can have: each is one change of a host or a VM, as data that `execute` carries out.
 
-`kind` is what a step on a VM is called in documents, `noun` in sentences, and `privileges` what the login needs on the
-VM (the privilege of each method, and of each field of ConfigSpec, in the vSphere API reference). To add a kind of step,
-add it to `Step` or `HostStep`; mypy then names every match that must learn it.
+`kind` is the name of a step on a VM in JSON, `noun` its name in sentences. `privileges` are those that the login needs
+on the VM (the privilege of each method, and of each field of ConfigSpec, in the vSphere API reference). If you add a
+class to `Step` or `HostStep`, mypy reports every match that lacks it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 @stored_as("GpuDifference", gpu="gpu", before="before", after="after")
 @dataclass(frozen=True, slots=True)
 class GpuDifference:
-    """What a change of a host means for one of its GPUs, in words."""
+    """The effect of a change of a host on one of its GPUs, in words."""
 
     gpu: PciAddress
     before: str
@@ -34,11 +34,11 @@ class GpuDifference:
 @stored_as("ConfigureModule", host="host", before="before", after="after", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureModule:
-    """Replace the option string of a host's `nvidia` kernel module. In force after the host's next boot."""
+    """Replace the option string of a host's `nvidia` kernel module, in force after the next boot of the host."""
 
     host: str
     before: str
-    """The string it was planned on: another one there, and the change is not made."""
+    """The string when the plan was made. If the host now has another one, the step is not done."""
     after: str
     gpus: tuple[GpuDifference, ...] = ()
 
@@ -46,7 +46,7 @@ class ConfigureModule:
 @stored_as("ConfigureGraphics", host="host", before="before", after="after", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureGraphics:
-    """Replace the graphics configuration of a host; what it was planned on must still be there."""
+    """Replace the graphics configuration of a host. If it is no longer `before`, the step is not done."""
 
     host: str
     before: GraphicsSettings
@@ -57,7 +57,7 @@ class ConfigureGraphics:
 @stored_as("PassthroughChange", address="address", enabled="enabled", label="label")
 @dataclass(frozen=True, slots=True)
 class PassthroughChange:
-    """DirectPath I/O of one device switched on or off, and its hardware label; None leaves the label as it is."""
+    """Enable or disable DirectPath I/O of one device, and set its hardware label; None = keep the label."""
 
     address: PciAddress
     enabled: bool
@@ -67,7 +67,7 @@ class PassthroughChange:
 @stored_as("ConfigurePassthrough", host="host", devices="devices", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigurePassthrough:
-    """Change DirectPath I/O of devices of a host, in one call."""
+    """Change DirectPath I/O of devices of a host, in one call to vCenter."""
 
     host: str
     devices: tuple[PassthroughChange, ...]
@@ -77,7 +77,7 @@ class ConfigurePassthrough:
 @stored_as("ModeChange", address="address", before="before", after="after")
 @dataclass(frozen=True, slots=True)
 class ModeChange:
-    """Another mode of one device; `before` is the word that vCenter had for what was configured."""
+    """The new mode of one device; `before` is the configured mode, as vCenter named it."""
 
     address: PciAddress
     before: str
@@ -87,10 +87,7 @@ class ModeChange:
 @stored_as("ConfigureModes", host="host", devices="devices", labels="labels", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureModes:
-    """Change the modes of devices of a host by the call of vSphere 9.1, which tells what that takes; and their labels.
-
-    Each device is a call of its own, and so are the labels.
-    """
+    """Change the modes of devices of a host, with one call of vSphere 9.1 for each device, and their labels."""
 
     host: str
     devices: tuple[ModeChange, ...]
@@ -101,7 +98,7 @@ class ConfigureModes:
 @stored_as("ConfigureMig", host="host", devices="devices", on="on", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureMig:
-    """Switch MIG mode of GPUs of a host on or off, by the host's own nvidia-smi: vCenter has no call for it."""
+    """Switch MIG mode of GPUs of a host on or off with nvidia-smi on the host, because vCenter has no call for it."""
 
     host: str
     devices: tuple[PciAddress, ...]
@@ -110,13 +107,13 @@ class ConfigureMig:
 
 
 HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureModes | ConfigureMig
-"""A change of a host's settings, on one host: the caller waits until it is made."""
+"""A change of the settings of one host. It is done when the call returns."""
 
 
 @stored_as("EnterMaintenance", host="host", vsan_mode="vsan_mode", limit_s="limit_s")
 @dataclass(frozen=True, slots=True)
 class EnterMaintenance:
-    """Have a host enter maintenance mode; it waits for the VMs that DRS still moves away, at most `limit_s` seconds."""
+    """Enter maintenance mode. The host waits at most `limit_s` seconds until DRS has moved its VMs away."""
 
     host: str
     vsan_mode: VsanMode = VsanMode.ENSURE
@@ -126,7 +123,7 @@ class EnterMaintenance:
 @stored_as("LeaveMaintenance", host="host")
 @dataclass(frozen=True, slots=True)
 class LeaveMaintenance:
-    """Have a host serve VMs again."""
+    """Leave maintenance mode."""
 
     host: str
 
@@ -134,40 +131,40 @@ class LeaveMaintenance:
 @stored_as("RebootHost", host="host", booted="booted")
 @dataclass(frozen=True, slots=True)
 class RebootHost:
-    """Reboot a host in maintenance mode; done when it is back, with another boot time than `booted`."""
+    """Reboot a host in maintenance mode. Done when it is connected and its boot time is not `booted`."""
 
     host: str
     booted: datetime | None
 
 
 HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
-"""A step of a host that vCenter makes a task of."""
+"""A step on a host that vCenter does as a task."""
 
 
 @stored_as("EndTurn", host="host")
 @dataclass(frozen=True, slots=True)
 class EndTurn:
-    """A line in the journal and nothing in vCenter: all that a rolling change had to do with this host is done."""
+    """Note in the journal that a rolling change is finished on this host. Nothing is sent to vCenter."""
 
     host: str
 
 
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
-"""To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
+"""Needed to start a program and to wait for its end (vSphere API reference, GuestProcessManager)."""
 
 COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
-"""The call is declared with it whatever the VM does; of a running one it asks for another besides (`privileges.py`)."""
+"""Needed for every move; a running VM needs another privilege as well (`HOT_MOVE` in `privileges.py`)."""
 
 
 @stored_as("NewVgpu", profile="profile", numa_node="numa_node", sequence_id="sequence_id")
 @dataclass(frozen=True, slots=True)
 class NewVgpu:
-    """A vGPU to add; `numa_node` is the guest's virtual node, None leaves it to the host."""
+    """A vGPU to add. `numa_node`: the virtual NUMA node of the guest; None = the host chooses."""
 
     profile: str
     numa_node: int | None = None
     sequence_id: int | None = None
-    """Its place in a vendor device group, when the change adds one."""
+    """Its position in the vendor device group that the change adds; None = no group."""
 
 
 @stored_as(
@@ -181,7 +178,7 @@ class NewVgpu:
 )
 @dataclass(frozen=True, slots=True)
 class NewDirectPath:
-    """A DirectPath I/O device to add: all that a static backing carries (QueryConfigTarget of the VM's host)."""
+    """A static DirectPath I/O device to add, with the fields of its backing from QueryConfigTarget of the host."""
 
     address: PciAddress
     name: str
@@ -194,7 +191,7 @@ class NewDirectPath:
 @stored_as("NewDynamic", allowed="allowed", label="label", sequence_id="sequence_id")
 @dataclass(frozen=True, slots=True)
 class NewDynamic:
-    """A Dynamic DirectPath I/O device to add: allowed (vendor id, device id) pairs, and the label if one is wanted."""
+    """A Dynamic DirectPath I/O device to add: the allowed (vendor id, device id) pairs, and the requested label."""
 
     allowed: tuple[tuple[int, int], ...]
     label: str | None = None
@@ -219,15 +216,15 @@ NewDevice = NewVgpu | NewDirectPath | NewDynamic
 )
 @dataclass(frozen=True, slots=True)
 class VmChange:
-    """One ReconfigVM_Task: everything below happens, or nothing does. None leaves a setting as it is."""
+    """The changes of one ReconfigVM_Task: vCenter makes all of them or none. None = keep the setting."""
 
     add: tuple[NewDevice, ...] = ()
     remove: tuple[int, ...] = ()
-    """Device keys."""
+    """Keys of the devices to remove."""
     replace_profile: tuple[tuple[int, str], ...] = ()
-    """(device key, new profile): edited in place."""
+    """(device key, new profile): the device keeps its key."""
     device_group: str | None = None
-    """Vendor device group that every added device belongs to."""
+    """The vendor device group of all added devices."""
     extra_config: Mapping[str, str] = field(default_factory=dict)
     """An empty value removes the key."""
     memory_locked: bool | None = None
@@ -236,7 +233,7 @@ class VmChange:
     cores_per_numa_node: int | None = None
     """0 = automatic."""
     devices_after: tuple[str, ...] | None = None
-    """Signatures of all passthrough devices the VM then has, sorted: an addition found done is not done twice."""
+    """Sorted signatures of all passthrough devices after the change, by which an executed change is recognized."""
 
     @property
     def empty(self) -> bool:
@@ -244,7 +241,7 @@ class VmChange:
 
     @property
     def privileges(self) -> Iterator[str]:
-        """Yield what the login needs for it on the VM."""
+        """The privileges that the login needs on the VM."""
         if self.add or self.remove:
             yield "VirtualMachine.Config.AddRemoveDevice"
         if self.replace_profile:
@@ -260,7 +257,7 @@ class VmChange:
 @stored_as("ReconfigureVm", vm="vm", change="change")
 @dataclass(frozen=True, slots=True)
 class ReconfigureVm:
-    """Change a powered-off VM's GPU devices and what must go with them."""
+    """Change the GPU devices of a powered-off VM and the settings that they need."""
 
     kind: ClassVar[str] = "reconfigure"
     noun: ClassVar[str] = "change"
@@ -270,14 +267,13 @@ class ReconfigureVm:
 
     @property
     def privileges(self) -> Collection[str]:
-        """Return those of each setting that is changed."""
         return tuple(self.change.privileges)
 
 
 @stored_as("RelocateVm", vm="vm", host="host")
 @dataclass(frozen=True, slots=True)
 class RelocateVm:
-    """Move a VM to another host, as it is: cold when it is powered off or suspended, by vMotion when it runs."""
+    """Move a VM to another host in its power state: a cold move if it is off or suspended, vMotion if it is running."""
 
     kind: ClassVar[str] = "relocate"
     noun: ClassVar[str] = "move"
@@ -290,10 +286,10 @@ class RelocateVm:
 @stored_as("PowerOnVm", vm="vm", host="host", resumes="resumes")
 @dataclass(frozen=True, slots=True)
 class PowerOnVm:
-    """Power on a VM that is off. `host` None leaves the choice to vCenter.
+    """Power on a VM that is off. `host` None = vCenter chooses.
 
-    `resumes`: an ML VM that a watch has suspended goes on with its memory: never a cold boot, and a start like any
-    other to the journal.
+    `resumes`: the VM is an ML VM that a watch suspended, and continues with its memory. If it is off instead, it is not
+    booted. The journal records the step as any other start.
     """
 
     kind: ClassVar[str] = "power_on"
@@ -308,7 +304,7 @@ class PowerOnVm:
 @stored_as("ResumeVm", vm="vm", host="host")
 @dataclass(frozen=True, slots=True)
 class ResumeVm:
-    """Power on a suspended VM. Never a cold boot: on a VM that is off it is an error, not a power-on."""
+    """Resume a suspended VM. A VM that is off is not booted: the step fails."""
 
     kind: ClassVar[str] = "resume"
     noun: ClassVar[str] = "resume"
@@ -321,9 +317,9 @@ class ResumeVm:
 @stored_as("SuspendVm", vm="vm", gives_way="gives_way")
 @dataclass(frozen=True, slots=True)
 class SuspendVm:
-    """Suspend a running VM; its vGPU slots are free afterwards.
+    """Suspend a running VM, so that its vGPU slots are free.
 
-    `gives_way`: an ML VM that a run started is suspended even if it is in use; any other VM must be idle.
+    `gives_way`: the VM is an ML VM that gpuops started, and is suspended even if it is in use. Other VMs must be idle.
     """
 
     kind: ClassVar[str] = "suspend"
@@ -337,7 +333,7 @@ class SuspendVm:
 @stored_as("PowerOffVm", vm="vm")
 @dataclass(frozen=True, slots=True)
 class PowerOffVm:
-    """Power a running VM off, hard. Never applied to a suspended one: that would discard the guest's state."""
+    """Power off a running VM without asking its guest. A suspended VM is refused: it would lose its suspended state."""
 
     kind: ClassVar[str] = "power_off"
     noun: ClassVar[str] = "power-off"
@@ -349,7 +345,7 @@ class PowerOffVm:
 @stored_as("ShutDownGuest", vm="vm", grace_s="grace_s", then_off="then_off")
 @dataclass(frozen=True, slots=True)
 class ShutDownGuest:
-    """Ask a running guest to shut down; after `grace_s` seconds it is powered off if `then_off`."""
+    """Ask a running guest to shut down. If `then_off`, power it off after `grace_s` seconds."""
 
     kind: ClassVar[str] = "shut_down_guest"
     noun: ClassVar[str] = "shutdown"
@@ -363,11 +359,10 @@ class ShutDownGuest:
 @stored_as("RunInGuest", vm="vm", program="program", arguments="arguments", limit_s="limit_s", ssh="ssh")
 @dataclass(frozen=True, slots=True)
 class RunInGuest:
-    """Run a program in a running guest and give it `limit_s` seconds: an ML VM keeps its work.
+    """Run a program in a running guest, for at most `limit_s` seconds, so that an ML VM saves its work.
 
-    By VMware Tools, or where `ssh` says how over SSH.
-
-    What it brings about is the guest's own: a snapshot never shows that it is done. Run twice, it does no harm.
+    The program is run by VMware Tools, or over SSH if `ssh` is set. No snapshot of vCenter shows whether it was run, so
+    it may be run twice.
     """
 
     kind: ClassVar[str] = "run_in_guest"
@@ -381,18 +376,17 @@ class RunInGuest:
 
     @property
     def privileges(self) -> Collection[str]:
-        """None in vCenter where the program is run over SSH."""
         return GUEST_PRIVILEGES if self.ssh is None else ()
 
 
 @stored_as("SetVmDrs", vm="vm", drs="drs")
 @dataclass(frozen=True, slots=True)
 class SetVmDrs:
-    """Say what DRS does with a VM of a cluster, by an override of its own; CLUSTER takes the override away."""
+    """Set the DRS override of a VM in a cluster; `VmDrs.CLUSTER` removes it."""
 
     kind: ClassVar[str] = "set_vm_drs"
     noun: ClassVar[str] = "override of DRS"
-    privileges: ClassVar[Collection[str]] = ()  # those on the cluster: `privileges.py`
+    privileges: ClassVar[Collection[str]] = ()  # needed on the cluster, not on the VM: `privileges.py`
 
     vm: str
     drs: VmDrs
@@ -415,14 +409,14 @@ class SetAttribute:
 @stored_as("CloseGate", vm="vm", machine="machine")
 @dataclass(frozen=True, slots=True)
 class CloseGate:
-    """Have the connection broker assign a desktop to no user: its machine enters maintenance mode there.
+    """Keep users off a desktop: its machine enters maintenance mode at the connection broker.
 
-    `machine` is the broker's id of it.
+    `machine` is the id of the machine at the broker.
     """
 
     kind: ClassVar[str] = "close_gate"
     noun: ClassVar[str] = "gate"
-    privileges: ClassVar[Collection[str]] = ()  # it is no call to vCenter
+    privileges: ClassVar[Collection[str]] = ()  # not done by vCenter
 
     vm: str
     machine: str
@@ -431,9 +425,9 @@ class CloseGate:
 @stored_as("OpenGate", vm="vm", machine="machine")
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """Have the connection broker give a desktop to its users again: its machine leaves maintenance mode there.
+    """Let users use a desktop again: its machine leaves maintenance mode at the connection broker.
 
-    `machine` is the broker's id of it, as the night has kept it; empty = it is found by the VM.
+    `machine` is the id of the machine when the night closed the gate; empty = find the machine of the VM.
     """
 
     kind: ClassVar[str] = "open_gate"
@@ -447,9 +441,9 @@ class OpenGate:
 @stored_as("PowerOffForRemoval", vm="vm", name="name", notes="notes")
 @dataclass(frozen=True, slots=True)
 class PowerOffForRemoval:
-    """Power off a VM that gpuops made, so that it can be removed; a suspended state is discarded with the VM.
+    """Power off a VM that gpuops created, before it is removed. A suspended state is discarded.
 
-    `name` and `notes` are those that gpuops gave it: a VM without them is left as it is.
+    `name` and `notes` are those that gpuops gave it. A VM with others is left as it is.
     """
 
     kind: ClassVar[str] = "power_off_for_removal"
@@ -464,10 +458,7 @@ class PowerOffForRemoval:
 @stored_as("RemoveVm", vm="vm", name="name", notes="notes")
 @dataclass(frozen=True, slots=True)
 class RemoveVm:
-    """Remove a powered-off VM that gpuops made, with its disks.
-
-    `name` and `notes` are those that gpuops gave it: a VM without them is left as it is.
-    """
+    """Remove a powered-off VM that gpuops created, with its disks. `name` and `notes` as in `PowerOffForRemoval`."""
 
     kind: ClassVar[str] = "remove"
     noun: ClassVar[str] = "removal"
@@ -579,10 +570,10 @@ CreationStep = CloneVm | CreateVm
 """A step that makes a VM."""
 
 RemovalStep = PowerOffForRemoval | RemoveVm
-"""A step that removes a VM, which nothing brings back: no night has one."""
+"""A step of the removal of a VM, which cannot be undone. No night has one."""
 
 GateStep = CloseGate | OpenGate
-"""A step that the connection broker does; every other one is vCenter's."""
+"""A step at the connection broker; all others are done by vCenter."""
 
 VcenterStep = (
     ReconfigureVm
@@ -607,4 +598,4 @@ else:
     from typing import TypeVar
 
     AnyStep = TypeVar("AnyStep", covariant=True)
-"""What a plan, its outcomes and its report are of: `Plan` alone is of VMs, `Plan[HostStep]` of hosts."""
+"""The kind of steps in a plan and its report: `Plan` has steps on VMs, `Plan[HostStep]` steps on hosts."""

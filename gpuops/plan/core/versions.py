@@ -1,8 +1,8 @@
-"""What the release of a host and the API version of a vCenter can do: virtual hardware, and fields of requests.
+"""The virtual hardware that a release of ESXi supports, and the options that need a newer API version of vCenter.
 
-An older vCenter leaves newer fields out of its answers without a word, and a client leaves them out of its requests; so
-a request that needs one is refused by name, before anything is looked for. What it has no field for is unknown there,
-not absent. Source: "since" of each field and type in the vSphere API reference (Web Services).
+An older vCenter ignores newer fields without an error. A request that needs such a field is therefore refused first. In
+an answer of an older vCenter, a newer field is unknown, not absent. Source: "since" of each field and type in the
+vSphere API reference (Web Services).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 Release = tuple[int, int, int]
 
 NEWEST: Final = 21
-"""Virtual hardware of ESXi 8.0 Update 2 and 3: what a VM gets where the release of its host is not known."""
+"""Virtual hardware of ESXi 8.0 Update 2 and 3; also used if the release of a host is unknown."""
 
 _HARDWARE: Final[tuple[tuple[Release, int], ...]] = (
     ((8, 0, 2), NEWEST),
@@ -24,18 +24,18 @@ _HARDWARE: Final[tuple[tuple[Release, int], ...]] = (
     ((6, 7, 0), 14),
     ((6, 5, 0), 13),
 )
-"""From each release on (VMware docs, "Virtual machine hardware versions"). 6.7 Update 2 has 15, and shows itself as
-6.7.0: it is taken for the older one. Newer releases run 21 too."""
+"""(release, newest virtual hardware from this release on), from VMware docs, "Virtual machine hardware versions". ESXi
+6.7 Update 2 supports 15 but reports 6.7.0, so 14 is used."""
 
 
 def release(version: str | None) -> Release | None:
-    """`8.0.3` in numbers; None = unknown."""
+    """Return a version such as `8.0.3` as numbers; None = unknown."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def hardware_on(version: str | None) -> int:
-    """Return the virtual hardware version of a VM that is made on such a host today."""
+    """Return the virtual hardware version of a new VM on a host of this release."""
     numbers = release(version)
     if numbers is None:
         return NEWEST
@@ -43,13 +43,13 @@ def hardware_on(version: str | None) -> int:
 
 
 CHANGED_SINCE: Final = "8.0.0.0"
-"""What a vCenter must speak to be changed; one of 7.0 is changed as far as its API has what is asked for."""
+"""The API version that supports all changes. On 7.0, gpuops makes only those that its API supports."""
 _OLDEST_CHANGED: Final = (7,)
-TOO_OLD_NEXT: Final = "update vCenter: 7.0 is changed as far as its API goes, older ones are only read"
+TOO_OLD_NEXT: Final = "update vCenter: gpuops changes version 7.0 as far as its API allows, and only reads older ones"
 
 
 def why_only_read(api_version: str) -> str | None:
-    """Return why a vCenter of this API version is not changed, in a line; None = it is."""
+    """Return why gpuops does not change a vCenter of this API version; None = it does."""
     have = version_numbers(api_version)
     if not have or have >= _OLDEST_CHANGED:
         return None
@@ -72,7 +72,7 @@ def unsupported_option(
     numa_cores: bool = False,
     device_node: bool = False,
 ) -> str | None:
-    """Return the first of these that this API version cannot say, in a line; None = it can say all of them."""
+    """Return a refusal of the first requested option that this API version does not support; None = all are."""
     checks = ((dynamic, DYNAMIC), (label, LABEL), (group, GROUP), (numa_cores, NUMA_CORES), (device_node, DEVICE_NODE))
     have = version_numbers(api_version)
     for is_requested, (since, option_text) in checks:
@@ -82,5 +82,5 @@ def unsupported_option(
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
-    """Return a dotted version as numbers, to compare: "8.0.3.0" is newer than "8.0"."""
+    """Return a dotted version as numbers for comparison: "8.0.3.0" is newer than "8.0"."""
     return tuple(int(part) for part in text.split(".") if part.isdigit())

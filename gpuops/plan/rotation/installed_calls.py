@@ -271,7 +271,6 @@ def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> d
 
 
 def _latest_start(night: Night) -> datetime:
-    """When the return of a night must begin."""
     return max(night.returns_from, night.back_by - RETURN_FLOOR)
 
 

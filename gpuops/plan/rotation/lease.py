@@ -78,8 +78,8 @@ def parse_lease(text: str) -> Lease | None:
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise Refused(
-            f"the lock VM holds in {KEY} what this gpuops did not write: {text[:80]!r}",
-            hint=f"when no other gpuops is at work, take {KEY} out of the VM's settings",
+            f"the lock VM holds in {KEY} a value that this gpuops did not write: {text[:80]!r}",
+            hint=f"if no other gpuops is running, remove {KEY} from the settings of the VM",
         ) from error
     if not 0 <= lease.epoch <= MOST_LEASES:
         raise Refused(f"the lock VM holds in {KEY} a lease number that no gpuops writes: {text[:80]!r}")

@@ -58,16 +58,15 @@ class RotateMark:
         steps: list[SetAttribute] = []
         unchanged: list[Choice] = []
         for pool, vm in desktops:
-            mark = self._mark_of(pool)
+            mark = self.policy.opt_out if self.opt_out else pool.owner
             refusal = _refuse_mark(pool, mark)
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
                 continue
-            accepted = self._value_for(pool, mark)
-            new_value = "" if self.clear else accepted
+            accepted = self._value_for(mark)
             reason = self._reason_to_leave(vm, mark, mark.attribute)
             if reason is None:
-                steps.append(SetAttribute(vm.ref, mark.attribute, new_value))
+                steps.append(SetAttribute(vm.ref, mark.attribute, "" if self.clear else accepted))
             elif self._is_another_value(vm, mark, mark.attribute) and vm.ref in self._named_refs(inventory):
                 refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
             else:
@@ -83,7 +82,7 @@ class RotateMark:
 
     def _check(self) -> None:
         if not (self.vm or self.pool is not None or self.folder is not None):
-            raise UsageError("which desktops?", hint="say --vm NAME, --pool NAME or --folder FOLDER")
+            raise UsageError("no desktops are selected", hint="add --vm NAME, --pool NAME or --folder FOLDER")
         names = [pool.name for pool in self.policy.pools]
         if self.pool is not None and self.pool not in names:
             raise UsageError(f"there is no pool {self.pool!r}", hint=f"pools of the policy: {', '.join(names)}")
@@ -121,7 +120,7 @@ class RotateMark:
                 Rejection(
                     inventory.vms[ref].name,
                     "is not in that pool" if self.pool not in (None, pooled[ref][0].name) else "is not in that folder",
-                    hint="leave out --pool and --folder, or the name",
+                    hint="remove --pool and --folder, or this --vm",
                 )
                 for ref in named
                 if ref in pooled and ref not in selected
@@ -135,19 +134,16 @@ class RotateMark:
     def _named_refs(self, inventory: Inventory) -> frozenset[str]:
         return frozenset(inventory.find_vm(name).ref for name in self.vm)
 
-    def _mark_of(self, pool: Pool) -> Mark | None:
-        return self.policy.opt_out if self.opt_out else pool.owner
-
-    def _value_for(self, pool: Pool, mark: Mark) -> str:
+    def _value_for(self, mark: Mark) -> str:
         """Return the value to set. Raises UsageError if the policy accepts only another one."""
         if mark.value is not None and self.value not in (None, mark.value):
             raise UsageError(
-                f"--value {self.value!r}: the policy asks for {mark}", hint=f"leave --value out, or say {mark.value!r}"
+                f"--value {self.value!r}: the policy asks for {mark}",
+                hint=f"remove --value, or use --value {mark.value}",
             )
         return mark.value or self.value or ANY_VALUE
 
     def _reason_to_leave(self, vm: Vm, mark: Mark, attribute: str) -> str | None:
-        """Return why the attribute of the VM is not changed, or None."""
         present = vm.attributes.get(attribute, "")
         if self._is_another_value(vm, mark, attribute):
             return f"attribute {attribute} = {present} is left alone"
@@ -165,18 +161,15 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
     """Return the refusal of a mark that gpuops cannot set, or None."""
     if mark is None:
         hint = "its desktops need no mark; --opt-out keeps a desktop out of nights"
-        return Rejection(f"pool {pool.name}", "says `owner: none`", hint=hint)
+        return Rejection(f"pool {pool.name}", "has `owner: none`", hint=hint)
     if mark.tag is not None:
-        hint = (
-            f"select the VMs in the vSphere Client, and Tags & Custom Attributes, Assign Tag, {mark.tag}; "
-            "or let the policy ask for an attribute"
-        )
-        return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops sets attributes alone", hint=hint)
+        where = "in the vSphere Client (Tags & Custom Attributes, Assign Tag)"
+        hint = f"assign the tag {mark.tag} to the VMs {where}, or use an attribute in the policy"
+        return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops only sets attributes", hint=hint)
     return None
 
 
 def _summarize_reasons(unchanged: Collection[Choice]) -> Iterator[str]:
-    """Yield each reason once, after the name of its only VM or the number of its desktops."""
     names: dict[str, list[str]] = {}
     for choice in unchanged:
         names.setdefault(choice.reason, []).append(choice.subject)

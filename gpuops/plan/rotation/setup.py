@@ -13,7 +13,6 @@ from gpuops.errors import Refused
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.rotation import DrsOverride, Policy
 from gpuops.model.nights.selector import Mark
-from gpuops.model.vcenter.host import Datastore, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import NEW_VM, CreateVm
 
@@ -23,8 +22,9 @@ NOTES: Final = (
 )
 
 
-NO_SNAPSHOTS: Final = "delete its snapshots, and leave it out of what makes them (a backup)"
-CHOOSE_LOCK_VM: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
+NO_SNAPSHOTS: Final = "delete its snapshots, and exclude it from backups that make them"
+_NO_LOCK_VM: Final = "no VMs are called {} (lock_vm)"
+CHOOSE_LOCK_VM: Final = "choose an unused name (gpuops rotate init creates the VM), or a small VM that stays off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +100,24 @@ def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collectio
     """Return the missing prerequisites that `rotate init` creates; nothing for a policy without a lock VM."""
     if policy.lock_vm is None:
         return ()
-    missing = [] if _exists(policy.lock_vm, inventory) else [_no_such_vm(policy.lock_vm)]
-    return (*missing, *([] if policy.marker in defined else [f"there is no custom attribute {policy.marker} (marker)"]))
+    missing = [] if _exists(policy.lock_vm, inventory) else [_NO_LOCK_VM.format(policy.lock_vm)]
+    if policy.marker not in defined:
+        missing.append(f"there is no custom attribute {policy.marker} (marker)")
+    return tuple(missing)
 
 
 def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
     """Return why the lock VM is in use: as a desktop or ML VM of the policy, or by a manager; None = it is not."""
     for vm in inventory.vms.values():
-        if policy.lock_vm is not None and vm.name == policy.lock_vm:
-            pool = policy.pool_of(vm)
-            if pool is not None:
-                return f"lock_vm: {vm.name} is a desktop of pool {pool.name}"
-            if entry_of(policy.ml, vm) is not None:
-                return f"lock_vm: {vm.name} is a VM of the ML queue"
-            manager = left_to_manager(vm)
-            if manager is not None:
-                return f"lock_vm: {vm.name} {manager}"
+        if vm.name != policy.lock_vm:
+            continue
+        pool, manager = policy.pool_of(vm), left_to_manager(vm)
+        if pool is not None:
+            return f"lock_vm: {vm.name} is a desktop of pool {pool.name}"
+        if entry_of(policy.ml, vm) is not None:
+            return f"lock_vm: {vm.name} is a VM of the ML queue"
+        if manager is not None:
+            return f"lock_vm: {vm.name} {manager}"
     return None
 
 
@@ -123,13 +125,9 @@ def lock_vm_wrong(policy: Policy, inventory: Inventory) -> str | None:
     """Return why the lock VM cannot hold a lease, by the inventory; None = it can, or the policy has no lock VM."""
     if policy.lock_vm is None:
         return None
-    return lock_vm_in_use(policy, inventory) or (
-        None if _exists(policy.lock_vm, inventory) else _no_such_vm(policy.lock_vm)
-    )
-
-
-def _no_such_vm(name: str) -> str:
-    return f"no VMs are called {name} (lock_vm)"
+    if not _exists(policy.lock_vm, inventory):
+        return _NO_LOCK_VM.format(policy.lock_vm)
+    return lock_vm_in_use(policy, inventory)
 
 
 def _attributes(policy: Policy) -> Iterator[str]:
@@ -159,26 +157,15 @@ def _lock_vm(name: str, inventory: Inventory) -> CreateVm | None:
     """
     if _exists(name, inventory):
         return None
-    hosts = sorted((host for host in inventory.hosts.values() if _usable(host)), key=lambda host: host.name)
-    stores = [store for store in inventory.datastores.values() if store.accessible is True]
-    hosts_by_store = [(_hosts_with(store, hosts), store) for store in stores]
-    best = max(
-        ((seers, store) for seers, store in hosts_by_store if seers),
-        key=lambda place: (len(place[0]), place[1].free_mib or 0, place[1].name),
-        default=None,
-    )
-    if best is None:
-        raise Refused(
-            f"no connected host sees a datastore for the lock VM {name}",
-            hint="create a small VM of that name, and leave it powered off",
-        )
-    seers, store = best
-    return CreateVm(f"{NEW_VM}{name}", name, seers[0].ref, seers[0].name, store.name, NOTES)
-
-
-def _usable(host: Host) -> bool:
-    return host.connected is True and host.in_maintenance is False
-
-
-def _hosts_with(store: Datastore, hosts: list[Host]) -> list[Host]:
-    return [host for host in hosts if store.ref in (host.datastores or ())]
+    usable = [host for host in inventory.hosts.values() if host.connected is True and host.in_maintenance is False]
+    places = []
+    for store in inventory.datastores.values():
+        hosts = [host for host in usable if store.ref in (host.datastores or ())]
+        if store.accessible is True and hosts:
+            places.append((hosts, store))
+    if not places:
+        hint = "create a small VM of that name, and leave it powered off"
+        raise Refused(f"no connected host sees a datastore for the lock VM {name}", hint=hint)
+    hosts, store = max(places, key=lambda place: (len(place[0]), place[1].free_mib or 0, place[1].name))
+    host = min(hosts, key=lambda host: host.name)
+    return CreateVm(f"{NEW_VM}{name}", name, host.ref, host.name, store.name, NOTES)

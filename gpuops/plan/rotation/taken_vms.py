@@ -32,11 +32,11 @@ RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
 
 _NO_POLICY: Final = Policy(name="", pools=())
-_MADE_ANEW: Final = "a machine of its name at the broker may be in maintenance, look there"
+_MADE_ANEW: Final = "the broker may have a machine of its name in maintenance: check that"
 """The broker may have provisioned it anew, with the maintenance of the earlier one (assumption: broker-new-machine)."""
 _GATED: Final = "the broker may still keep users from it"
 _OTHER_VCENTER: Final = "return that night in its own vCenter"
-_REGISTER_AGAIN: Final = "register it anew if it still exists (else the next night lets it go)"
+_REGISTER_AGAIN: Final = "register it again if it still exists (otherwise the next night forgets it)"
 
 
 class Whereabouts(StrEnum):
@@ -186,7 +186,6 @@ def _given_up(taken_vm: TakenVm) -> TakenVm:
 
 
 def _vms_with_marker(inventory: Inventory, attributes: Sequence[str]) -> Iterator[tuple[Vm, str, Marker]]:
-    """Yield every VM with a marker in one of these custom attributes, the attribute and the marker."""
     for vm in inventory.vms.values():
         for attribute in attributes if vm.attributes else ():
             marker = parse_marker(vm.attributes.get(attribute, ""))
@@ -280,9 +279,9 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         return not_ours
     if vm.power is None or vm.connected is False:
         return TakenVm(original, vm, Whereabouts.UNKNOWN, *_unreachable(vm, inventory))
-    unsettled = _pending_change(original, vm)
-    if unsettled is not None:
-        return TakenVm(original, vm, Whereabouts.CHANGING, unsettled, RETURN_COMMAND, _what_to_wait_for(vm))
+    changing = _changing(original, vm)
+    if changing is not None:
+        return changing
     match original.role:
         case Role.DESKTOP:
             return _desktop(original, vm, is_taken=original.taken or _taken_by_other_machine(original, vm))
@@ -311,14 +310,8 @@ def _unreachable(vm: Vm, inventory: Inventory) -> tuple[str, str, str]:
     stores = [inventory.datastores[ref] for ref in vm.datastores if ref in inventory.datastores]
     unreachable = sorted(store.name for store in stores if store.accessible is False)
     if unreachable:
-        datastore_text = (
-            f"datastore {unreachable[0]}" if len(unreachable) == 1 else f"datastores {', '.join(unreachable)}"
-        )
-        return (
-            f"its files cannot be reached: {datastore_text} is not accessible",
-            RETURN_COMMAND,
-            f"bring back {datastore_text}",
-        )
+        text = f"datastore{'s' if len(unreachable) > 1 else ''} {', '.join(unreachable)}"
+        return f"its files cannot be reached: {text} is not accessible", RETURN_COMMAND, f"bring back {text}"
     host = inventory.host_of(vm)
     if host is not None and host.connected is True:
         if vm.connected is False:
@@ -339,12 +332,10 @@ def _missing(original: Original, under_its_id: Vm | None) -> TakenVm:
     """Return where an original is whose instance uuid no VM has. A VM whose uuid cannot be read may be it."""
     if under_its_id is not None and under_its_id.instance_uuid is None:
         return _without_uuid(original, under_its_id)
-    if under_its_id is not None:
-        reason = "is another VM now: its instance uuid changed"
-        return TakenVm(original, None, Whereabouts.GONE, reason, RETURN_COMMAND, _REGISTER_AGAIN)
-    if not original.taken:
+    if under_its_id is None and not original.taken:
         return TakenVm(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
-    return TakenVm(original, None, Whereabouts.GONE, "is gone from vCenter", RETURN_COMMAND, _REGISTER_AGAIN)
+    reason = "is gone from vCenter" if under_its_id is None else "is another VM now: its instance uuid changed"
+    return TakenVm(original, None, Whereabouts.GONE, reason, RETURN_COMMAND, _REGISTER_AGAIN)
 
 
 def _without_uuid(original: Original, vm: Vm) -> TakenVm:
@@ -354,19 +345,17 @@ def _without_uuid(original: Original, vm: Vm) -> TakenVm:
     )
 
 
-def _pending_change(original: Original, vm: Vm) -> str | None:
-    """Return what changes the power state of the VM, or may still change it; None = it is final."""
+def _changing(original: Original, vm: Vm) -> TakenVm | None:
+    """Return the VM if its power state is changing, or if a step that was sent may still change it; otherwise None."""
     under_way = power_change_under_way(vm)
     if under_way is None and original.unsure and power_as_before(original, vm):
-        return "may still be changed: what the night sent was given up minutes ago, and vCenter shows no effect of it"
-    return under_way
-
-
-def _what_to_wait_for(vm: Vm) -> str:
-    """Return what a person must do, or wait for, before the power state of the VM is final."""
-    if vm.question is not None:
-        return "answer its question in the vSphere Client"
-    return "wait until its task has ended" if power_change_under_way(vm) is not None else "wait ten minutes"
+        reason = "may still change: gpuops stopped waiting for a step minutes ago, and vCenter shows no effect of it"
+        return TakenVm(original, vm, Whereabouts.CHANGING, reason, RETURN_COMMAND, "wait ten minutes")
+    if under_way is None:
+        return None
+    has_question = vm.question is not None
+    first = "answer its question in the vSphere Client" if has_question else "wait until its task has ended"
+    return TakenVm(original, vm, Whereabouts.CHANGING, under_way, RETURN_COMMAND, first)
 
 
 def power_as_before(original: Original, vm: Vm) -> bool:
@@ -414,13 +403,12 @@ def _taken_by_other_machine(original: Original, vm: Vm) -> bool:
 
 def _desktop(original: Original, vm: Vm, *, is_taken: bool) -> TakenVm:
     """Return where a desktop is that a night suspended."""
-    has_marker = is_marked(vm)
     another_suspend = another_state(original, vm)
     suffix = f"; {another_suspend}" if another_suspend else ""
     match vm.power:
         case PowerState.ON if original.taken:
             return TakenVm(original, vm, Whereabouts.BACK, f"is running{suffix}")
-        case PowerState.SUSPENDED if original.taken or has_marker:
+        case PowerState.SUSPENDED if original.taken or is_marked(vm):
             reason = f"suspended in night {original.night}{suffix}"
             return TakenVm(original, vm, Whereabouts.AWAY, reason, RETURN_COMMAND)
         case PowerState.OFF if is_taken:

@@ -171,7 +171,6 @@ def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozense
 
 @lru_cache(maxsize=4096)
 def _minutes_of_span(first: int, length: int) -> frozenset[int]:
-    """The calls of a span in which clocks do not change."""
     tens = range(first + EVERY_MINUTES - first % EVERY_MINUTES, first + length, EVERY_MINUTES)
     return frozenset(minute % _WEEK_MINUTES for minute in (first, *tens))
 

@@ -1,22 +1,22 @@
 """Judges whether this vCenter is the one of the journal or a copy of it, and whether a VM's marker can be trusted.
 
-A journal is kept by the instance uuid of its vCenter, and a copy of vCenter has the same one: a lab made from a backup,
-the twin of a disaster recovery. A return that believed a copy would see every desktop run there, close the night, and
-leave the desktops of the original suspended.
+A journal belongs to the instance uuid of its vCenter, and a copy of that vCenter has the same uuid: a lab made from a
+backup, or a disaster recovery site. In a copy every desktop may be running. If a return trusted that, it would close
+the night and leave the desktops of the real vCenter suspended.
 
-**Invariant: an original may be closed only if all of this holds:** the VM is as it was before the night, what vCenter
-shows of it does not contradict the journal, and this is not another vCenter. gpuops takes it for another vCenter if at
-least one VM of an open night contradicts the journal and none agrees with it. It then closes no original, clears no
-marker, stops no VM and begins no night, and names the VMs (exit code 4). It still resumes a desktop that does not run
-and does not contradict the journal: that loses nothing, and after a false alarm every user must have a desktop.
+**Invariant: an original may be closed only if all of this holds:** the VM is as it was before the night, its state in
+vCenter does not contradict the journal, and this is not another vCenter. gpuops assumes another vCenter if at least one
+VM of an open night contradicts the journal and none agrees with it. It then closes no original, clears no marker, stops
+no VM and begins no night, and reports the VMs (exit code 4). It still resumes a desktop that is not running and does
+not contradict the journal: that loses nothing, and if the suspicion is wrong, every user needs a desktop.
 
 The evidence:
 
 - The moments of the VM (`runtime.suspendTime`, `runtime.bootTime`) come from the hosts. They agree with the night, are
   earlier than it, or prove nothing. An unknown moment contradicts only if the task history has no task of the night.
-- The night's marker on the VM proves that this vCenter, or the one it was copied from, saw the night. Such a VM never
-  contradicts. A revert to a snapshot changes the moments and keeps the marker.
-- The task history of vCenter holds the night's own task. It is read only where its answer could change the verdict.
+- The marker of the night on the VM proves that this vCenter, or the one it was copied from, has seen the night. Such a
+  VM never contradicts. A revert to a snapshot changes the moments and keeps the marker.
+- The task history of vCenter has the task of the night. It is read only if its content could change the verdict.
 - Address and certificate also change in healthy vCenters, so they are not used.
 
 Example: the night suspended vdi-07 at 20:14. Here it runs, has no marker, was last suspended on Monday, and the task
@@ -159,7 +159,7 @@ def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
     reasons = {key_of(witness.original): witness.reason for witness in contradicting}
     if is_another:
         names = ", ".join(witness.original.name for witness in contradicting[:3])
-        common_reason = f"this may be a copy of its vCenter, for {names} contradict the journal; {_NOT_TOUCHED}"
+        common_reason = f"this may be a copy of its vCenter, because {names} contradict the journal; {_NOT_TOUCHED}"
         for witness in witnesses:
             if not _may_be_resumed(witness):
                 reasons.setdefault(key_of(witness.original), common_reason)
@@ -181,7 +181,7 @@ def another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Reje
     return Rejection(
         inventory.vcenter,
         f"it may be a copy of the vCenter of open nights, for {', '.join(names[:3])} contradict the journal",
-        hint="gpuops rotate status says how; gpuops help journal",
+        hint="gpuops rotate status shows the differences; gpuops help journal explains them",
     )
 
 
@@ -244,21 +244,13 @@ def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
     originals_by_night: dict[str, list[Original]] = defaultdict(list)
     for original in originals:
         originals_by_night[original.night].append(original)
-    originals_by_night = {
-        name: originals_of_night
-        for name, originals_of_night in originals_by_night.items()
-        if not all(original.is_by_marker_alone for original in originals_of_night)
-    }
-    moments = {
-        name: [moment for original in originals_of_night if (moment := moment_of_night(original)) is not None]
-        for name, originals_of_night in originals_by_night.items()
-    }
-    return {
-        name: KnownNight(
-            min(moments[name], default=None), frozenset().union(*(original.leases for original in originals_of_night))
-        )
-        for name, originals_of_night in originals_by_night.items()
-    }
+    nights: dict[str, KnownNight] = {}
+    for name, of_night in originals_by_night.items():
+        if not all(original.is_by_marker_alone for original in of_night):
+            moments = (moment for original in of_night if (moment := moment_of_night(original)) is not None)
+            leases = frozenset(lease for original in of_night for lease in original.leases)
+            nights[name] = KnownNight(min(moments, default=None), leases)
+    return nights
 
 
 def copy_doubt(marker: Marker, vm: Vm, night: KnownNight | None, policy: Policy | None) -> Doubt | None:
@@ -289,7 +281,7 @@ def policy_doubt(original: Original, vm: Vm) -> Doubt:
     policy, only_marker = original.policy, "only its marker says that a night took it, and"
     reason = ""
     if policy is not None and original.role is Role.ML and entry_of(policy.ml, vm) is None:
-        reason = f"{only_marker} no entry of the policy's queue means it"
+        reason = f"{only_marker} no entry of the policy's queue selects it"
     elif policy is not None and original.role is not Role.ML and not policy.in_folder(vm):
         reason = f"{only_marker} it is in no folder that the policy names" + (f" ({vm.path})" if vm.path else "")
     return Doubt(reason, f"{command('rotate restore', vm=called(vm))} --policy FILE" if reason else "")

@@ -81,7 +81,7 @@ def test_a_folder_means_the_desktops_of_the_policy_in_it(lab: Lab, policy: Path)
     [
         ((), 2, "say exactly one of --opt-in and --opt-out"),
         (("--opt-in", "--opt-out"), 2, "say exactly one of --opt-in and --opt-out"),
-        (("--opt-in",), 2, "which desktops?"),
+        (("--opt-in",), 2, "no desktops are selected"),
         (("--opt-in", "--pool", "ofice"), 2, "there is no pool 'ofice'"),
         (("--opt-in", "--folder", "nowhere"), 2, "policy lab-night has no desktop in folder nowhere"),
         (("--opt-in", "--vm", "vdi-7"), 2, "no VM 'vdi-7' in this vCenter"),
@@ -106,8 +106,8 @@ def test_wrong_input(lab: Lab, policy: Path, words: tuple[str, ...], code: int, 
 @pytest.mark.parametrize(
     ("owner", "said", "hint"),
     [
-        ("none", "pool office: says `owner: none`", "--opt-out keeps a desktop out of nights"),
-        ('{tag: "owner:office"}', "its mark is the tag owner:office, and gpuops sets attributes alone", "Assign Tag"),
+        ("none", "pool office: has `owner: none`", "--opt-out keeps a desktop out of nights"),
+        ('{tag: "owner:office"}', "its mark is the tag owner:office, and gpuops only sets attributes", "Assign Tag"),
     ],
 )
 def test_a_mark_that_gpuops_does_not_set_says_how_it_is_set(

@@ -32,7 +32,7 @@ def test_a_night_whose_return_no_timer_calls_is_listed_until_a_return_is_typed(l
     set_ahead(closes - machine_time() + timedelta(minutes=31))
     late = overdue()
     assert late.exit_code == 4
-    assert "no return is recorded ever; next: gpuops rotate day --yes" in " ".join(late.stdout.split())
+    assert "no return is recorded ever; next: run `gpuops rotate day --yes" in " ".join(late.stdout.split())
     [vcenter] = json.loads(overdue("--output", "json").stdout)["overdue"]
     status = json.loads(lab.run("rotate", "status", "--output", "json").stdout)
     assert (status["vcenter"], status["overdue"]) == (vcenter["vcenter"], [vcenter])

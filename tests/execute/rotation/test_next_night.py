@@ -37,7 +37,7 @@ def test_the_open_night_that_has_taken_nothing_is_the_next_one(night: Night) -> 
     report = night.run(RunKind.NIGHT)
     assert (report.exit_code, report.plan.steps, night.world.requests) == (0, (), [])
     assert report.plan.because == (
-        "night 2026-11-20 is skipped, as somebody said: gpuops rotate skip-next --undo takes that back",
+        "night 2026-11-20 is skipped by `gpuops rotate skip-next`: add --undo to allow it again",
     )
     assert preview(POLICY, site(night), None).night_plan.skipped
     assert status(site(night), POLICY).skipped == ("2026-11-20",)

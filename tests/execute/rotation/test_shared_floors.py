@@ -49,5 +49,5 @@ def test_a_floor_that_another_night_has_broken_is_named(night: Night) -> None:
     assert (report.exit_code, suspended(night)) == (4, 2)
     [broken] = report.plan.unmet
     assert broken.subject == "pool all"
-    assert broken.rule.startswith("floor: 4 are to stay running, 3 do: night 2")
+    assert broken.rule.startswith("floor: 4 must stay running, 3 do: night 2")
     assert broken.rule.endswith(" of policy late has taken 2")

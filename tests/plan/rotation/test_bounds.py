@@ -219,7 +219,7 @@ def test_no_owner_has_agreed_refuses_the_night() -> None:
     assert [str(refusal) for refusal in found.rejections] == [
         "pool all: none of its desktops carries attribute gpuops.owner = cad"
     ]
-    assert found.rejections[0].hint.startswith("gpuops help marks: put it on the desktops whose owners agree")
+    assert found.rejections[0].hint.startswith("set it on the desktops whose owners agree (gpuops help marks)")
     other = Pool("other", Selector(name="desktop-05"), IdleRule(500), parked=True)
     found = night(small_world(), replace(POLICY, pools=(other, owned)))
     assert found.feasible
@@ -262,7 +262,7 @@ def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations
     assert str(refusal) == f"small: {said}"
     assert ("rotate day brings back" in refusal.hint) is (said.startswith("too late") or "closed at" in said)
     assert ("help policy" in refusal.hint) is ("within a year" in said)
-    assert ("`back_by` be later" in refusal.hint) is ("cannot hold" in said), "another command helps no short window"
+    assert ("a later `back_by`" in refusal.hint) is ("cannot hold" in said), "another command helps no short window"
 
 
 def directpath_world() -> World:
@@ -296,7 +296,7 @@ def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwi
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tools_running": None}, "its guest cannot be asked to shut down: VMware Tools do not run, or do not tell"),
+        ({"tools_running": None}, "its guest cannot be asked to shut down: VMware Tools are not running, or not known"),
         ({"console_connections": 1}, "1 console connection(s) open"),
         ({"host": None}, "its host is not connected, or not known"),
     ],

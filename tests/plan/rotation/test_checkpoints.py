@@ -90,7 +90,7 @@ def test_who_lends_its_gpus_is_stopped_for_desktops_and_named(world: World) -> N
     found = plan(world, morning(5, 0))
     assert ShutDownGuest("vm-91", 120, True) in found.steps
     [warning] = found.warnings
-    assert warning.startswith("ml-01 lends its GPUs over the network (pool lab), and its clients lose that at once: ")
+    assert warning.startswith("ml-01 lends its GPUs over the network (pool lab), and its clients lose it at once: ")
     assert "gpuops pool reclaim --server ml-01" in warning
 
 

@@ -146,7 +146,10 @@ def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
         ({"devices": None}, "its devices cannot be read"),
         ({"devices": ()}, "has no vGPU: suspending it frees none"),
         ({"devices": (DIRECT,)}, "its devices have changed since the plan was made"),
-        ({"devices": (VgpuDevice(13000, "nvidia_a40-6q"),)}, "esx-01 does not say that nvidia_a40-6q can be suspended"),
+        (
+            {"devices": (VgpuDevice(13000, "nvidia_a40-6q"),)},
+            "esx-01 does not report that nvidia_a40-6q can be suspended",
+        ),
         ({"datastores": ()}, "its datastore is unknown"),
         ({"memory_mib": None}, "the size of its suspend file is unknown"),
     ],
@@ -203,7 +206,7 @@ def test_a_host_that_went_into_maintenance_and_a_pool_that_is_not_parked_keep_th
     assert said == "pool all is not declared parked"
     world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=True)
     said = Guard(POLICY, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
-    assert said == "esx-01 is in maintenance mode, or does not tell"
+    assert said == "esx-01 is in maintenance mode, or its mode is unknown"
 
 
 def test_a_datastore_that_somebody_else_filled_keeps_the_desktop() -> None:

@@ -82,7 +82,7 @@ def test_of_one_priority_the_team_that_had_less_comes_first() -> None:
     found = night(world("a", "a", "a", "b"), policy(shares(), number=4), past(ml_1=30))
     assert [waits.name for waits in found.queue] == ["ml-4", "ml-1", "ml-2", "ml-3"]
     assert started(found) == ["ml-1", "ml-4"]
-    assert reasons(found)["ml-2"].endswith("fair share: team a has had 100% of late, its share is 50%")
+    assert reasons(found)["ml-2"].endswith("fair share: team a has had 100% recently, its share is 50%")
 
 
 def test_without_teams_the_file_s_order_stands() -> None:

@@ -64,7 +64,7 @@ def test_the_last_cluster_in_part_is_left_out_and_its_room_goes_to_others() -> N
     found, _ = decided(queue, inventory, 4)
     assert names(found) == ["ml-01", "c0-00", "c0-01"]
     last = found.choices[-1]
-    assert last.reason == "its cluster c1 starts whole or not at all: c1-01: no room"
+    assert last.reason == "its cluster c1 starts completely or not at all: c1-01: no room"
     found, _ = decided(tuple(reversed(queue)), inventory, 3)
     assert names(found) == ["c1-01", "c1-00", "ml-01"]
 

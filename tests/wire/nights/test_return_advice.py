@@ -55,7 +55,7 @@ def test_nobody_is_asked_to_free_a_gpu_where_another_thing_is_missing(lab_wire: 
     [reason] = failures(report)
     assert report.exit_code == 4
     assert "free one" not in reason.replace("free one, or add one", "") and "are held by" not in reason
-    assert reason.endswith("; see to that, then gpuops rotate day")
+    assert reason.endswith("; correct that, then gpuops rotate day")
     assert lab_wire.day().exit_code == 0
 
 
@@ -88,7 +88,7 @@ def _host(world: World) -> Any:
 CHANGES: dict[str, tuple[Callable[[World], None], str]] = {
     "profile": (
         _without_the_profile,
-        "esx-02.lab offers nvidia_a40-8q no more: give it back its vGPU driver and its GPU modes of before",
+        "esx-02.lab offers nvidia_a40-8q no longer: restore its vGPU driver and its earlier GPU modes",
     ),
     "mode": (
         _in_mixed_size,

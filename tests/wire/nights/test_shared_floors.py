@@ -66,7 +66,7 @@ def test_a_floor_that_another_night_has_broken_is_named(vdi_wire: Wire) -> None:
     assert report.exit_code == 4
     [broken] = report.plan.unmet
     assert broken.subject == "pool office"
-    assert broken.rule.startswith("floor: 75 are to stay running, 71 do: night ")
+    assert broken.rule.startswith("floor: 75 must stay running, 71 do: night ")
     assert broken.rule.endswith(" of policy late has taken 18")
     vdi_wire.policy = early
     assert vdi_wire.night().exit_code == 0, "71 run, and 61 are its floor"

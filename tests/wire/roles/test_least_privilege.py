@@ -124,7 +124,7 @@ def test_who_may_not_define_the_marker_is_told_before_the_night(lab: SimServer, 
             "this login lacks Global.ManageCustomFields"
         }
         assert {rejection.hint for rejection in report.plan.rejections} == {
-            "gpuops rotate init --policy FILE makes the custom attribute gpuops.rotation once, by a login that may"
+            "run `gpuops rotate init --policy FILE` once with a login that may create the attribute gpuops.rotation"
         }
         assert effects(lab) == []
 

@@ -97,7 +97,6 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
 
 
 def _find(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
-    """Return the VM of that name, or why there is none."""
     try:
         return inventory.find_vm(name), ""
     except (VmNotFound, VmAmbiguous) as error:
@@ -201,7 +200,7 @@ def unreadable_drs(policy: Policy, starts: Iterable[Start], inventory: Inventory
         if cluster is None or (cluster.drs_enabled is not False and cluster.drs_of(start.vm.ref) is None):
             name = cluster.name if cluster is not None else ref
             rule = f"drs_override: {policy.drs_override}: what DRS does here cannot be read"
-            yield Rejection(name, rule, hint="give this login read access to the cluster, or say `drs_override: none`")
+            yield Rejection(name, rule, hint="give this login read access to the cluster, or set `drs_override: none`")
 
 
 def drs_overrides(before: Mapping[str, VmDrs], starts: Iterable[Start], inventory: Inventory) -> tuple[SetVmDrs, ...]:
@@ -214,17 +213,10 @@ def drs_overrides(before: Mapping[str, VmDrs], starts: Iterable[Start], inventor
     return tuple(overrides)
 
 
-def _has_drs_of_night(taken_vm: TakenVm, inventory: Inventory) -> bool:
-    """Return whether the VM may still have the override of its night; a setting that someone changed since stays."""
-    if taken_vm.original.drs is None or taken_vm.vm is None:
-        return False
-    return inventory.drs_of(taken_vm.vm) in (VmDrs.MANUAL, None)
-
-
-def drs_restored(of_nights: Iterable[TakenVm], inventory: Inventory) -> tuple[SetVmDrs, ...]:
-    """Return the steps that restore the earlier DRS settings of the VMs of nights."""
-    return tuple(
-        SetVmDrs(taken_vm.vm.ref, taken_vm.original.drs)
-        for taken_vm in of_nights
-        if taken_vm.vm is not None and taken_vm.original.drs is not None and _has_drs_of_night(taken_vm, inventory)
-    )
+def drs_restored(of_nights: Iterable[TakenVm], inventory: Inventory) -> Iterator[SetVmDrs]:
+    """Yield the steps that restore the earlier DRS settings of VMs of nights, unless a person changed them since."""
+    for taken_vm in of_nights:
+        vm, drs = taken_vm.vm, taken_vm.original.drs
+        # the override of the night is `manual`; None = the present setting cannot be read
+        if vm is not None and drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
+            yield SetVmDrs(vm.ref, drs)

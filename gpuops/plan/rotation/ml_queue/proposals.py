@@ -143,11 +143,8 @@ def _desktop(vm: Vm, bounds: Bounds, priority: Mapping[str, int], desktops: int)
 
 def _is_free(gpu: PhysicalGpu, desktops: Collection[str]) -> bool:
     """Return whether all VMs on the GPU are desktops that may be taken. The VMs of a passthrough GPU are unknown."""
-    return gpu.vms is not None and all(ref in desktops for ref in gpu.vms) and not _in_passthrough(gpu)
-
-
-def _in_passthrough(gpu: PhysicalGpu) -> bool:
-    return gpu.passthrough is not None and gpu.passthrough.active is True
+    in_passthrough = gpu.passthrough is not None and gpu.passthrough.active is True
+    return gpu.vms is not None and all(ref in desktops for ref in gpu.vms) and not in_passthrough
 
 
 def _demand_of(
@@ -211,20 +208,10 @@ def _jobs(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple
     """Yield the jobs of VMs with one demand, with the VMs that share their GPUs: five VMs of half a GPU are three
     jobs."""
     for at in range(0, len(vms), demand.share):
-        sharing = tuple(vms[at : at + demand.share])
-        least = demand.least_minutes
-        yield (
-            Job(
-                sharing[0].ref,
-                demand.gpus,
-                max(minutes, least) + 1,
-                least,
-                demand.priority,
-                demand.deadline,
-                demand.allowed,
-            ),
-            sharing,
-        )
+        sharing, least = tuple(vms[at : at + demand.share]), demand.least_minutes
+        length = max(minutes, least) + 1
+        name, priority, deadline = sharing[0].ref, demand.priority, demand.deadline
+        yield Job(name, demand.gpus, length, least, priority, deadline, demand.allowed), sharing
 
 
 def _floor(length: timedelta) -> int:
@@ -274,20 +261,16 @@ def _reduce_moves(schedule_input: ScheduleInput, places: Places) -> Places:
         if at_home is not None and sum(cost[gpu] for gpu in at_home) <= sum(cost[gpu] for gpu in gpus):
             improved[name] = at_home
     for job_a, job_b in combinations(places, 2):
-        if _may_swap(jobs[job_a], improved[job_a], jobs[job_b], improved[job_b]):
-            at_home_now = _is_home(schedule_input, job_a, improved[job_a]) + _is_home(
-                schedule_input, job_b, improved[job_b]
-            )
-            at_home_then = _is_home(schedule_input, job_a, improved[job_b]) + _is_home(
-                schedule_input, job_b, improved[job_a]
-            )
+        gpus_a, gpus_b = improved[job_a], improved[job_b]
+        if _may_swap(jobs[job_a], gpus_a, jobs[job_b], gpus_b):
+            at_home_now = _is_home(schedule_input, job_a, gpus_a) + _is_home(schedule_input, job_b, gpus_b)
+            at_home_then = _is_home(schedule_input, job_a, gpus_b) + _is_home(schedule_input, job_b, gpus_a)
             if at_home_then > at_home_now:
-                improved[job_a], improved[job_b] = improved[job_b], improved[job_a]
+                improved[job_a], improved[job_b] = gpus_b, gpus_a
     return improved
 
 
 def _is_home(schedule_input: ScheduleInput, job: str, gpus: Sequence[str]) -> int:
-    """Count the VMs of the job that need not be moved."""
     return sum(vm.host == schedule_input.gpus[gpus[0]][0] for vm in schedule_input.jobs[job])
 
 
@@ -307,20 +290,11 @@ def _unused_at_home(
 
 
 def _may_use(job: Job, gpu: str) -> bool:
-    """Return whether the job may run on the GPU."""
     return job.allowed is None or gpu in job.allowed
 
 
 def _may_swap(job_a: Job, gpus_of_a: Sequence[str], job_b: Job, gpus_of_b: Sequence[str]) -> bool:
     """Return whether the two jobs are interchangeable, and each may run on the GPUs of the other."""
-    interchangeable = (job_a.gpus, job_a.priority, job_a.deadline, job_a.at_least) == (
-        job_b.gpus,
-        job_b.priority,
-        job_b.deadline,
-        job_b.at_least,
-    )
-    return (
-        interchangeable
-        and all(_may_use(job_a, gpu) for gpu in gpus_of_b)
-        and all(_may_use(job_b, gpu) for gpu in gpus_of_a)
-    )
+    needs_a, needs_b = ((job.gpus, job.priority, job.deadline, job.at_least) for job in (job_a, job_b))
+    fits_a, fits_b = (all(_may_use(job_a, gpu) for gpu in gpus_of_b), all(_may_use(job_b, gpu) for gpu in gpus_of_a))
+    return needs_a == needs_b and fits_a and fits_b

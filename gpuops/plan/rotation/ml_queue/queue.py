@@ -106,7 +106,6 @@ def _try_stage(stage: Stage, world: Inventory, room: Room) -> Inventory | None:
 
 
 def _run_stage(stage: Stage, world: Inventory, room: Room) -> Inventory:
-    """Return the host after this stage, without checking for room."""
     world = _suspend_and_move(stage, world)
     for start in stage:
         world = project(PowerOnVm(start.vm.ref, start.host.ref), world, room.catalog)
@@ -115,9 +114,7 @@ def _run_stage(stage: Stage, world: Inventory, room: Room) -> Inventory:
 
 def _suspend_and_move(stage: Stage, world: Inventory) -> Inventory:
     """Return the host after the desktops of a stage are suspended and its VMs have moved there."""
-    for start in stage:
-        for desktop in start.desktops:
-            world = project(suspend_or_shut_down(desktop), world)
+    world = _after_suspends((desktop for start in stage for desktop in start.desktops), world)
     for start in stage:
         if start.moves:
             world = project(RelocateVm(start.vm.ref, start.host.ref), world)
@@ -186,7 +183,6 @@ def make_room(
 
 
 def _after_suspends(desktops: Iterable[Vm], world: Inventory) -> Inventory:
-    """Return the snapshot after these desktops are suspended."""
     for desktop in desktops:
         world = project(suspend_or_shut_down(desktop), world)
     return world
@@ -269,11 +265,12 @@ def decide_queue(
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
     choices: dict[int, Choice] = {}
     for at, proposal in _attempts(queue, proposals or {}):
-        waiting = queue[at]
-        reason = waiting.reason or _count_reached(waiting.queued, running)
-        start = None
         if at in choices:  # it has started by its proposal
             continue
+        waiting, start = queue[at], None
+        queued, reason = waiting.queued, waiting.reason
+        if not reason and queued.count is not None and running[queued] >= queued.count:
+            reason = f"count: {queued.count} of {queued.label} run"
         if waiting.vm is not None and not reason:
             reason = held_back([earlier.vm for earlier in state.starts], waiting.vm)
         if waiting.vm is not None and not reason:
@@ -299,13 +296,6 @@ def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> 
             if vm is not None and vm.ref in proposals:
                 yield at, proposals[vm.ref]
         yield from ((at, None) for at in positions)
-
-
-def _count_reached(queued: QueuedVm, running: Counter[QueuedVm]) -> str:
-    """Return that the entry has reached its `count` of running VMs; empty = it has not."""
-    if queued.count is None or running[queued] < queued.count:
-        return ""
-    return f"count: {queued.count} of {queued.label} run"
 
 
 @dataclass(slots=True)
@@ -374,7 +364,7 @@ class _QueueState:
                 break  # nothing costs less than no desktop
         if not candidates and queued.relocate and is_bound(vm):
             reasons.append("it is bound to a GPU or a NUMA node of its host, so a night does not move it")
-        return candidates, reasons if candidates or reasons else ["no host it may run on"]
+        return candidates, reasons if candidates or reasons else ["there is no host on which it may run"]
 
     def _cost(self, start: Start) -> Cost:
         return cost(start.desktops, self.priority)
@@ -393,20 +383,17 @@ class _QueueState:
         )
 
     def _accept(self, start: Start) -> None:
-        """Add the start to those of the night."""
         self.starts.append(start)
         self.free_to_take = [desktop for desktop in self.free_to_take if desktop not in start.desktops]
         host = start.host.ref
         stages = self.hosts.get(host) or HostStages.of(start, self.world)
-        self.hosts[host] = stages.with_start(start, self.position, self.room)
-        self.world = self._world_with(self.hosts[host], start)
-
-    def _world_with(self, host: HostStages, start: Start) -> Inventory:
-        """Return the snapshot with the host after its last stage, whose order may have changed."""
-        world, after = self.world, host.after
-        for vm in (*start.desktops, *(staged.vm for staged in host.stages[-1])):
+        stages = stages.with_start(start, self.position, self.room)
+        self.hosts[host] = stages
+        # Take over the host and its VMs after the last stage, whose order may have changed.
+        world, after = self.world, stages.after
+        for vm in (*start.desktops, *(staged.vm for staged in stages.stages[-1])):
             world = world.with_vm(after.vm(vm.ref))
-        return world.with_hosts([after.hosts[start.host.ref]])
+        self.world = world.with_hosts([after.hosts[host]])
 
 
 def _reason_for(start: Start) -> str:

@@ -78,12 +78,10 @@ def free_of(state: GpuState, catalog: Catalog) -> float | None:
 
 
 def _sum_of_shares(profiles: Sequence[str], catalog: Catalog) -> float | None:
-    known_profiles = [catalog.profile(profile) for profile in profiles]
-    return (
-        None
-        if None in known_profiles
-        else sum(1 / profile.max_per_gpu for profile in known_profiles if profile is not None)
-    )
+    known_profiles = [profile for name in profiles if (profile := catalog.profile(name)) is not None]
+    if len(known_profiles) < len(profiles):
+        return None
+    return sum(1 / profile.max_per_gpu for profile in known_profiles)
 
 
 _ROUNDING: Final = 1e-6
@@ -237,14 +235,13 @@ class TeamShares:
         return f"{use_text}{other_text}, and this VM {vm_hours:.4g} tonight"
 
     def _hours(self, vm: Vm) -> float:
-        """Return the GPU-hours that the VM may use tonight."""
         length = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
         return self.gpus[vm.ref] * length
 
     def _note(self, waits: WaitingVm) -> str:
         standing = next(candidate for candidate in self.standings if candidate.team.name == waits.team)
         use_text = "nothing" if standing.used_share is None else f"{standing.used_share:.0%}"
-        return f"fair share: team {waits.team} has had {use_text} of late, its share is {standing.share:.0%}"
+        return f"fair share: team {waits.team} has had {use_text} recently, its share is {standing.share:.0%}"
 
 
 def _unique_vms(vms: Iterable[Vm]) -> Iterable[Vm]:

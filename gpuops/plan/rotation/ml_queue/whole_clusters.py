@@ -68,7 +68,8 @@ def decide_with_clusters(decide: Decide, queue: Sequence[WaitingVm], inventory: 
         if cluster is None:
             return decision
         left_out |= {
-            vm.ref: f"its cluster {cluster.name} starts whole or not at all: {missing_reason}" for vm in cluster.vms
+            vm.ref: f"its cluster {cluster.name} starts completely or not at all: {missing_reason}"
+            for vm in cluster.vms
         }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Final
 
@@ -28,11 +28,12 @@ UNMEASURED_SUSPEND_S: Final = 300.0
 UNMEASURED_START_S: Final = 120.0
 UNMEASURED_MOVE_S: Final = 300.0
 """Assumed while nothing was measured (assumption: suspend-duration)."""
+_MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 _BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
-_NEXT: Final = f"gpuops rotate plan --policy FILE shows that night as it would be; {_BACK}"
-_HOURS: Final = "say when it may take desktops (gpuops help policy), or `windows: any` where every hour is meant"
-_LONGER: Final = "open it earlier, let `back_by` be later, or give ML VMs less time: `ml.stop.grace_s`, `checkpoint`"
+_NEXT: Final = f"gpuops rotate plan --policy FILE previews that night; {_BACK}"
+_HOURS: Final = "add `windows` with its hours (gpuops help policy), or `windows: any` to allow every hour"
+_LONGER: Final = "open the window earlier, set a later `back_by`, or shorten `ml.stop.grace_s` or the `checkpoint`"
 
 
 def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) -> Rejection | None:
@@ -45,18 +46,17 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
         return Rejection(policy.name, _outside_window(policy, night, now), hint=hint, by_the_hour=True)
     # A night takes at least one desktop for one ML VM. If not even these can be returned in time, no desktop needs to
     # be checked.
-    least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, _least_grace_s(policy))
+    least_grace_s = min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
+    least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, least_grace_s)
     needed = ReturnTime(policy, durations, night.back_by).reserve(None, least_load)
-    back_by = night.back_by.astimezone(night.zone)
     latest = night.back_by - needed
     if latest <= night.opens:  # no moment of this window is early enough, so the policy must change
-        length = night.back_by - night.opens
-        length_text, needed_text = format_minutes(length), format_minutes(needed)
+        length_text, needed_text = format_minutes(night.back_by - night.opens), format_minutes(needed)
         reason = f"the window of {length_text} cannot hold the return: one desktop alone needs {needed_text}"
         return Rejection(policy.name, reason, hint=_LONGER)
     if now >= latest:
-        begins = format_clock(latest.astimezone(night.zone))
-        reason = f"too late: desktops are back by {format_clock(back_by)}, and from {begins} on nothing is taken"
+        back, begins = (format_clock(moment.astimezone(night.zone)) for moment in (night.back_by, latest))
+        reason = f"too late: desktops are back by {back}, and from {begins} on nothing is taken"
         return Rejection(policy.name, reason, hint=_BACK, by_the_hour=True)
     return None
 
@@ -73,8 +73,7 @@ def refuse_without_hours(policy: Policy) -> Rejection | None:
 
 
 def evening_off(policy: Policy, now: datetime) -> str | None:
-    """Return why there is no night this evening although the hour is inside a window; None = there is one, or it is
-    not."""
+    """Return why the policy has no night this evening although the hour is inside a window; otherwise None."""
     if policy.night_at(now) is not None or policy.next_night(now) is None:
         return None  # if no window ever opens, the policy is wrong and `refuse_closed_window` refuses the night
     for window in policy.windows:
@@ -100,11 +99,6 @@ def _outside_window(policy: Policy, night: Night | None, now: datetime) -> str:
     return f"{local}, the next night is from {format_minute(opens)} to {until}"
 
 
-def _least_grace_s(policy: Policy) -> int:
-    """Return the shortest checkpoint grace of the queue, in seconds."""
-    return min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
-
-
 @dataclass(frozen=True, slots=True)
 class Skip:
     """How `rotate skip-next` changed one night."""
@@ -123,7 +117,7 @@ def next_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -
     Raises UsageError for a policy without windows, Refused if no night opens within a year.
     """
     if not policy.windows:
-        raise UsageError(f"{policy.name}: a policy without a window has no next night", hint="give it `windows`")
+        raise UsageError(f"{policy.name}: a policy without a window has no next night", hint="add `windows` to it")
     tonight = policy.night_at(now)
     begun = {original.night for original in originals if original.taken}
     if tonight is not None and tonight.takes_at(now) and tonight.id not in begun:
@@ -173,7 +167,11 @@ class Bounds:
         """
         load = self.load(starts)
         *earlier, new_start = starts
-        return self._too_many(new_start, load) or self._too_late(new_start, load) or self._too_late_for(earlier, load)
+        objection = self._too_many(new_start, load) or self._too_late(new_start, load)
+        if objection:
+            return objection
+        reasons = ((start, self._too_late(start, load)) for start in earlier)
+        return next((f"then {start.vm.name} {reason}" for start, reason in reasons if reason), "")
 
     def load(self, starts: Iterable[Start]) -> Load:
         """Return the load of the morning after all of these have started."""
@@ -193,19 +191,16 @@ class Bounds:
 
     def run(self, start: Start, load: Load) -> RunPeriod:
         """Return when the VM would run, given the load of the morning."""
-        begins = self.now + self._time_to_start(start)
-        ends = [self.return_at(start.host.ref, load), start.queued.due(self.night)]
-        return RunPeriod(begins, min((end for end in ends if end is not None), default=None))
-
-    def _time_to_start(self, start: Start) -> timedelta:
-        """Return how long it takes until the VM runs: its desktops suspend, it moves, it starts."""
         host = start.host.ref
+        # Before the VM runs, its desktops suspend, in rounds of `per_host`, and it may move.
         rounds = -(-len(start.desktops) // self.policy.limits.per_host)
         seconds = rounds * self.durations.p99_s("SuspendVm", host, UNMEASURED_SUSPEND_S)
         seconds += self.durations.p99_s("PowerOnVm", host, UNMEASURED_START_S)
         if start.moves:
             seconds += self.durations.p99_s("RelocateVm", host, UNMEASURED_MOVE_S)
-        return timedelta(seconds=seconds)
+        ends = [self.return_at(host, load), start.queued.due(self.night)]
+        begins = self.now + timedelta(seconds=seconds)
+        return RunPeriod(begins, min((end for end in ends if end is not None), default=None))
 
     def _too_many(self, start: Start, load: Load) -> str:
         """Return the limit of desktops that the start would exceed, or an empty text."""
@@ -226,29 +221,16 @@ class Bounds:
         if run.ends is None:
             return ""
         due = start.queued.due(self.night)
-        until = f"its deadline is {self._clock(run.ends)}" if run.ends == due else self._return_text(start, run.ends)
+        until = "its deadline is" if run.ends == due else f"the return to {start.host.name} begins at"
+        until = f"{until} {self._clock(run.ends)}"
         if run.begins >= run.ends:
             return f"too late: {until}, and it would start at {self._clock(run.begins)}"
         minimum, run_time = start.queued.minimum_run, run.ends - run.begins
         if run_time < minimum:
-            return f"would run for {_minutes(run_time)} min, {_minutes(minimum)} are the least: {until}"
+            return f"would run for {run_time // _MINUTE} min, {minimum // _MINUTE} are the least: {until}"
         return ""
-
-    def _return_text(self, start: Start, moment: datetime) -> str:
-        """Return when the return to the host begins, for a message."""
-        return f"the return to {start.host.name} begins at {self._clock(moment)}"
-
-    def _too_late_for(self, earlier: Iterable[Start], load: Load) -> str:
-        """Return which of the earlier starts would then have too little time; empty = none."""
-        reasons = ((start, self._too_late(start, load)) for start in earlier)
-        return next((f"then {start.vm.name} {reason}" for start, reason in reasons if reason), "")
 
     def _clock(self, moment: datetime) -> str:
         """Format the moment in the zone of the window, with its date if it is a day away or more."""
-        zone: tzinfo | None = self.night.zone if self.night is not None else None
-        local = moment.astimezone(zone or moment.tzinfo)
+        local = moment.astimezone(self.night.zone if self.night is not None else moment.tzinfo)
         return format_clock(local) if abs(moment - self.now) < _DAY else format_minute(local)
-
-
-def _minutes(length: timedelta) -> int:
-    return int(length.total_seconds()) // 60

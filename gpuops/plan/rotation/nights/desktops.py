@@ -70,14 +70,8 @@ def other_open_policies(policy: Policy, originals: Iterable[Original]) -> tuple[
 
     For a policy that was edited since its night began, only the current text counts.
     """
-    policies = (original.policy for original in originals if not original.returned)
-    return tuple(
-        {
-            id(open_policy): open_policy
-            for open_policy in policies
-            if open_policy is not None and open_policy.name != policy.name
-        }.values()
-    )
+    policies = (original.policy for original in originals if original.policy is not None and not original.returned)
+    return tuple({id(other): other for other in policies if other.name != policy.name}.values())
 
 
 def floors_broken_by_others(policy: Policy, away_vms: Iterable[TakenVm], inventory: Inventory) -> Iterator[Rejection]:
@@ -97,7 +91,7 @@ def floors_broken_by_others(policy: Policy, away_vms: Iterable[TakenVm], invento
             if pool_name == pool.name
         ]
         if count < pool.floor and nights:
-            rule = f"floor: {pool.floor} are to stay running, {count} do: {', '.join(nights)}"
+            rule = f"floor: {pool.floor} must stay running, {count} do: {', '.join(nights)}"
             yield Rejection(f"pool {pool.name}", rule, hint=_ONE_FLOOR)
 
 
@@ -255,23 +249,18 @@ def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
 
 
 def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:
-    if vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST:
-        return _cannot_shut_down(vm, host)
-    return _cannot_suspend(vm, host)
-
-
-def _cannot_shut_down(vm: Vm, host: Host | None) -> str | None:
+    if not (vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST):
+        return _cannot_suspend(vm, host)
     if vm.tools_running is not True:
-        return "its guest cannot be asked to shut down: VMware Tools do not run, or do not tell"
+        return "its guest cannot be asked to shut down: VMware Tools are not running, or not known"
     return _host_trouble(host)
 
 
 def _host_trouble(host: Host | None) -> str | None:
-    """Return why no step can be sent to the host of the VM, or None."""
     if host is None or host.connected is not True:
         return "its host is not connected, or not known"
     if host.in_maintenance is not False:
-        return f"{host.name} is in maintenance mode, or does not tell"
+        return f"{host.name} is in maintenance mode, or its mode is unknown"
     return None
 
 
@@ -293,7 +282,7 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
     for profile in vm.profiles:
         offered = host.offers(profile)
         if offered is None or offered.suspend is not True:
-            return f"{host.name} does not say that {profile} can be suspended"
+            return f"{host.name} does not report that {profile} can be suspended"
     return None
 
 
@@ -336,7 +325,6 @@ def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
 
 
 def _is_gated(vm: Vm, pool: Pool) -> bool:
-    """Return whether a gate keeps users from the desktop, or may do so."""
     return pool.gated and (vm.gate is None or vm.gate.closed is not False)
 
 
@@ -389,7 +377,9 @@ class KeptForUsers:
             left_ready, left_running = self.ready.get(pool.name, 0) - fewer, self.running.get(pool.name, 0) - fewer
             expected = self.expected.get(pool.name)
             if pool.ready and fewer and left_ready < pool.ready:
-                return f"{max(left_ready, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
+                return (
+                    f"{max(left_ready, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are required"
+                )
             if fewer and expected is not None and left_running < expected:
                 left_text = f"{max(left_running, 0)} of pool {pool.name} would be left running"
                 return f"{left_text}, {expected} are expected to be needed"
@@ -461,7 +451,6 @@ def _written_mib(vm: Vm, catalog: Catalog) -> int | None:
 
 
 def _state_mib(vm: Vm, catalog: Catalog) -> int | None:
-    """Return the size of its memory and the frame buffers of its vGPUs, in MiB; None = it is unknown."""
     profiles = [catalog.profile(name) for name in vm.profiles]
     if vm.memory_mib is None or any(profile is None for profile in profiles):
         return None

@@ -92,7 +92,6 @@ class Guard:
         return frozenset(vm.ref for vm in inventory.vms.values() if counts(vm))
 
     def _taken_tonight(self, ended: Sequence[Outcome]) -> frozenset[str]:
-        """Return the desktops (refs) that the night has taken, in earlier runs and in this one."""
         taking_outcomes = (
             outcome for outcome in ended if outcome.verdict is Verdict.DONE and isinstance(outcome.step, TAKING_STEPS)
         )
@@ -199,12 +198,10 @@ class Guard:
         return POOL_LEFT_ALONE if pool.name in pools_to_leave_alone(running_again, self.policy) else None
 
     def _suspended_tonight(self, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]) -> list[Vm]:
-        """Return the VMs that the night has suspended or is suspending."""
         suspended = (ref for ref in self._taken_tonight(ended) if _is_suspended(inventory.vms.get(ref)))
         return [inventory.vms[ref] for ref in {*suspended, *leaving} if ref in inventory.vms]
 
     def _floor_objection(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
-        """Return the refusal for a VM without which too few desktops of its pool would run, or None."""
         floors = Floors(self.policy, self.other_policies)
         if not any(floors.pools_of(vm)):
             return None
@@ -218,7 +215,6 @@ def _marks_a_desktop(step: SetAttribute) -> bool:
 
 
 def _starts_an_ml_vm(step: Step) -> bool:
-    """Return whether the step starts an ML VM or prepares it for the start."""
     if isinstance(step, SetAttribute):
         marker = parse_marker(step.value)
         return marker is not None and marker.role is Role.ML
@@ -226,8 +222,6 @@ def _starts_an_ml_vm(step: Step) -> bool:
 
 
 def _gate_open(pool: Pool, vm: Vm) -> str | None:
-    """Return the refusal for a desktop that the broker may still assign to a user; None = it may not, or has no
-    gate."""
     if not pool.gated or (vm.gate is not None and vm.gate.closed is True):
         return None
     return "its gate at the broker is not closed"

@@ -68,12 +68,8 @@ from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import Whereabouts, vms_of
 
 _STOPPED: Final = "was started tonight and is off again: left alone"
-_FINISHED: Final = "is off again, and not by gpuops: its work is done; start it once by hand if there is more"
-_ROLES: Final[dict[type[Step], Role]] = {
-    SuspendVm: Role.DESKTOP,
-    ShutDownGuest: Role.SHUT_DOWN,
-    PowerOnVm: Role.ML,
-}
+_FINISHED: Final = "is off again, and gpuops did not stop it: its work is done; power it on in vCenter for more work"
+_ROLES: Final[dict[type[Step], Role]] = {SuspendVm: Role.DESKTOP, ShutDownGuest: Role.SHUT_DOWN, PowerOnVm: Role.ML}
 """The role of a VM in a night, by the step that is planned for it."""
 
 
@@ -198,7 +194,6 @@ class RotateNight(NightsOfPolicy):
     def _shares(
         self, queue: Sequence[WaitingVm], inventory: Inventory, catalog: Catalog, bounds: Bounds
     ) -> TeamShares | None:
-        """Return the use and shares of the teams; None = the policy has no `fair_share`."""
         rule = self.policy.fair_share
         if rule is None:
             return None
@@ -257,13 +252,10 @@ class RotateNight(NightsOfPolicy):
         )
 
     def _suspended_ml(self, inventory: Inventory) -> frozenset[str]:
-        """Return the ML VMs (refs) that a watch suspended and that still have that state: they start by being
-        resumed."""
         vms_that_gave_way = ((original, vm) for original in self.gave_way for vm in vms_of(original, inventory))
         return frozenset(vm.ref for original, vm in vms_that_gave_way if gave_way(original, vm))
 
     def _not_now(self, inventory: Inventory) -> dict[str, str]:
-        """Map VM ref -> why a watch does not start the VM, even if there is room."""
         if not self.finished:
             return dict(self.not_yet)
         finished_refs = (vm.ref for vm in inventory.vms.values() if (vm.instance_uuid or vm.ref) in self.finished)
@@ -303,7 +295,6 @@ class RotateNight(NightsOfPolicy):
 
     @property
     def _other_policies(self) -> tuple[Policy, ...]:
-        """Other policies that have an open night: their floors hold as well."""
         return other_open_policies(self.policy, self.originals)
 
     def _bounds(self, night: str, inventory: Inventory, now: datetime) -> Bounds:
@@ -423,7 +414,6 @@ class RotateNight(NightsOfPolicy):
         return {**self._of_pools_left_alone(pools_to_leave_alone(running_again, self.policy), inventory), **reasons}
 
     def _of_pools_left_alone(self, pools: Collection[str], inventory: Inventory) -> dict[str, str]:
-        """Map VM ref -> why it stays, for the desktops of pools that a broker or a person keeps resuming."""
         if not pools:
             return {}
         of_pool = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}

@@ -87,7 +87,7 @@ class NightPlan:
     def ended_reason(self) -> str:
         """Why nothing more is taken in a night that is over."""
         if self.skipped:
-            return "skipped, as somebody said: gpuops rotate skip-next --undo takes that back"
+            return "skipped by `gpuops rotate skip-next`: add --undo to allow it again"
         return "over: its morning has begun"
 
     @property
@@ -160,8 +160,8 @@ class NightPlan:
     def _warnings(self) -> Iterator[str]:
         """Yield what is probably a mistake in the policy, so that it is noticed before a night takes nothing."""
         takes_desktops = self.policy.spare is None or self.policy.spare.take_idle
-        for pool in self.policy.pools if takes_desktops else ():
-            if not pool.users_kept_away:
+        for pool in self.policy.pools:
+            if takes_desktops and not pool.users_kept_away:
                 yield f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
         yield from (f"pool {name}: no VM is in it" for name in self.desktops.empty_pools)
         yield from (f"pool {name}: none of its desktops carries {mark}" for name, mark in self.desktops.disowned_pools)
@@ -187,5 +187,4 @@ class NightPlan:
 
 
 def _power_on(start: Start) -> PowerOnVm:
-    """Return the step that starts the VM, or resumes it if a watch suspended it."""
     return PowerOnVm(start.vm.ref, start.host.ref, resumes=start.vm.power is PowerState.SUSPENDED)

@@ -33,22 +33,22 @@ from gpuops.plan.rotation.nights.stop_conditions import StepCounts, reason_to_st
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
 
 _CORRECT_FOLDER: Final = "correct the pool's `folder` in the policy, or remove the pool from it"
-_AGREE: Final = (
-    "gpuops help marks: put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
-)
+_AGREE: Final = "set it on the desktops whose owners agree (gpuops help marks), or use `owner: none` to need no mark"
 
 
 def refuse_open_night(night: str, away_vms: Sequence[TakenVm]) -> Rejection:
     """Return one refusal for an earlier night with VMs that are not back."""
     names = some_names([taken_vm.original.name for taken_vm in away_vms])
     reason = f"is not over: {names} not back yet"
-    return Rejection(f"night {night}", reason, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")
+    return Rejection(
+        f"night {night}", reason, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status shows all of its VMs"
+    )
 
 
 def refuse_after_failures(night: str, steps: StepCounts, inventory: Inventory) -> list[Rejection]:
     """Return the refusal of a night of which too many steps have failed, also for later runs of it."""
     stop_reason = reason_to_stop(steps, (), inventory)
-    hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
+    hint = f"gpuops rotate status shows what failed; {RETURN_COMMAND} brings back what it took"
     return [] if stop_reason is None else [Rejection(f"night {night}", f"takes nothing more: {stop_reason}", hint=hint)]
 
 
@@ -147,7 +147,6 @@ class NightsOfPolicy:
         ]
 
     def _selects(self, vm: Vm | None) -> bool:
-        """Return whether the VM is in a pool or in the queue of the policy."""
         return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
 
     def suspended_desktops(self, night: str, inventory: Inventory) -> list[Vm]:

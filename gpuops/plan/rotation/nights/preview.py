@@ -9,7 +9,7 @@ ids shown do not overlap each other or those of VMs that run all night; the host
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -92,24 +92,16 @@ class NightPreview:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Probable mistakes in the policy, and why a night would be refused before it is planned."""
-        policy = self.night_plan.policy
+        policy, warnings = self.night_plan.policy, [*self.night_plan.plan().warnings]
         lock_vm_problem = lock_vm_wrong(policy, self.inventory)
-        lock_vm_warning = (
-            ()
-            if lock_vm_problem is None
-            else (f"{lock_vm_problem}: no night begins (gpuops rotate init --policy FILE)",)
-        )
+        if lock_vm_problem is not None:
+            warnings.append(f"{lock_vm_problem}: no night begins (gpuops rotate init --policy FILE)")
         without_hours = refuse_without_hours(policy)
-        hours_warning = (without_hours.line,) if without_hours is not None else ()
-        forecast_warning = (f"no forecast: {self.no_forecast}",) if self.no_forecast else ()
-        return (
-            *self.night_plan.plan().warnings,
-            *lock_vm_warning,
-            *hours_warning,
-            *forecast_warning,
-            *self.timers,
-            *self._users_before_return(),
-        )
+        if without_hours is not None:
+            warnings.append(without_hours.line)
+        if self.no_forecast:
+            warnings.append(f"no forecast: {self.no_forecast}")
+        return (*warnings, *self.timers, *self._users_before_return())
 
     def _users_before_return(self) -> Iterator[str]:
         """Yield a warning for each pool that needs more desktops than stay running before the others return."""
@@ -289,9 +281,6 @@ def _side_by_side(profiles: Sequence[VgpuProfile], placed: tuple[tuple[int, int]
         return
     size = -(-profiles[0].framebuffer_mib // _GB)
     for start in profiles[0].placement_ids_mixed:
-        if _is_free(start, start + size, placed):
-            yield from _side_by_side(profiles[1:], (*placed, (start, start + size)))
-
-
-def _is_free(start: int, end: int, placed: Iterable[tuple[int, int]]) -> bool:
-    return all(end <= begun or ended <= start for begun, ended in placed)
+        end = start + size
+        if all(end <= begun or ended <= start for begun, ended in placed):
+            yield from _side_by_side(profiles[1:], (*placed, (start, end)))

@@ -11,7 +11,7 @@ returned meanwhile does not count, and neither does one that an ML VM has just l
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -92,7 +92,6 @@ def _offered_in(place: str, profile: str, inventory: Inventory) -> bool:
 
 
 def _count_running(inventory: Inventory) -> Counter[Key]:
-    """Count the running vGPUs by profile and place."""
     running: Counter[Key] = Counter()
     for vm in inventory.vms.values():
         host = inventory.host_of(vm)
@@ -223,7 +222,7 @@ def give_way(
         )
         best = min((offer for offer in offers if offer is not None), key=lambda offer: offer.cost, default=None)
         if best is None:
-            return GiveWay(tuple(_without_unneeded(chosen, rule, inventory, catalog)), tuple(missing))
+            return GiveWay(_without_unneeded(chosen, rule, inventory, catalog), tuple(missing))
         world = best.after
         chosen += best.gives
         running = [ml_vm for ml_vm in running if ml_vm not in [gives.taken_vm for gives in best.gives]]
@@ -241,15 +240,18 @@ def suspendable_ml_vms(
 def _groups_to_stop(running: Sequence[TakenVm], world: Inventory) -> Iterator[tuple[TakenVm, ...]]:
     """Yield the groups that may stop together: each VM alone, all VMs on one GPU, and all VMs on one host.
 
-    Two halves may have to leave a GPU before it accepts another size, and all VMs a host before its memory is enough.
+    All VMs must leave a GPU before it accepts another size of vGPU, or a host before it has enough memory.
     """
     yield from ((ml_vm,) for ml_vm in running)
     by_ref = {ml_vm.vm.ref: ml_vm for ml_vm in running if ml_vm.vm is not None}
-    hosts = {ml_vm.vm.host for ml_vm in running if ml_vm.vm is not None and ml_vm.vm.host is not None}
-    for ref in sorted(hosts & world.hosts.keys()):
-        groups = {tuple(vm for vm in gpu.vms or () if vm in by_ref) for gpu in world.hosts[ref].gpus}
-        groups.add(tuple(vm for vm, ml_vm in by_ref.items() if ml_vm.vm is not None and ml_vm.vm.host == ref))
-        yield from (tuple(by_ref[vm] for vm in group) for group in sorted(groups) if len(group) > 1)
+    refs_by_host: dict[str, list[str]] = defaultdict(list)
+    for ref, ml_vm in by_ref.items():
+        if ml_vm.vm is not None and ml_vm.vm.host is not None:
+            refs_by_host[ml_vm.vm.host].append(ref)
+    for host in sorted(refs_by_host.keys() & world.hosts.keys()):
+        on_gpus = {tuple(ref for ref in gpu.vms or () if ref in by_ref) for gpu in world.hosts[host].gpus}
+        groups = on_gpus | {tuple(refs_by_host[host])}
+        yield from (tuple(by_ref[ref] for ref in group) for group in sorted(groups) if len(group) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,21 +303,20 @@ def _offer(
 
 def _without_unneeded(
     chosen: Sequence[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog
-) -> Iterator[GivesWay]:
-    """Return the VMs that are really needed: a later VM may have freed the slots for which an earlier one was
-    chosen."""
+) -> tuple[GivesWay, ...]:
+    """Return the chosen VMs without those that need not stop, because a later one frees the same slots."""
     needed = list(chosen)
     best = _count_missing(needed, rule, inventory, catalog)
+    # Try to keep the VM that would lose the most work first.
     for candidate in sorted(chosen, key=lambda stopped_vm: -(inf if stopped_vm.lost_s is None else stopped_vm.lost_s)):
         cluster = with_their_clusters((candidate.taken_vm,), [stopped_vm.taken_vm for stopped_vm in chosen])
         fewer = [needed_vm for needed_vm in needed if needed_vm.taken_vm not in cluster]
         if _count_missing(fewer, rule, inventory, catalog) == best:
             needed = fewer
-    return iter(needed)
+    return tuple(needed)
 
 
 def _count_missing(stopped: Iterable[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> int:
-    """Count the missing slots after these VMs have stopped."""
     world = inventory
     for stopped_vm in stopped:
         if stopped_vm.taken_vm.vm is not None:

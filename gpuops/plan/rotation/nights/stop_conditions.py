@@ -127,7 +127,7 @@ def clock_refusals(ahead: timedelta | None) -> list[Rejection]:
     difference = clock_trouble(ahead)
     if difference is None:
         return []
-    return [Rejection("clocks", difference, hint="set both by NTP; gpuops rotate day brings back at any time")]
+    return [Rejection("clocks", difference, hint="set both clocks by NTP; gpuops rotate day works at any time")]
 
 
 def clock_trouble(ahead: timedelta | None, consequence: str = "the hours of a night cannot be told") -> str | None:

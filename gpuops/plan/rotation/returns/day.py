@@ -69,6 +69,7 @@ from gpuops.plan.rotation.witness import is_another_vcenter
 NO_CHECKPOINT: Final = Checkpoint()
 _EARLY: Final = timedelta(hours=2)
 """A return that begins this long before its window closes is not the one of the morning."""
+_RETURNABLE = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
 _REPORTED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
 
 
@@ -126,7 +127,8 @@ class RotateDay:
         all_vms = (*of_nights, *leased)
         unread = () if self.originals else tuple(with_unreadable_marker(all_vms, self.policy, inventory))
         unread += tuple(with_unknown_marker(all_vms, self.policy, inventory))
-        finished = [taken_vm for taken_vm in _returnable(of_nights) if taken_vm not in recent]
+        returnable = [taken_vm for taken_vm in of_nights if taken_vm.whereabouts in _RETURNABLE]
+        finished = [taken_vm for taken_vm in returnable if taken_vm not in recent]
         # GPUs are free only when their ML VMs are off, so all of these stop before the first desktop resumes. The
         # markers go last: a run that is killed before has lost nothing.
         waves = (
@@ -136,7 +138,7 @@ class RotateDay:
             Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(other_desktops)),
-            Wave("leave the ML VMs to DRS as before", drs_restored(finished, inventory)),
+            Wave("leave the ML VMs to DRS as before", tuple(drs_restored(finished, inventory))),
             Wave("let users in again at the broker", tuple(_gates_opened(finished))),
             Wave("clear the markers", tuple(_clear_markers(finished))),
             Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
@@ -146,7 +148,11 @@ class RotateDay:
             waves=_resumes_alone(waves) if is_another else tuple(wave for wave in waves if wave.steps),
             warnings=stops.warnings,
             unmet=(
-                *(_unmet(taken_vm) for taken_vm in of_nights if taken_vm.whereabouts in _REPORTED),
+                *(
+                    Rejection(taken_vm.original.name, taken_vm.reason, hint=taken_vm.advice)
+                    for taken_vm in of_nights
+                    if taken_vm.whereabouts in _REPORTED
+                ),
                 *map(recently_marked_refusal, recent),
                 *unread,
                 *refused_for_lease(leased, self.policy, self.leased),
@@ -175,26 +181,21 @@ def _resume_order(
     Example: of two GPUs with two desktops each, one desktop of the first GPU comes alone, then one of the second GPU,
     then the two others.
     """
-    seeds, other_desktops = return_order(
-        [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None], inventory, catalog
-    )
-    canary_first = {
-        taken_vm.vm.ref
-        for taken_vm in desktops
-        if taken_vm.vm is not None and taken_vm.policy.morning is MorningOrder.CANARY_FIRST
-    }
-    first: dict[str | None, str] = {}
+    vms = [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None]
+    mornings = {taken_vm.vm.ref: taken_vm.policy.morning for taken_vm in desktops if taken_vm.vm is not None}
+    seeds, other_desktops = return_order(vms, inventory, catalog)
+    canary_of_host: dict[str | None, Vm] = {}
     for vm in (*seeds, *other_desktops):
-        if vm.ref in canary_first:
-            first.setdefault(vm.host, vm.ref)
-    early = frozenset(first.values())
-    canaries = [vm for vm in (*seeds, *other_desktops) if vm.ref in early]
-    return canaries, _without(seeds, early), _without(other_desktops, early)
+        if mornings[vm.ref] is MorningOrder.CANARY_FIRST:
+            canary_of_host.setdefault(vm.host, vm)
+    canaries = list(canary_of_host.values())
+    early = {vm.ref for vm in canaries}
+    seeds, other_desktops = ([vm for vm in part if vm.ref not in early] for part in (seeds, other_desktops))
+    return canaries, seeds, other_desktops
 
 
 def _gates_opened(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
-    """Yield the steps that open the gates that nights closed, after the desktop is back and before its marker is
-    cleared."""
+    """Yield the steps that open the gates that nights closed."""
     for taken_vm in finished:
         machine, vm = taken_vm.original.gated_as, taken_vm.vm
         if machine is not None and vm is not None:
@@ -214,12 +215,6 @@ def _clear_markers(finished: Iterable[TakenVm]) -> Iterator[SetAttribute]:
             yield from (SetAttribute(vm.ref, name, "") for name in names)
 
 
-def _returnable(of_nights: Iterable[TakenVm]) -> list[TakenVm]:
-    """Return the VMs whose return this plan completes: those that are away, are back, or were never touched."""
-    returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
-    return [taken_vm for taken_vm in of_nights if taken_vm.whereabouts in returnable]
-
-
 def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tuple[str, ...]:
     """Return a warning for each desktop whose state is not the one that the night suspended.
 
@@ -229,7 +224,10 @@ def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tu
     running_desktops = (
         (taken_vm.original, taken_vm.vm)
         for taken_vm in of_nights
-        if taken_vm.vm is not None and (taken_vm.vm.ref in resumed or _has_just_come_back(taken_vm))
+        if taken_vm.vm is not None
+        and (
+            taken_vm.vm.ref in resumed or (taken_vm.whereabouts is Whereabouts.BACK and not taken_vm.original.returned)
+        )
     )
     states = ((original.name, another_state(original, vm)) for original, vm in running_desktops)
     return tuple(f"{name}: {description}" for name, description in states if description)
@@ -250,20 +248,8 @@ def ended_early(of_nights: Iterable[TakenVm], now: datetime) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _has_just_come_back(taken_vm: TakenVm) -> bool:
-    return taken_vm.whereabouts is Whereabouts.BACK and not taken_vm.original.returned
-
-
-def _unmet(taken_vm: TakenVm) -> Rejection:
-    return Rejection(taken_vm.original.name, taken_vm.reason, hint=taken_vm.advice)
-
-
 def _choice(taken_vm: TakenVm) -> Choice:
     return Choice(taken_vm.original.name, chosen=taken_vm.whereabouts is Whereabouts.AWAY, reason=taken_vm.reason)
-
-
-def _without(vms: Iterable[Vm], early: Collection[str]) -> list[Vm]:
-    return [vm for vm in vms if vm.ref not in early]
 
 
 def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
@@ -301,20 +287,13 @@ def add_advice(
     command names it too.
     """
     known_originals = tuple(originals)
-    return tuple(
-        _with_advice(outcome, after, known_originals, alone) if _not_back(outcome) else outcome for outcome in outcomes
-    )
-
-
-def _not_back(outcome: Outcome) -> bool:
-    return isinstance(outcome.step, ResumeVm | PowerOnVm) and outcome.verdict in (
-        Verdict.FAILED,
-        Verdict.UNKNOWN,
-        Verdict.SKIPPED,
-    )
+    return tuple(_with_advice(outcome, after, known_originals, alone) for outcome in outcomes)
 
 
 def _with_advice(outcome: Outcome, after: Inventory, originals: Sequence[Original], alone: bool) -> Outcome:
+    not_done = outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+    if not (not_done and isinstance(outcome.step, ResumeVm | PowerOnVm)):
+        return outcome
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
@@ -334,7 +313,7 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
     """
     missing = [profile for profile in vm.profiles if host.profiles is not None and host.offers(profile) is None]
     if missing:
-        return f"{host.name} offers {missing[0]} no more: give it back its vGPU driver and its GPU modes of before"
+        return f"{host.name} offers {missing[0]} no longer: restore its vGPU driver and its earlier GPU modes"
     gpus = {str(gpu.address): gpu for gpu in host.gpus}
     nights = {original.night for original in originals if original.vm == vm.ref and not original.returned}
     of_host = [original for original in originals if original.night in nights and original.host == host.ref]
@@ -347,7 +326,7 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
             change = f"is in mode {gpu.vgpu_mode}, and was in {mode} at night"
             return f"GPU {address} of {host.name} {change}: set it back{in_use}"
     holders = _names_on(host.gpus, after)
-    return f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
+    return f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "correct that"
 
 
 def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
@@ -357,11 +336,10 @@ def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
     GPUs, but does not ask to free one.
     """
     holders = _names_on(host.gpus, after) if "vGPU" in outcome.reason else []
-    return f"see to that ({', '.join(holders)} hold the GPUs of {host.name})" if holders else "see to that"
+    return f"correct that ({', '.join(holders)} hold the GPUs of {host.name})" if holders else "correct that"
 
 
 def _names_on(gpus: Iterable[PhysicalGpu], after: Inventory) -> list[str]:
-    """Return the sorted names of the VMs on these GPUs."""
     on_gpus = {ref for gpu in gpus for ref in gpu.vms or ()}
     return sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
 
@@ -390,7 +368,9 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
         if lending := lends(taken_vm.vm):
             # desktops come first, so it is stopped even though it lends
             drain = command("pool reclaim", server=taken_vm.vm.name)
-            warnings.append(f"{name} {lending}, and its clients lose that at once: {drain} before the return drains it")
+            warnings.append(
+                f"{name} {lending}, and its clients lose it at once: run `{drain}` before the return to drain it"
+            )
         # an entry of the queue may name the managed object id that the VM had when it was taken
         checkpoint = checkpoint_of(policy, replace(taken_vm.vm, ref=taken_vm.original.vm), name)
         grace_s = checkpoint.grace_s if longest_grace_s is None else min(checkpoint.grace_s, longest_grace_s)
@@ -398,8 +378,8 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
             warnings.append(f"{name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
         if checkpoint.withheld is not None:
             warnings.append(
-                f"{name}: {checkpoint.withheld.program} is not run before it is stopped: a shared journal names "
-                "it, and no policy file of this machine that nobody else can write"
+                f"{name}: {checkpoint.withheld.program} is not run before it is stopped: it comes from a shared "
+                "journal, and from no policy file of this machine that only its user can write"
             )
         if checkpoint.hook is None:
             # no command keeps its work: the guest does it while it shuts down, and gets the time for that

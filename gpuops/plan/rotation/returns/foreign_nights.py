@@ -29,10 +29,8 @@ from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, first_then, power_as_before
 from gpuops.plan.rotation.witness import the_vm
 
-_REASON: Final = (
-    "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"
-)
-_AGAIN: Final = first_then("wait ten minutes", "the same command again")
+_REASON: Final = "has a marker of another machine, and is as it was: a step of that machine may still arrive"
+_AGAIN: Final = first_then("wait ten minutes", "run the same command again")
 _MARKERS: Final = "customValue"
 """The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
 _MARKER_UNREADABLE: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
@@ -77,53 +75,40 @@ def refused_for_lease(
     leased: Iterable[TakenVm], of_return: Policy, holders: Mapping[str, str]
 ) -> tuple[Rejection, ...]:
     """Return a refusal for each of these VMs that is not as it was: another machine holds its lease."""
-    return tuple(
-        Rejection(
-            taken_vm.original.name,
-            f"{taken_vm.reason}; lock VM {(name := lock_vm_of(taken_vm.policy, of_return))}: {holders[name or '']}: "
-            "not touched",
-            hint=first_then("wait for that run to end"),
-        )
-        for taken_vm in leased
-        if taken_vm.whereabouts not in _AS_IT_WAS
-    )
+    refusals = []
+    for taken_vm in leased:
+        if taken_vm.whereabouts not in _AS_IT_WAS:
+            lock_vm = lock_vm_of(taken_vm.policy, of_return)
+            reason = f"{taken_vm.reason}; lock VM {lock_vm}: {holders[lock_vm or '']}: not touched"
+            refusals.append(Rejection(taken_vm.original.name, reason, hint=first_then("wait for that run to end")))
+    return tuple(refusals)
 
 
 def recently_marked(of_nights: Iterable[TakenVm], inventory: Inventory) -> list[TakenVm]:
-    """Return the VMs that are as they were, and whose marker of another machine was first seen too recently to clear
-    it."""
-    return [taken_vm for taken_vm in of_nights if _as_it_was(taken_vm) and not _known_long(taken_vm, inventory)]
+    """Return the VMs that are as they were and have a marker of another machine that must not be cleared yet.
 
-
-def _as_it_was(taken_vm: TakenVm) -> bool:
-    as_it_was = taken_vm.foreign is not None and taken_vm.whereabouts in _AS_IT_WAS
-    return as_it_was and taken_vm.vm is not None and power_as_before(taken_vm.original, taken_vm.vm)
-
-
-def _known_long(taken_vm: TakenVm, inventory: Inventory) -> bool:
-    """Return whether the marker was first seen so long ago that no step sent before can still arrive (vCenter's
-    clock)."""
-    first_seen = taken_vm.foreign.seen if taken_vm.foreign is not None else None
-    return first_seen is not None and abs(inventory.taken_at - first_seen) >= LATE
+    It was first seen less than `LATE` ago by vCenter's clock: a step sent before that may still arrive.
+    """
+    recent = []
+    for taken_vm in of_nights:
+        vm, marker = taken_vm.vm, taken_vm.foreign
+        if vm is None or marker is None or taken_vm.whereabouts not in _AS_IT_WAS:
+            continue
+        is_known_long = marker.seen is not None and abs(inventory.taken_at - marker.seen) >= LATE
+        if power_as_before(taken_vm.original, vm) and not is_known_long:
+            recent.append(taken_vm)
+    return recent
 
 
 def note_when_seen(of_nights: Iterable[TakenVm], inventory: Inventory) -> tuple[SetAttribute, ...]:
     """Return the steps that write into the markers when they were first seen, unless it is already there."""
-    return tuple(
-        SetAttribute(
-            taken_vm.original.vm,
-            taken_vm.policy.marker,
-            marker_value(
-                taken_vm.foreign.night,
-                taken_vm.foreign.role,
-                taken_vm.foreign.drs,
-                inventory.taken_at,
-                taken_vm.foreign.lease,
-            ),
-        )
-        for taken_vm in of_nights
-        if taken_vm.foreign is not None and taken_vm.foreign.seen is None
-    )
+    steps = []
+    for taken_vm in of_nights:
+        marker = taken_vm.foreign
+        if marker is not None and marker.seen is None:
+            text = marker_value(marker.night, marker.role, marker.drs, inventory.taken_at, marker.lease)
+            steps.append(SetAttribute(taken_vm.original.vm, taken_vm.policy.marker, text))
+    return tuple(steps)
 
 
 def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
@@ -134,7 +119,7 @@ def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, invento
         if vm.ref in known_refs or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
             continue
         if policy.in_folder(vm) or policy.pool_of(vm) is not None:
-            yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("log in as somebody who may read it"))
+            yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("use a login that may read it"))
 
 
 def with_unknown_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
@@ -195,18 +180,16 @@ def refuse_nights_elsewhere(
     one image show VMs with the same instance uuids.
     """
     taken_here = {original.vm for original in originals_here if not original.returned}
-    return tuple(
-        _reject_unadopted(original, other_vcenter.vcenter)
-        for other_vcenter in nights
-        for original, vm in other_vcenter.seen_here(inventory)
-        if vm.ref not in taken_here and not power_as_before(original, vm)
-    )
-
-
-def _reject_unadopted(original: Original, vcenter: str) -> Rejection:
-    reason = f"night {original.night} of vCenter {vcenter} took it, and it is in this vCenter now: not touched"
-    adopt = command("rotate adopt", **{"from": vcenter})
-    return Rejection(original.name, reason, hint=first_then("make sure that this vCenter has replaced that one", adopt))
+    refusals = []
+    for other in nights:
+        adopt = command("rotate adopt", **{"from": other.vcenter})
+        hint = first_then("make sure that this vCenter has replaced that one", adopt)
+        for original, vm in other.seen_here(inventory):
+            if vm.ref not in taken_here and not power_as_before(original, vm):
+                night = f"night {original.night} of vCenter {other.vcenter}"
+                reason = f"{night} took it, and it is in this vCenter now: not touched"
+                refusals.append(Rejection(original.name, reason, hint=hint))
+    return tuple(refusals)
 
 
 def plan_adoption(nights_elsewhere: NightsElsewhere, inventory: Inventory) -> Adoption:

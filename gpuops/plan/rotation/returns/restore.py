@@ -169,7 +169,6 @@ def _total_loss(stops: Iterable[TakenVm], now: datetime) -> Loss:
 
 
 def _world_after(desktop: Vm, stops: Iterable[TakenVm], world: Inventory, catalog: Catalog) -> Inventory:
-    """Return the snapshot after these ML VMs have stopped and the desktop has resumed."""
     for ml_vm in stops:
         if ml_vm.vm is not None:
             world = project(ShutDownGuest(ml_vm.vm.ref), world)
@@ -218,8 +217,9 @@ class RestoreVms:
         users = [desktop for desktop in away_desktops(selected) if desktop.policy.user_wins]
         others_running = [ml_vm for ml_vm in running_ml(of_nights) if ml_vm not in selected]
         desktop_return = return_desktops(users, others_running, inventory, catalog, inventory.taken_at)
+        user_names = ", ".join(desktop.original.name for desktop in users)
         stopped_for = [
-            f"{ml_vm.original.name}: is stopped for {_names_of(users)} (user_wins)" for ml_vm in desktop_return.stops
+            f"{ml_vm.original.name}: is stopped for {user_names} (user_wins)" for ml_vm in desktop_return.stops
         ]
         selected += desktop_return.stops
         # Plan the complete morning for its order and limits, then keep only the steps of these VMs.
@@ -263,17 +263,13 @@ def clear_markers(day: RotateDay, names: Iterable[str], inventory: Inventory) ->
             continue
         [vm] = vms
         if vm.ref in open_originals:
-            night = open_originals[vm.ref].night
-            refused.append(
-                Rejection(vm.name, f"night {night} holds it: its return clears its marker", hint=RETURN_COMMAND)
-            )
+            reason = f"night {open_originals[vm.ref].night} holds it: its return clears its marker"
+            refused.append(Rejection(vm.name, reason, hint=RETURN_COMMAND))
             continue
-        marker_texts = {attribute: vm.attributes.get(attribute, "") for attribute in attributes}
-        steps += [SetAttribute(vm.ref, attribute, "") for attribute, text in marker_texts.items() if text]
-        shown_markers = " and ".join(f"{attribute} {text!r}" for attribute, text in marker_texts.items() if text)
-        choices.append(
-            Choice(vm.name, bool(shown_markers), f"carries {shown_markers}" if shown_markers else "carries no marker")
-        )
+        markers = {attribute: text for attribute in attributes if (text := vm.attributes.get(attribute, ""))}
+        steps += [SetAttribute(vm.ref, attribute, "") for attribute in markers]
+        shown_markers = " and ".join(f"{attribute} {text!r}" for attribute, text in markers.items())
+        choices.append(Choice(vm.name, bool(markers), f"carries {shown_markers or 'no marker'}"))
     if refused:
         return refuse(*refused)
     return Plan(
@@ -286,12 +282,10 @@ def clear_markers(day: RotateDay, names: Iterable[str], inventory: Inventory) ->
 
 def _not_one(name: str, vms: Collection[Vm]) -> Rejection:
     if not vms:
-        return Rejection(name, "no VM is called so", hint="gpuops rotate status lists those that have a marker")
-    return Rejection(name, "several VMs are called so", hint="moid:ID names one; gpuops rotate status lists them")
-
-
-def _names_of(desktops: Iterable[TakenVm]) -> str:
-    return ", ".join(user_desktop.original.name for user_desktop in desktops)
+        return Rejection(name, "no VM has this name", hint="gpuops rotate status lists those that have a marker")
+    return Rejection(
+        name, "several VMs have this name", hint="select one with --vm moid:ID; gpuops rotate status lists them"
+    )
 
 
 def _limited_to(plan: Plan, selected: Iterable[TakenVm]) -> Plan:

@@ -261,7 +261,7 @@ def holder_advice(holder: LockHolder, now: datetime) -> str:
         return f"wait for it to end; {_STATUS}"
     ends = ends_at(holder)
     if ends is None:
-        return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
+        return f"wait for pid {holder.pid} to end; if it hangs, run `kill {holder.pid}`: nothing is lost by that"
     automatic = f"from {format_minute(ends.astimezone(UTC))} UTC on {RETURN_COMMAND} ends it by itself, if it hangs"
     return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
 
@@ -322,9 +322,8 @@ def not_yet_due(
     first = min(due, key=lambda night: due[night])
     if now >= due[first]:
         return ""
-    return (
-        f"night {first.id} is open, and its return begins at {format_zoned_minute(due[first].astimezone(first.zone))}"
-    )
+    begins_at = format_zoned_minute(due[first].astimezone(first.zone))
+    return f"night {first.id} is open, and its return begins at {begins_at}"
 
 
 NO_RETURN_FOR: Final = timedelta(minutes=30)
@@ -354,7 +353,7 @@ class Overdue:
     @property
     def next_move(self) -> str:
         """The next command."""
-        return "gpuops rotate day --yes --vcenter TARGET, of the target that has this vCenter"
+        return "run `gpuops rotate day --yes --vcenter TARGET` with the target of this vCenter"
 
 
 def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime | None, now: datetime) -> Overdue | None:
@@ -373,8 +372,6 @@ def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime |
         closings = [night.closes for night in nights_called(original.night, original.policy)]
         if closings and now - max(closings) >= NO_RETURN_FOR:
             closing_by_name[original.name] = max(closings)
-    return (
-        Overdue(vcenter, tuple(sorted(closing_by_name)), min(closing_by_name.values()), last_return)
-        if closing_by_name
-        else None
-    )
+    if not closing_by_name:
+        return None
+    return Overdue(vcenter, tuple(sorted(closing_by_name)), min(closing_by_name.values()), last_return)

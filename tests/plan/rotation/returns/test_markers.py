@@ -132,7 +132,7 @@ def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_p
             "gpuops rotate restore --vm desktop-02 --policy FILE",
         ),
         "foreign-ml": (
-            f"{alone} no entry of the policy's queue means it: not touched",
+            f"{alone} no entry of the policy's queue selects it: not touched",
             "gpuops rotate restore --vm foreign-ml --policy FILE",
         ),
     }
@@ -173,8 +173,8 @@ def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> Non
     world.set("vm-3", power=PowerState.ON)
     found = plan(world)
     assert {(named.subject, named.hint) for named in found.unmet} == {
-        ("desktop-01", "log in as somebody who may read it, then gpuops rotate day"),
-        ("desktop-02", "log in as somebody who may read it, then gpuops rotate day"),
+        ("desktop-01", "use a login that may read it, then gpuops rotate day"),
+        ("desktop-02", "use a login that may read it, then gpuops rotate day"),
     }
     assert all("its marker cannot be read" in named.rule for named in found.unmet)
     assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"
@@ -200,6 +200,6 @@ def test_clearing_a_marker_leaves_the_vm_as_it_is_and_is_refused_for_one_of_an_o
     assert cleared("desktop-02").steps == (SetAttribute("vm-2", "gpuops.rotation", ""),)
     assert cleared("desktop-02").disruptive
     assert cleared("desktop-03").because == ("desktop-03: carries no marker",)
-    for name, rule in (("desktop-01", "holds it"), ("nobody", "no VM is called so")):
+    for name, rule in (("desktop-01", "holds it"), ("nobody", "no VM has this name")):
         [refused] = cleared("desktop-02", name).rejections
         assert rule in refused.rule

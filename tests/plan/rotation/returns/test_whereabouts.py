@@ -23,7 +23,7 @@ def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, r
     lost = replace(original(world, ref, role), unsure=True)
     named = plan(world, (lost, *(each for each in journal(world) if each.vm != ref)))
     assert [each.subject for each in named.unmet] == [world.vms[ref].name]
-    assert "may still be changed" in named.unmet[0].rule
+    assert "may still change" in named.unmet[0].rule
     assert [step for step in named.steps if step.vm == ref] == []
     assert not is_returned(lost, world.snapshot())
     assert is_returned(replace(lost, unsure=False), world.snapshot())

@@ -78,7 +78,7 @@ def test_idle_desktops_are_taken_as_long_as_enough_are_ready(vdi: Gated) -> None
     assert len(running) == 2, "the third would take six more"
     assert look().outcomes == ()
     waits = next(each for each in look().look.waiting if each.subject not in running)
-    assert waits.reason == f"76 of pool office would be left ready for users, {READY} are to be"
+    assert waits.reason == f"76 of pool office would be left ready for users, {READY} are required"
 
 
 @pytest.mark.long
