@@ -159,7 +159,7 @@ def bench(tmp_path: Path, enter: Callable[[Answer], ShellHost]) -> Iterator[Benc
 def test_the_mode_is_pending_until_the_host_reboots(bench: Bench) -> None:
     report = bench.set(on=False)
     assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE])
-    assert "not in force before a reboot of esx-01.lab" in report.plan.afterwards[0]
+    assert "takes effect after a reboot of esx-01.lab" in report.plan.afterwards[0]
     [state] = [state for state in mig_of(bench) if str(state.address) == FIRST]
     assert (state.current, state.pending) == (True, False)
     again = bench.set(on=False)

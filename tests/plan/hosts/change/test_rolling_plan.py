@@ -146,7 +146,7 @@ def test_what_ha_keeps_free_is_kept_without_the_hosts_that_are_down() -> None:
 
 def test_suspended_with_a_vgpu_or_in_maintenance_already_is_refused_by_name() -> None:
     inventory = seen(cluster(2, [desktops(1, 1, first=1, power="suspended")]))
-    assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended there, with a vGPU"]
+    assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended on it with a vGPU"]
     away = inventory.with_hosts([replace(inventory.find_host("esx-02"), in_maintenance=True)])
     assert refusals(planned(away, "esx-02")) == ["esx-02: is in maintenance mode already"]
     unknown = inventory.with_hosts([replace(inventory.find_host("esx-02"), booted=None)])

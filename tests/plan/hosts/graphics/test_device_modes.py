@@ -179,9 +179,9 @@ def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
     ("told", "left"),
     [
         ({"h-1": frozenset({NONE})}, ""),
-        ({"h-1": frozenset({NONE, MAINTENANCE})}, "not in force before maintenance mode of esx-1"),
-        ({"h-1": frozenset({MAINTENANCE, REBOOT})}, "not in force before a reboot of esx-1"),
-        ({}, "not in force before a reboot of esx-1"),
+        ({"h-1": frozenset({NONE, MAINTENANCE})}, "takes effect after maintenance mode of esx-1"),
+        ({"h-1": frozenset({MAINTENANCE, REBOOT})}, "takes effect after a reboot of esx-1"),
+        ({}, "takes effect after a reboot of esx-1"),
     ],
 )
 def test_what_is_left_to_do_is_what_vcenter_says(told: dict[str, Any], left: str) -> None:
@@ -189,9 +189,9 @@ def test_what_is_left_to_do_is_what_vcenter_says(told: dict[str, Any], left: str
     found = left_to_do(planned(ON, inventory), told, inventory, "mode")
     assert [each.split(":")[0] for each in found] == ([left] if left else [])
     assert [impact_words(each) for each in told.values()] == [
-        "vCenter: takes a reboot" if REBOOT in each
-        else "vCenter: takes maintenance mode" if MAINTENANCE in each
-        else "vCenter: in force at once"
+        "vCenter: needs a reboot" if REBOOT in each
+        else "vCenter: needs maintenance mode" if MAINTENANCE in each
+        else "vCenter: in effect at once"
         for each in told.values()
     ]  # fmt: skip
 

@@ -108,7 +108,7 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
         (
             inventory(None, Vm("v", "desk", host="h-1", power=PowerState.SUSPENDED, devices=(VgpuDevice(1, "p"),))),
             {"type": SHARED},
-            "desk is suspended there",
+            "desk is suspended on it",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench
     report = bench.set(MIXED)
     assert (report.exit_code, report.plan.afterwards, bench.effects) == (0, (), ["ConfigureDirectPathDevice"])
     [outcome] = report.outcomes
-    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "vCenter: in force at once")
+    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "vCenter: in effect at once")
     assert isinstance(outcome.step, ConfigureModes)
     assert (bench.gpu.mode, bench.device().mode) == ("mixedSize", DeviceMode.VGPU_MIXED_SIZE)
     again = bench.set(MIXED)
@@ -82,8 +82,8 @@ def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench
 @pytest.mark.parametrize(
     ("rebinds", "impact", "left"),
     [
-        (False, "vCenter: takes a reboot", "not in force before a reboot of esx-02.sup: "),
-        (True, "vCenter: takes maintenance mode", "not in force before maintenance mode of esx-02.sup: "),
+        (False, "vCenter: needs a reboot", "takes effect after a reboot of esx-02.sup: "),
+        (True, "vCenter: needs maintenance mode", "takes effect after maintenance mode of esx-02.sup: "),
     ],
 )
 def test_what_a_change_takes_is_told_when_it_is_set(bench: Bench, *, rebinds: bool, impact: str, left: str) -> None:
@@ -96,7 +96,7 @@ def test_what_a_change_takes_is_told_when_it_is_set(bench: Bench, *, rebinds: bo
     again = bench.set(replace(WHOLE, label="ml"))
     assert "a reboot is pending" in again.plan.because[0]
     back = bench.set(SetPassthrough(False, (str(FREE),), None, HOST))
-    assert (back.exit_code, back.outcomes[0].reason) == (0, "vCenter: in force at once")
+    assert (back.exit_code, back.outcomes[0].reason) == (0, "vCenter: in effect at once")
     assert (bench.gpu.passthrough_enabled, bench.device().mode) == (False, DeviceMode.VGPU_SAME_SIZE)
 
 
