@@ -49,5 +49,5 @@ def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Invent
         for host in sorted(affected_hosts) if original.taken else ():
             hint = "run gpuops rotate day first, which brings the VM back"
             yield Rejection(
-                inventory.hosts[host].name, f"{original.name} belongs to the rotation of night {original.night}", hint=hint
+                inventory.hosts[host].name, f"{original.name} is in the rotation of night {original.night}", hint=hint
             )

@@ -147,7 +147,7 @@ def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
         marker = next((marker_found for text in vm.attributes.values() if (marker_found := parse_marker(text))), None)
         if marker is not None:
             hint = "run gpuops rotate day first, which brings the VM back"
-            yield Rejection(host.name, f"{vm.name} belongs to the rotation of night {marker.night}", hint=hint)
+            yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker.night}", hint=hint)
         elif vm.power is PowerState.SUSPENDED and may_hold_vgpu(vm):
             detail = "and its devices cannot be read" if vm.devices is None else "with a vGPU"
             hint = f"resume {vm.name} or shut it down first"
