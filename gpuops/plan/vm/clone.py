@@ -1,7 +1,7 @@
-"""Makes a VM from a template unless a VM of that name exists; for a playbook that then gives it GPUs.
+"""Plans a clone of a template, unless a VM of that name exists. A playbook then gives the VM its GPUs.
 
-It sets only what gpuops needs: name, host, folder, datastore, cores and memory. Networks, disks and the settings of the
-guest are those of the template.
+gpuops sets only name, host, folder, datastore, cores and memory. Networks, disks and guest settings stay those of the
+template.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.host_filters import unreachable
 
 PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
-"""On the template (vSphere API reference, CloneVM_Task)."""
+"""Privileges on the template (vSphere API reference, CloneVM_Task)."""
 FORESEEN: Final = "clone:"
-"""How the id of a VM begins that is not there yet."""
+"""Prefix of the ref of a VM that is planned but does not exist yet."""
 NEW_KEY: Final = -1
-"""Key of a device that is not there yet."""
+"""Key of a device that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewCard:
-    """An RDMA network card that a new VM gets beside those of its template, on a distributed port group."""
+    """An RDMA network card that a new VM gets in addition to those of its template, on a distributed port group."""
 
     kind: RdmaKind
-    """Paravirtual RDMA, or a virtual function that the host chooses among those of the port group's uplinks."""
+    """Paravirtual RDMA, or an SR-IOV virtual function that the host chooses from the port group's uplinks."""
     switch: str
     """The uuid of the switch."""
     port_group: str
@@ -41,11 +41,11 @@ class NewCard:
 
 @dataclass(frozen=True, slots=True)
 class NewClone:
-    """A VM to make; all but its name, its path and its size are managed object ids."""
+    """A VM to create. `source`, `host`, `folder` and `datastore` are managed object ids."""
 
     name: str
     path: str
-    """Inventory path that it will have."""
+    """Its future inventory path."""
     source: str
     host: str
     folder: str | None
@@ -57,17 +57,17 @@ class NewClone:
     notes: str | None = None
     """None = those of its template."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of extraConfig, beside those of its template."""
+    """extraConfig entries in addition to those of the template."""
     card: NewCard | None = None
     memory_locked: bool = False
-    """All of its memory is reserved; else as of its template."""
+    """True = all of its memory is reserved; False = as in the template."""
     cpu_reservation_mhz: int | None = None
     """None = that of the template."""
     latency: LatencyLevel = LatencyLevel.NORMAL
     """`normal` leaves that of the template."""
 
     def made_in(self, inventory: Inventory) -> Inventory:
-        """The snapshot with the VM in it as it will be: its template's devices and settings, off, in its own size.
+        """Return the snapshot with the new VM in it: off, with the devices and settings of its template.
 
         The snapshot must know the template's devices. Custom attributes are not cloned (from memory).
         """
@@ -78,7 +78,8 @@ class NewClone:
         devices = (
             (*source.devices, OtherPassthrough(NEW_KEY, "SR-IOV")) if function and source.devices is not None else None
         )
-        cores = source.cores_per_socket
+        cores, cpu_mhz = source.cores_per_socket, self.cpu_reservation_mhz
+        cpu_mhz = source.cpu_reservation_mhz if cpu_mhz is None else cpu_mhz
         new_vm = replace(
             source,
             ref=f"{FORESEEN}{self.name}",
@@ -95,9 +96,7 @@ class NewClone:
             memory_mib=self.memory_mib,
             memory_reservation_mib=kept_mib,
             memory_locked=locked,
-            cpu_reservation_mhz=source.cpu_reservation_mhz
-            if self.cpu_reservation_mhz is None
-            else self.cpu_reservation_mhz,
+            cpu_reservation_mhz=cpu_mhz,
             devices=devices or source.devices,
             extra_config={**(source.extra_config or {}), **self.settings} if self.settings else source.extra_config,
             datastores=source.datastores if self.datastore is None else (self.datastore,),
@@ -115,14 +114,14 @@ class NewClone:
         return inventory.with_vm(new_vm)
 
     def _cores_per_node(self, source: Vm) -> int | None:
-        """A template that is in one virtual node was put there by its host, which does so with its clone as well."""
+        """Return coresPerNumaNode of the clone. ESXi puts it into one virtual node if it did so with the template."""
         cores = source.cores_per_numa_node
         return self.vcpus if cores and source.vcpus and cores >= source.vcpus else cores
 
 
 @dataclass(frozen=True, slots=True)
 class Cloning:
-    """What there is to do: nothing where the VM is there, a clone, or every reason against it."""
+    """The plan: the VM that already exists, or the clone to create, or all reasons against it."""
 
     there: Vm | None = None
     new: NewClone | None = None
@@ -131,7 +130,7 @@ class Cloning:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A VM that is to be there."""
+    """A request that a VM exists, cloned from a template if it does not."""
 
     vm: str
     template: str
@@ -145,10 +144,9 @@ class Clone:
     memory_mib: int | None = None
 
     def planned(self, inventory: Inventory, folder: str | None) -> Cloning:
-        """What to do on this snapshot, where `folder` is the id of the one that is meant.
+        """Return the plan for this snapshot. `folder`: the managed object id of `self.folder`.
 
-        A VM of that name is taken for the one that is meant, whatever it was made from. Raises UsageError for names
-        that mean nothing.
+        An existing VM of that name is accepted, whatever it was created from. Raises UsageError for unknown names.
         """
         self._check()
         existing_vm = self._existing_vm(inventory)
@@ -170,8 +168,8 @@ class Clone:
 
     def _against(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
         if not source.template:
-            hint = "name a template: no VM that somebody uses is cloned"
-            yield Rejection(source.name, "is no template", hint=hint)
+            hint = "name a template, or convert this VM to one: gpuops clones only templates"
+            yield Rejection(source.name, "is not a template", hint=hint)
         out_of_reach = unreachable(host)
         if out_of_reach is not None:
             yield out_of_reach
@@ -188,15 +186,14 @@ class Clone:
 
     def _check(self) -> None:
         if not self.vm or "/" in self.vm or ":" in self.vm:
-            raise UsageError(
-                f"{self.vm!r} is no name for a new VM", hint="say its name alone; folder says where it goes"
-            )
+            hint = "give the name without a path; `folder` is the path of its folder"
+            raise UsageError(f"{self.vm!r} is not a valid name for a new VM", hint=hint)
         for name, amount in (("vcpus", self.vcpus), ("memory", self.memory_mib)):
             if amount is not None and amount < 1:
-                raise UsageError(f"{name} {amount} means nothing here", hint="it is 1 or more")
+                raise UsageError(f"{name} {amount} is not valid", hint="give a number of 1 or more")
 
     def _existing_vm(self, inventory: Inventory) -> Vm | None:
-        """Raises VmAmbiguous where several VMs carry the name, in the folder if one is named."""
+        """Return the VM of that name, in `folder` if given. Raises VmAmbiguous if there are several."""
         try:
             return inventory.find_vm(f"{self.folder.rstrip('/')}/{self.vm}" if self.folder else self.vm)
         except VmNotFound:
@@ -209,5 +206,5 @@ def _not_usable(existing_vm: Vm) -> tuple[Rejection, ...]:
     if managed is not None:
         return (Rejection(name, managed),)
     if existing_vm.template is None:
-        return (Rejection(name, "cannot be told from a template by this login"),)
-    return (Rejection(name, "is a template, no VM"),) if existing_vm.template else ()
+        return (Rejection(name, "this login cannot read whether it is a template"),)
+    return (Rejection(name, "is a template, not a VM"),) if existing_vm.template else ()
