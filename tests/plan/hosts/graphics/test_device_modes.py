@@ -127,9 +127,9 @@ def test_a_label_goes_with_the_mode_of_its_device() -> None:
 def test_a_mode_that_is_not_offered_is_refused_with_those_that_are() -> None:
     plan = planned(ON, seen(state(configurable=("host", "vGpuSameSize"))))
     assert [str(each) for each in plan.rejections] == [
-        "esx-1 0000:3b:00.0: vCenter does not configure it to directPath; to: host, vGpuSameSize"
+        "esx-1 0000:3b:00.0: vCenter does not offer mode directPath for it; it offers: host, vGpuSameSize"
     ]
-    assert "to: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
+    assert "it offers: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
 
 
 def test_a_size_that_is_configured_and_not_in_force_is_due() -> None:

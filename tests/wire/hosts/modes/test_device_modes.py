@@ -135,7 +135,7 @@ def test_a_mode_that_vcenter_does_not_offer_is_refused(bench: Bench) -> None:
     for request, mode in ((MIXED, "vGpuMixedSize"), (WHOLE, "directPath")):
         [refusal] = request.plan(seen, catalog_of(seen)).rejections
         assert str(refusal) == (
-            f"esx-02.sup 0000:af:00.0: vCenter does not configure it to {mode}; to: host, vGpuSameSize"
+            f"esx-02.sup 0000:af:00.0: vCenter does not offer mode {mode} for it; it offers: host, vGpuSameSize"
         )
 
 
@@ -146,7 +146,7 @@ def test_reserved_slots_that_lose_their_gpus_are_named(bench: Bench) -> None:
     [warning] = bench.set(WHOLE, apply=False).plan.warnings
     assert warning == (
         "sup-cluster: 9 of nvidia_a40-8q reserved, not free: 8 would be left, or may be: "
-        "VMs for which it is reserved may find no GPU"
+        "VMs with this reservation may find no GPU"
     )
     bench.server.world.direct_path.reservations = (replace(reservation, units=10),)
     assert bench.set(WHOLE, apply=False).plan.warnings == ()
