@@ -274,7 +274,7 @@ def _against_stopping(vm: Vm) -> Iterator[str]:
     if vm.power is None or vm.connected is not True:
         yield "whether it runs cannot be read"
     if vm.question is not None:
-        yield "it waits for the answer to a question"
+        yield "waits for an answer to a question"
     if vm.tasks:
         yield f"a task is running on it ({vm.tasks[0].name})"
     if vm.tools_running is not True:
