@@ -178,7 +178,7 @@ def test_the_scheduler_of_a_host(play: Play) -> None:
     done = play("scheduler_switch", "--diff")
     assert diffs(done) == diffs(foreseen) != []
     assert changed(done) == {"localhost": False, "esx-01.lab": True}
-    assert "not in force before a reboot of esx-01.lab" in done
+    assert "takes effect after a reboot of esx-01.lab" in done
     assert set(changed(play("scheduler_switch")).values()) == {False}
 
 

@@ -163,7 +163,7 @@ def test_the_runbook_is_a_page_and_a_document(ansible: Ansible, tmp_path: Path) 
     assert "script" not in page.seen
     assert evil in page.text
     assert "equal-share, 2 ms" in page.text
-    assert "not in force before a reboot of esx-01.lab" in page.text
+    assert "takes effect after a reboot of esx-01.lab" in page.text
     rows = [line for line in (tmp_path / "runbook.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     assert "| esx-01.lab | 0000:d8:00.0 | best-effort | equal-share, 2 ms |" in rows
     widths = [len(re.split(r"(?<!\\)\|", row)) for row in rows]

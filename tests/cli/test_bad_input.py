@@ -70,9 +70,9 @@ def test_names_that_mean_nothing_or_too_much(lab: Lab, arguments: list[str], sai
     ("arguments", "said", "move"),
     [
         # count and kinds that mean nothing
-        ("ml-07 --profile a100-3-20c --count 0", "--count 0 means nothing here", "1 or more"),
+        ("ml-07 --profile a100-3-20c --count 0", "--count 0 is not valid here", "1 or more"),
         ("ml-07 --profile a100-3-20c --count two", "Invalid value for '--count'", "attach --help"),
-        ("ml-07 --device 0000:3b:00.0 --count 2", "--count 2 means nothing here", "1 or more"),
+        ("ml-07 --device 0000:3b:00.0 --count 2", "--count 2 is not valid here", "1 or more"),
         ("ml-07", "exactly one of --profile, --device, --dynamic and --device-group", "--add"),
         ("ml-07 --profile a100-3-20c --power maybe", "'maybe' is not one of 'refuse', 'cycle', 'off', 'on'", "--help"),
         ("ml-07 --profile a100-3-20c --move hot", "'hot' is not one of 'cold'", "attach --help"),
@@ -126,7 +126,7 @@ def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: s
                 "esx-01.lab: has no device with hardware label l40s-ml",
                 "next: gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels",
                 "ml-07: is registered on esx-01.lab, which cannot take it",
-                "next: esx-02.lab can take it: --move cold moves it there while it is off",
+                "next: esx-02.lab can take it: use --move cold to move it there while it is off",
             ],
         ),
         (
@@ -136,7 +136,7 @@ def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: s
                 "next: --move cold looks at the other hosts too",
             ],
         ),
-        ("golden --profile a40-8q", ["golden: is a template", "next: convert it to a virtual machine first"]),
+        ("golden --profile a40-8q", ["golden: is a template", "next: convert it to a virtual machine, or deploy"]),
     ],
 )
 def test_what_an_attach_cannot_do_is_refused_line_by_line(lab: Lab, arguments: str, lines: list[str]) -> None:

@@ -159,7 +159,7 @@ def bench(tmp_path: Path, enter: Callable[[Answer], ShellHost]) -> Iterator[Benc
 def test_the_mode_is_pending_until_the_host_reboots(bench: Bench) -> None:
     report = bench.set(on=False)
     assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE])
-    assert "not in force before a reboot of esx-01.lab" in report.plan.afterwards[0]
+    assert "takes effect after a reboot of esx-01.lab" in report.plan.afterwards[0]
     [state] = [state for state in mig_of(bench) if str(state.address) == FIRST]
     assert (state.current, state.pending) == (True, False)
     again = bench.set(on=False)
@@ -204,19 +204,19 @@ def test_a_mode_that_cannot_be_read_is_not_taken_for_none(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("fault", "severity", "reason"),
     [
-        (GpuFault.LOST, Severity.ERROR, "is lost: it has fallen off the bus, and takes no vGPU"),
-        (GpuFault.REQUIRES_RESET, Severity.ERROR, "requires reset, and takes no vGPU until then"),
+        (GpuFault.LOST, Severity.ERROR, "has fallen off the bus: no vGPU starts on it"),
+        (GpuFault.REQUIRES_RESET, Severity.ERROR, "needs a reset: no vGPU starts on it before that"),
         (
             GpuFault.RECOVERY_RESET,
             Severity.ERROR,
-            "requires reset, and takes no vGPU until then (recovery action: Reset)",
+            "needs a reset: no vGPU starts on it before that (recovery action: Reset)",
         ),
         (GpuFault.UNKNOWN_ERROR, Severity.WARNING, "nvidia-smi reports for it: unknown error"),
         (GpuFault.CORRUPT_INFOROM, Severity.WARNING, "its infoROM is corrupted"),
         (
             GpuFault.ROW_REMAP_PENDING,
             Severity.WARNING,
-            "a memory row is remapped at its next reset (row remap pending); it works on until then",
+            "works, but will replace a bad memory row at its next reset (row remap pending)",
         ),
     ],
 )
@@ -237,8 +237,8 @@ def test_doctor_and_mig_show_name_a_sick_gpu_and_read_the_others(
 def test_doctor_does_not_take_a_silent_nvidia_smi_for_a_privilege(bench: Bench) -> None:
     bench.host.state.driver_version = ""
     [finding] = [each for each in doctor(bench.site, Scope(host=NAME)).findings if "nvidia-smi: " in each.reason]
-    assert finding.reason.startswith("its GPUs are not known by nvidia-smi: esx-01.lab: nvidia-smi ends with 9")
-    assert finding.fix == "make nvidia-smi answer: gpuops host mig show --host esx-01.lab --host-shell ssh"
+    assert finding.reason.startswith("the state of its GPUs is unknown: nvidia-smi: esx-01.lab: nvidia-smi ends with 9")
+    assert finding.fix == "gpuops host mig show --host esx-01.lab --host-shell ssh shows why it does not answer"
 
 
 def test_without_a_shell_nothing_is_asked_and_nothing_can_be_switched(bench: Bench) -> None:

@@ -102,7 +102,7 @@ def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any
 
 def test_a_clone_that_is_refused_foresees_no_gpu(lab: Lab) -> None:
     clone = {"vm": "ml-10", "template": "ml-07"}
-    with pytest.raises(Refused, match="ml-07: is no template"):
+    with pytest.raises(Refused, match="ml-07: is not a template"):
         vm_gpu(lab.said, state="present", vm="ml-10", profile="a40-8q", apply=False, after_clone=clone)
 
 
@@ -131,7 +131,7 @@ def test_a_first_boot_is_waited_for(lab: Lab) -> None:
 def test_a_refusal_has_every_reason(lab: Lab) -> None:
     answer = cloned(lab, template="ml-07", datastore="slow")
     assert (answer.exit_code, answer.result["changed"], lab.effects) == (3, False, [])
-    assert "ml-07: is no template" in answer.message
+    assert "ml-07: is not a template" in answer.message
     assert "'slow'" in answer.message
 
 

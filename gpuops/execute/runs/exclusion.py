@@ -65,7 +65,7 @@ def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Invent
     for original in NightVms(journal).all() if journal is not None else ():
         affected_hosts = host_refs.intersection((original.host, *(vm.host for vm in vms_of(original, inventory))))
         for host in sorted(affected_hosts) if original.taken else ():
-            hint = "gpuops rotate day brings it back; change the host then"
+            hint = "run gpuops rotate day first, which brings the VM back"
             yield Rejection(
                 inventory.hosts[host].name, f"{original.name} is in the rotation of night {original.night}", hint=hint
             )

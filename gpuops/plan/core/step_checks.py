@@ -186,10 +186,8 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
     match step:
         case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
             return None
-        case SuspendVm(gives_way=True):  # an ML VM need not be idle: its work stays in its memory
-            return None
-        case SuspendVm():
-            return idleness(vm, idle).objection
+        case SuspendVm(gives_way=gives_way):  # an ML VM need not be idle: its work stays in its memory
+            return None if gives_way else idleness(vm, idle).objection
         case ResumeVm() | PowerOnVm(resumes=True):
             return STATE_LOST if vm.power is PowerState.OFF else None
         case PowerOnVm():

@@ -1,12 +1,11 @@
-"""The passthrough devices a VM is to have: what must be added, edited and removed, and which of them stay pinned.
+"""The future passthrough devices of a VM: which are added, edited and removed, and which stay pinned to a GPU.
 
 A pin is `pciPassthruN.cfg.gpu-pci-id`, which binds a vGPU to a physical GPU. N follows from the device's key
 (`passthru_number`), so the pin of a device that stays is right after any change of the others.
 
-An entry of DirectPath I/O names its device by PCI address, device id, vendor id and system id. vCenter accepts any, and
-the host compares them at power-on (vSphere API, VirtualPCIPassthroughDeviceBackingInfo and QueryConfigTarget; in
-govmomi issue 2248 the device id was written in decimal). `entry_mismatch` says why
-the host would refuse an entry.
+A DirectPath entry names its device by PCI address, device id, vendor id and system id. vCenter accepts any values; the
+host compares them only at power-on (vSphere API, VirtualPCIPassthroughDeviceBackingInfo and QueryConfigTarget; govmomi
+issue 2248 is an example). `entry_mismatch` returns why the host would refuse an entry.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Goal:
     """The devices that a VM keeps, gets and loses. Kept devices stay in their order; new devices come last."""
 
     kept: tuple[GpuDevice, ...]
-    """As they will be: an edited device carries its new profile."""
+    """With their future profiles: an edited device has its new one."""
     add: tuple[NewDevice, ...] = ()
     removed: tuple[GpuDevice, ...] = ()
     edited: tuple[tuple[int, str], ...] = ()
@@ -140,8 +139,8 @@ def broken_groups(vm: Vm, goal: Goal) -> tuple[Rejection, ...]:
         removed_members = [device for device in members if device.key in keys]
         if 0 < len(removed_members) < len(members):
             member_names = ", ".join(signature(device) for device in members)
-            rule = f"device group of {len(members)} ({member_names}) can only be removed whole"
-            hint = "gpuops detach --device-group NAME takes the whole group"
+            rule = f"device group of {len(members)} ({member_names}) can only be removed as a whole"
+            hint = "use gpuops detach --device-group NAME to remove the group"
             rejections.append(Rejection(vm.name, rule, len(members), len(removed_members), "devices", hint))
     return tuple(rejections)
 
@@ -164,10 +163,10 @@ def group_of(device: GpuDevice) -> int | None:
 
 
 def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
-    """Return the pins that go on to bind devices, by N of `pciPassthruN`: those of all devices that are not removed.
+    """Return the pins that still bind a device after the change, by N of `pciPassthruN`.
 
-    A pin that was written before its device came binds the new device that gets its number. If the device before it had
-    that number, and is removed in the same change, its pin goes with it.
+    These are the pins of all kept devices, and pins that were written in advance for the number of a new device. The
+    pin of a removed device goes with it, even if a new device gets its number.
     """
     removed_numbers = {ordinal for ordinal, _ in with_passthru_numbers(goal.removed)}
     pins = pins_of(vm)
@@ -176,9 +175,9 @@ def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
 
 
 def pin_changes(vm: Vm, wanted_pins: Mapping[int, PciAddress]) -> dict[str, str]:
-    """Return the extraConfig entries that leave the VM's devices with exactly the pins `wanted`; "" removes an entry.
+    """Return the extraConfig changes after which the VM has exactly the wanted pins; "" removes an entry.
 
-    A pin whose number no device of the VM has is not changed.
+    A pin whose number belongs to no device of the VM is left as it is.
     """
     existing_pins = pins_of(vm)
     numbers = {ordinal for ordinal, _ in with_passthru_numbers(vm.devices or ())}
@@ -187,9 +186,9 @@ def pin_changes(vm: Vm, wanted_pins: Mapping[int, PciAddress]) -> dict[str, str]
 
 
 def entry_mismatch(device: DirectPathDevice, host: Host) -> str | None:
-    """Return why a VM with this entry does not start on the host; None = it does, or the host's answer is not known.
+    """Return why a VM with this entry does not start on the host; None if it does, or if that is unknown.
 
-    A device that the host lists and has not switched to passthrough is no mismatch: it can be switched on.
+    A device that is not switched to passthrough yet is no mismatch: it can be switched on.
     """
     if host.config_target is None:
         return None

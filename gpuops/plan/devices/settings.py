@@ -54,7 +54,7 @@ class Baseline:
 
 
 def read(vm: Vm) -> Baseline | None:
-    """Return the settings that are kept with the VM; None if the key exists but is not as gpuops writes it."""
+    """Return the earlier settings stored with the VM; None if the key exists, but gpuops did not write its text."""
     text = (vm.extra_config or {}).get(KEY, "")
     if not text:
         return Baseline()
@@ -68,13 +68,13 @@ def read(vm: Vm) -> Baseline | None:
 
 
 def write(baseline: Baseline) -> str:
-    """Return the text for the key: short, and equal for equal settings."""
+    """Return the text to store under `KEY`. It is equal for equal settings."""
     fields = {name: setting for name, setting in to_stored(baseline).items() if setting is not None}
     return json.dumps({"v": _VERSION, **fields}, sort_keys=True, separators=(",", ":"))
 
 
 def kept_with(vm: Vm, change: VmChange) -> VmChange:
-    """Return the change, extended by keeping the settings that it changes. Already kept settings stay as they are."""
+    """Return the change, extended so that it also stores the settings it changes. Stored settings stay as they are."""
     old, new = read(vm), _current_settings(vm, change)
     if old is None or new == Baseline():
         # Nothing to keep, or a text that gpuops did not write and must not overwrite.
@@ -90,10 +90,10 @@ def kept_with(vm: Vm, change: VmChange) -> VmChange:
 
 
 def restore_settings(vm: Vm, *, memory_too: bool) -> VmChange:
-    """Return the change that restores the kept settings and removes the key; without `memory_too` the memory stays
-    fully reserved.
+    """Return the change that restores the stored settings and removes the key.
 
-    Settings that already have their old value are not in it. It is empty if the kept settings cannot be read.
+    Settings that already have their old value are left out. Without `memory_too` the memory stays fully reserved. The
+    change is empty if the stored settings cannot be read.
     """
     baseline = read(vm)
     if baseline is None:

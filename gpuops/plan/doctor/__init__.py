@@ -1,5 +1,4 @@
-"""What stands in the way of the verbs, per vCenter, cluster, host, GPU and VM, with what to do about it.
+"""Problems of a vCenter, its clusters, hosts, GPUs and VMs, each with what to do about it.
 
-`gpuops doctor` calls `examination.py`; the check of a file of roles and
-`gpuops login test` call `login_privileges.py`.
+`gpuops doctor` calls `examination.py`; `gpuops login test` and the check of a file of roles call `login_privileges.py`.
 """

@@ -1,8 +1,8 @@
 """Judges the table of assumptions: which rules of vSphere and NVIDIA a vCenter confirms, contradicts, or does not show.
 
-What is judged is a read-only look, `gpuops.api.first_contact`. The last start on a host is planned once more, as if it
-were to come, and compared with where the VM is. Example: the last event on a host is the start of ml-07, and ml-07 is
-on GPU af. Without ml-07 the host has two empty GPUs, 3b and af, and the rule says 3b: contradicted.
+The input is what `gpuops.api.first_contact` reads; nothing is changed. For the rules about GPUs, the last start on each
+host is planned again and compared with where the VM is. Example: the last event on a host is the start of ml-07, which
+is on GPU af. Without ml-07 the host has two empty GPUs, 3b and af, and gpuops would plan 3b: the rule is contradicted.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from gpuops.plan.rotation.nights.bounds import UNMEASURED_SUSPEND_S
 
 Facts = Mapping[str, str | int]
 Observations = Iterator[tuple[bool, Facts]]
-"""Whether a rule holds, and the facts of its sentence in the table: `vm`, `source` and `host` are object ids."""
+"""Whether a rule holds, with the values for its sentence in the table; `vm`, `source` and `host` are object ids."""
 
 _MOST_PASSTHROUGH: Final = 32
 """pciPassthru0 to 31: DirectPath devices count upwards from 0, SR-IOV network cards downwards from 31."""
 _AT_ONCE_S: Final = 60.0
-"""So long a host may go on listing a VM that gave its slot up: what vCenter shows lags behind."""
+"""vCenter may list a suspended VM on its GPU for this long."""
 _REFUSED_WITHIN_S: Final = 10.0
 _MOST_OVERHEAD: Final = 0.1
 _SETTLED_S: Final = 300.0
-"""A VM that stays so long where it was started or suspended is not moved."""
+"""DRS does not move a VM that is still on its host this long after its start or suspension."""
 _MOVES: Final = ("VirtualMachine.relocate", "VirtualMachine.migrate")
 
 
 def judge_assumptions(rows: Iterable[Assumption], contact: Contact, catalog: Catalog) -> tuple[JudgedAssumption, ...]:
-    """Judge each row by one read-only look at a vCenter. `catalog`: that of its GPUs."""
+    """Judge each row by what one vCenter shows. An observation against the rule counts more than those for it."""
     observed: defaultdict[str, list[Observation]] = defaultdict(list)
     for id, holds, facts in _last_starts(contact, catalog):
         observed[id].append(Observation(holds, facts))
@@ -59,7 +59,7 @@ def judge_assumptions(rows: Iterable[Assumption], contact: Contact, catalog: Cat
 
 
 def _last_starts(contact: Contact, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
-    """Yield what the last start on each host says, if nothing left or came to the host since."""
+    """Replay the last start on each host, if no VM left or came to the host since. Yields (row id, holds, facts)."""
     last: dict[str, PastEvent] = {}
     for event in contact.events:
         last.update({ref: event for ref in (event.host, event.source) if ref is not None})
@@ -70,7 +70,10 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Iterator[tuple[str, bool
 
 
 def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
-    """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
+    """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now.
+
+    Yields nothing if the plan would have been uncertain about the GPU.
+    """
     stopped_vm = replace(vm, power=PowerState.OFF)
     before = around(host, release(stopped_vm, after), stopped_vm)
     host_before, pins = before.hosts[host.ref], pins_of(vm)
@@ -79,7 +82,7 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
         return
     doubts = seat(stopped_vm, demands_of(vm.devices or (), pins), host_before, before, catalog).doubts
     if {*doubts} - {memory_doubt(stopped_vm, host_before, before)} or _may_go_elsewhere(vm, host_before, catalog):
-        return  # the plan itself would say that this GPU is a guess
+        return
     expected = _places(vm, project(PowerOnVm(vm.ref, host.ref), before, catalog).hosts[host.ref])
     actual = _places(vm, host)
     if not expected or not actual:
@@ -88,10 +91,9 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
     facts = {"host": host.ref, "vm": vm.ref, "expected": ", ".join(map(str, expected)),
              "found": ", ".join(map(str, actual))}  # fmt: skip
     gpu = next(gpu for gpu in host.gpus if gpu.address in expected)
-    alike = [
-        host_gpu for host_gpu in host.gpus if host_gpu.device_id == gpu.device_id and host_gpu.graphics_type is not None
-    ]
-    had_choice = len(alike) > 1 and (pins or gpu.vgpu_mode is VgpuMode.SAME_SIZE)
+    same_model = [other for other in host.gpus if other.device_id == gpu.device_id and other.graphics_type is not None]
+    # On the only GPU of its model the VM had to start: that confirms nothing.
+    had_choice = len(same_model) > 1 and (pins or gpu.vgpu_mode is VgpuMode.SAME_SIZE)
     if had_choice or not is_right:
         yield rule, is_right, facts
     known_addresses = [address for address, starts in expected.items() if is_right and starts and actual[address]]
@@ -106,7 +108,7 @@ def _gpus_of_driver(host: Host) -> list[PhysicalGpu]:
 
 
 def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
-    """Return whether a GPU that is taken for full may take the VM: the places of vGPUs on it are not known."""
+    """Whether the plan may wrongly take a GPU as full, because the positions of the vGPUs on it are unknown."""
     boards = {facts.board for profile in vm.profiles if (facts := catalog.profile(profile)) is not None}
     return any(
         gpu.vgpus is None and gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
@@ -118,7 +120,7 @@ def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
 
 
 def _places(vm: Vm, host: Host) -> dict[PciAddress, tuple[int, ...]]:
-    """By GPU that the VM is on, where its vGPUs start there; none = their starts are not known."""
+    """Return the GPUs that the VM is on, each with the sorted start positions of its vGPUs; () = unknown."""
     places = {}
     for gpu in host.gpus:
         if vm.ref in (gpu.vms or ()):
@@ -181,10 +183,10 @@ def _tasks(contact: Contact, kind: str) -> Iterator[tuple[PastTask, Vm]]:
 
 
 def _memory_of_suspended(contact: Contact) -> Observations:
-    """Yield whether suspended VMs are counted in the root pool of their cluster, next to the running ones.
+    """Yield for each cluster whether its root resource pool counts the reservations of suspended VMs.
 
-    Running VMs have an overhead of their own, of a few per cent. So a suspended VM that reserves less than a tenth of
-    what the running ones do shows nothing.
+    Running VMs also reserve an overhead of a few per cent. Suspended VMs that reserve less than a tenth of what the
+    running VMs reserve could be mistaken for it, so such clusters are left out.
     """
     inventory = contact.inventory
     for ref, reserved in contact.reserved_mib.items():
@@ -198,13 +200,14 @@ def _memory_of_suspended(contact: Contact) -> Observations:
 
 
 def _reserved_mib(vms: Iterable[Vm], power: PowerState) -> int | None:
-    """Memory in MiB that the VMs in this state reserve; None = one of them does not tell."""
+    """Return the memory in MiB that the VMs in this state reserve; None if it is unknown for one of them."""
     numbers = [vm.memory_reservation_mib for vm in vms if vm.power is power]
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 
 def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observations:
-    """Yield whether VMs with vGPUs that no user moved are still on the host of their last such event."""
+    """Yield for each VM with vGPUs whether it is still on the host of its last such event. VMs that a user moved since
+    are left out."""
     last = {event.ref: event for event in contact.events if event.kind == event_kind}
     for ref, event in last.items():
         vm = contact.inventory.vms.get(ref)
@@ -219,10 +222,10 @@ def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observat
 
 
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
-    """Yield what clones have of their sources; `copied`: whether the rule says that they have all of it, or none.
+    """Yield for each clone whether it has what the rule says of its source's values: all (`copied`) or none.
 
-    A clone shows nothing if it or its source was changed afterwards: people and programs set the attributes of a clone
-    as its source has them, or remove its options. It shows nothing either if such changes could not be read.
+    Clones are left out if they or their source were changed afterwards, for example by a script that copies attributes,
+    or if such changes could not be read.
     """
     for task, source in _tasks(contact, "clone") if contact.changes is not None else ():
         clone, expected = contact.inventory.vms.get(task.created_vm or ""), of(source)
@@ -265,8 +268,10 @@ def _modes_in_force(contact: Contact) -> Observations:
 
 
 def _machines_in_maintenance(contact: Contact) -> Observations:
-    """Machines that the broker shows in maintenance while their VM does not run; one that it does not show is not
-    known to be in maintenance."""
+    """Yield the machines that the broker still shows in maintenance while their VM is off or suspended.
+
+    A missing machine says nothing: it may not be in maintenance.
+    """
     inventory = contact.inventory
     match = match_machines(inventory.vms.values(), inventory.vcenter, contact.machines, ())
     for ref, machine in match.machine_of.items():
@@ -276,7 +281,7 @@ def _machines_in_maintenance(contact: Contact) -> Observations:
 
 
 def _lost_gpus(contact: Contact, *, named: bool) -> Observations:
-    """GPUs that are lost and that vCenter lists; `named`: whether nvidia-smi names them."""
+    """Yield the lost GPUs that vCenter lists. `named`: the rule is that nvidia-smi names them too."""
     for host in contact.inventory.hosts.values():
         for gpu in host.gpus:
             if gpu.health is not None and gpu.health.is_lost and gpu.graphics_type is not None:
@@ -302,5 +307,5 @@ READERS: Final[Mapping[str, Callable[[Contact], Observations]]] = {
     "smi-lost-gpu": lambda contact: _lost_gpus(contact, named=True),
     "broker-maintenance": _machines_in_maintenance,
 }
-"""By row, what reading shows of it; the rows of GPUs, pins and starts come from the last start on each host."""
+"""By row id, the function that yields its observations. The rows in `REPLAYED` come from replayed starts instead."""
 REPLAYED: Final = ("gpu-choice", "vgpu-pin", "gpu-instance-start")

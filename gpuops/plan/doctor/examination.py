@@ -1,8 +1,8 @@
-"""Everything that stands in the way in one vCenter, worst first; and findings of what lies beside its inventory.
+"""All findings of `gpuops doctor` about one vCenter, the worst first.
 
-Those are of what a person gave up, of lock VMs, and of this Python's XML parser. Sources of the last: Python
-documentation, XML security (libexpat 2.7.2 or later); CVE-2024-8176. Vendors of systems mend older versions without
-giving them another number, so it is never more than a note. `gpuops doctor` calls all of them.
+Some are not about the inventory: parts of a run that an admin abandoned, lock VMs with snapshots, and the XML parser of
+this Python. An old libexpat is only a note, because Linux distributions fix it without changing its version (sources:
+Python documentation, XML security: libexpat 2.7.2 or later; CVE-2024-8176).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
 
 WANTED_ON_HOSTS: Final = frozenset({"Host.Config.Settings", "Host.Config.PciPassthru"})
-"""What `host scheduler`, `host mode` and `host passthrough` need (vSphere API reference, the methods' privileges)."""
+"""Privileges for `host scheduler`, `host mode` and `host passthrough` (vSphere API reference)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found, and on how much."""
+    """The findings, and the hosts that were checked."""
 
     inventory: Inventory
     hosts: tuple[Host, ...]
@@ -39,7 +39,7 @@ class Examination:
 
     @property
     def healthy(self) -> bool:
-        """Return whether nothing worse than a note was found."""
+        """Whether no finding is worse than a note."""
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
 
@@ -51,7 +51,7 @@ SURPLUS: Final = frozenset(
         "VirtualMachine.Inventory.Delete",
     }
 )
-"""What no command of gpuops ever needs, and what would make a stolen login worse than it must be."""
+"""Privileges that no `gpuops` command needs, and that would make a stolen login more dangerous."""
 
 
 def examine(
@@ -64,17 +64,22 @@ def examine(
     *,
     by_roles: bool = False,
 ) -> Examination:
-    """Return the hosts that are meant, their clusters and VMs.
+    """Check vCenter, and the hosts of the scope with their clusters and VMs.
 
-    `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `surplus`: those of `SURPLUS` that are there.
-    `also`: what was found elsewhere, of this login and of this machine. `by_roles`: the login was compared with roles
-    there, so that what it may not read or set on hosts is no more than a note.
+    `lacking`: by host the privileges of `WANTED_ON_HOSTS` that the login lacks; `surplus`: by host those of `SURPLUS`
+    that it has; `also`: findings of other checks. `by_roles`: the login was also compared with a file of roles; what it
+    cannot read of a host is then only a note.
 
-    Raises UsageError, HostNotFound for a name that is not there.
+    Raises UsageError, HostNotFound for an unknown name.
     """
     scope.check(inventory)
     hosts = scope.hosts(inventory)
-    findings = [*_of_vcenter(inventory), *_surplus(inventory, surplus or {}), *also]
+    findings = list(_of_vcenter(inventory))
+    if surplus_privileges := sorted({privilege for privileges in (surplus or {}).values() for privilege in privileges}):
+        reason = f"this login also has {', '.join(surplus_privileges)}: no command needs that"
+        fix = "give gpuops a role of its own, without them"
+        findings.append(Finding(Severity.NOTE, inventory.user or "login", reason, fix))
+    findings += also
     for cluster in sorted({host.cluster for host in hosts if host.cluster}):
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:
@@ -95,24 +100,14 @@ def examine(
 
 
 def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
-    """vMotion of a VM with a vGPU needs vCenter's advanced setting (VMware vSphere docs, NVIDIA AI Enterprise docs)."""
+    """Check the advanced setting for vMotion of VMs with vGPUs (VMware vSphere docs, NVIDIA AI Enterprise docs)."""
     subject = "vgpu.hotmigrate.enabled"
     if inventory.hot_migrate_enabled is None:
-        yield Finding(
-            Severity.NOTE, subject, "cannot be read: whether vGPU VMs can be moved is not known", "ask for it"
-        )
+        reason = "this login cannot read it: whether vMotion of VMs with vGPUs is possible is unknown"
+        yield Finding(Severity.NOTE, subject, reason, "ask for the read-only role on vCenter's root folder")
     elif not inventory.hot_migrate_enabled:
         fix = f"govc option.set {subject} true, or the advanced settings of vCenter"
         yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
-
-
-def _surplus(inventory: Inventory, surplus: Mapping[str, Collection[str]]) -> Iterator[Finding]:
-    """Yield what this login may do and need not: said once, of all hosts together."""
-    names = sorted({privilege for privileges in surplus.values() for privilege in privileges})
-    if names:
-        fix = "give gpuops a role of its own, without them"
-        reason = f"this login also has {', '.join(names)}: no command needs that"
-        yield Finding(Severity.NOTE, inventory.user or "login", reason, fix)
 
 
 def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
@@ -126,51 +121,47 @@ def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catal
 
 
 def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> Iterator[Finding]:
-    """Yield what DRS does by itself with VMs that have a vGPU, where they may be moved at all."""
+    """Note what DRS does automatically with VMs that have vGPUs, if vMotion of such VMs is possible at all."""
     if not cluster.drs_enabled or not inventory.hot_migrate_enabled:
         return
-    runs = any(vm.vgpus and vm.power is PowerState.ON for host in hosts for vm in inventory.vms_on(host))
-    waits = "; ".join(evacuation_obstacles(cluster)) if runs and cluster.drs_options is not None else ""
-    if waits:
-        reason = f"entering maintenance mode waits for VMs with vGPUs: {waits}"
-        fix = f"{EVACUATION} = -1 in {WHERE} has vCenter move them; gpuops help doctor"
+    has_running_vgpus = any(vm.vgpus and vm.power is PowerState.ON for host in hosts for vm in inventory.vms_on(host))
+    if has_running_vgpus and cluster.drs_options is not None and (obstacles := tuple(evacuation_obstacles(cluster))):
+        reason = f"entering maintenance mode waits for VMs with vGPUs: {'; '.join(obstacles)}"
+        fix = f"set {EVACUATION} = -1 in {WHERE}: vCenter then moves them (gpuops help doctor)"
         yield Finding(Severity.NOTE, cluster.name, reason, fix)
     if cluster.drs_behavior == "fullyAutomated":
         missing = "; ".join(balancing_obstacles(cluster))
-        reason = "DRS moves VMs by itself, those with vGPUs only where its advanced options say so"
-        fix = "drs_override: manual keeps it off a night's ML VMs (gpuops help policy)"
+        reason = "DRS moves VMs automatically; it moves VMs with vGPUs only if its advanced options allow it"
+        fix = "set drs_override: manual in the policy, and DRS leaves a night's ML VMs alone (gpuops help policy)"
         yield Finding(Severity.NOTE, cluster.name, f"{reason}: {missing}" if missing else reason, fix)
 
 
 def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:
-    """Yield a warning for each: gpuops does nothing about it, a person must."""
+    """Yield a warning for each host or VM that an admin abandoned: gpuops no longer repairs it, an admin must."""
     for absent in missed:
         yield Finding(Severity.WARNING, absent.given.name, absent.since, absent.move)
 
 
 def of_lock_vms(names: Collection[str], inventory: Inventory) -> Iterator[Finding]:
-    """Yield a warning for each that has snapshots.
-
-    `names`: of lock VMs that are known; what carries a lease is one too.
-    """
+    """Yield a warning for each lock VM that has snapshots. A lock VM is one of `names`, or carries a lease."""
     for vm in sorted(inventory.vms.values(), key=lambda vm: vm.name):
-        if vm.name not in names and KEY not in (vm.extra_config or {}):
-            continue
-        wrong = may_be_reverted(vm.snapshots)
-        if wrong:
+        is_lock_vm = vm.name in names or KEY in (vm.extra_config or {})
+        if is_lock_vm and (problem := may_be_reverted(vm.snapshots)):
             severity = Severity.NOTE if vm.snapshots is None else Severity.WARNING
-            yield Finding(severity, vm.name, f"lock VM: {wrong}", NO_SNAPSHOTS)
+            yield Finding(severity, vm.name, f"lock VM: {problem}", NO_SNAPSHOTS)
 
 
 OLDEST_SOUND: Final = (2, 7, 2)
+"""The oldest libexpat without known vulnerabilities."""
 
 
 def of_parser(version: tuple[int, ...]) -> Iterator[Finding]:
-    """Yield a note for a libexpat older than the one without known weaknesses."""
+    """Yield a note if this Python's libexpat is older than `OLDEST_SOUND`."""
     if version < OLDEST_SOUND:
         version_text, sound_text = (".".join(map(str, numbers)) for numbers in (version, OLDEST_SOUND))
         reason = (
-            f"this Python reads XML with it; before {sound_text} it has known weaknesses, unless its vendor mended them"
+            f"this Python parses XML with it; versions before {sound_text} have known vulnerabilities, unless the "
+            "vendor fixed them"
         )
-        fix = "update Python or the system's libexpat; gpuops refuses entities and deep nesting before it sees them"
+        fix = "update Python or the system's libexpat; gpuops itself refuses entities and deep nesting beforehand"
         yield Finding(Severity.NOTE, f"libexpat {version_text}", reason, fix)

@@ -1,4 +1,4 @@
-"""One thing that stands in the way, why, and the next move."""
+"""One problem that `gpuops doctor` reports, with its reason and what to do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much it matters, worst first."""
+    """Severities, the worst first."""
 
     ERROR = "error"
     """Something does not work."""
     WARNING = "warning"
-    """Something will not work as expected, or it is not known whether it does."""
+    """Something will not work as expected, or may not."""
     NOTE = "note"
     """Worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`fix` is a command, or what to do if there is no command for it."""
+    """One problem. `fix` is a command, or an instruction if no command fixes it."""
 
     severity: Severity
     subject: str

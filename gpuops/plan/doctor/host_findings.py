@@ -1,9 +1,7 @@
-"""Findings of hosts and their GPUs. Each source is that of the rule in the verb that would meet it.
+"""Findings about hosts and their GPUs. The sources of the rules are named at the commands that apply them.
 
-Only a host's own nvidia-smi reports MIG mode, ECC and the health of GPUs: where it was not asked there are no such
-findings.
-
-`of_reservations` compares what vCenter 9.0 counts and reserves of vGPU profiles and devices with our own counts.
+Only the host's own nvidia-smi reports MIG mode, ECC and the health of GPUs. Without its answer there are no findings
+about them. `of_reservations` compares vCenter's counts of vGPU profiles and devices (9.0 and later) with ours.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.devices.gpu_health import RecoveryAction
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
@@ -34,32 +32,26 @@ from gpuops.plan.hosts.scheduler.rules import custody_of
 from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
 from gpuops.plan.placement.keep_free import place_name
 
-_BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"
+_BY_HAND: Final = "move or stop its VMs, put it into maintenance mode, and reboot it"
 _ROLLING: Final = "rolling"
 _REBOOT: Final = "empty the host (maintenance mode) and reboot it"
 
 
 def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
-    """Yield what stands in the way on one host with GPUs.
+    """Yield the problems of a host with GPUs.
 
-    `by_roles`: what a login may not read of its settings is a note, for it is compared with the roles that say so.
+    `by_roles`: the login was compared with a file of roles; settings that it cannot read are then only a note.
     """
     if host.connected is not True:
-        fix = f"govc host.reconnect {quote(host.name)}, once the host itself is up"
-        yield Finding(Severity.ERROR, host.name, "is not connected: nothing on it can be planned", fix)
+        fix = f"govc host.reconnect {quote(host.name)}, when the host is up"
+        yield Finding(Severity.ERROR, host.name, "is not connected: nothing can be planned on it", fix)
         return
     if host.in_maintenance:
-        yield Finding(
-            Severity.NOTE,
-            host.name,
-            "is in maintenance mode",
-            f"govc host.maintenance.exit {quote(host.name)}, when the work is done",
-        )
+        fix = f"govc host.maintenance.exit {quote(host.name)}, when the work is done"
+        yield Finding(Severity.NOTE, host.name, "is in maintenance mode", fix)
     if host.unreadable:
-        paths = ", ".join(host.unreadable)
-        yield Finding(
-            Severity.WARNING, host.name, f"this login cannot read {paths}", "ask for the read-only role there"
-        )
+        reason = f"this login cannot read {', '.join(host.unreadable)}"
+        yield Finding(Severity.WARNING, host.name, reason, "ask for the read-only role on the host")
     host_scheduler = scheduler_of(host, catalog)
     yield from _driver(host_scheduler, Severity.NOTE if by_roles else Severity.WARNING)
     for gpu in host.gpus:
@@ -74,31 +66,31 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
 
 
 def _driver(host_scheduler: HostScheduler, unread: Severity) -> Iterator[Finding]:
+    """Check the host's NVIDIA driver. `unread`: severity of settings that the login cannot read."""
     name, settings = host_scheduler.host.name, host_scheduler.settings
-    serving = [gpu for gpu in host_scheduler.host.gpus if not gpu.passed_through]
-    if settings.has_module is False and serving:
+    has_gpu_for_vgpus = any(not gpu.passed_through for gpu in host_scheduler.host.gpus)
+    if settings.has_module is False and has_gpu_for_vgpus:
         fix = "install NVIDIA's vGPU manager (VIB) on it"
-        yield Finding(Severity.ERROR, name, "has GPUs for vGPUs, and no NVIDIA driver", fix)
+        yield Finding(Severity.ERROR, name, "has GPUs for vGPUs, but no NVIDIA driver", fix)
     elif settings.has_module is not False and host_scheduler.driver is None:
-        fix = "log in as somebody with Host.Config.Image, or look with esxcli software vib list"
-        yield Finding(unread, name, "its NVIDIA driver's version is not known", fix)
+        fix = "use a login with Host.Config.Image, or run esxcli software vib list on the host"
+        yield Finding(unread, name, "the version of its NVIDIA driver is unknown", fix)
     for reason in settings.unread:
         if reason.startswith(UNASKED):
-            fix = f"make nvidia-smi answer: {command('host mig show', host=hosts_called(name), host_shell='ssh')}"
-            yield Finding(Severity.WARNING, name, f"its GPUs are not known by {reason}", fix)
+            fix = f"{command('host mig show', host=hosts_called(name), host_shell='ssh')} shows why it does not answer"
+            yield Finding(Severity.WARNING, name, f"the state of its GPUs is unknown: {reason}", fix)
         else:
-            yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
+            yield Finding(unread, name, f"some of its settings cannot be read: {reason}", "ask for that privilege")
 
 
 def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterator[Finding]:
-    """DirectPath I/O that is configured and not in force."""
+    """Report a switch of DirectPath I/O that waits for a reboot."""
     state = device.passthrough
     if state is not None and state.reboot_pending:
-        will, named = "on" if state.enabled else "off", "gpu" if isinstance(device, PhysicalGpu) else "device"
-        options = {named: str(device.address), "host": hosts_called(host.name), "reboot": _ROLLING}
-        fix = command(f"host passthrough {will}", **options)
-        subject = f"{host.name} {device.address}"
-        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
+        on_or_off, option = "on" if state.enabled else "off", "gpu" if isinstance(device, PhysicalGpu) else "device"
+        options = {option: str(device.address), "host": hosts_called(host.name), "reboot": _ROLLING}
+        fix, subject = command(f"host passthrough {on_or_off}", **options), f"{host.name} {device.address}"
+        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {on_or_off} from the next reboot on", fix)
 
 
 def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
@@ -108,20 +100,22 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         return
     configured, used = gpu.configured_graphics_type, gpu.graphics_type
     if used is not None and configured is not None and used is not configured:
-        fix = _graphics_fix(host.name, gpu.address, configured)
+        options = {"gpu": str(gpu.address), "host": hosts_called(host.name), "reboot": _ROLLING}
+        # `host mode set` sets only these two types.
+        can_set = configured in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT)
+        fix = command("host mode set", type=str(configured), **options) if can_set else _BY_HAND
         yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", fix)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
         fix = command("host mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
-        yield Finding(
-            Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory --hosts shows it anew"
-        )
+        fix = "run gpuops inventory --hosts to read it again"
+        yield Finding(Severity.WARNING, subject, "its graphics type cannot be read", fix)
 
 
 def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
-    """A GPU for vGPUs of which its host offers no profile: boards with SR-IOV need it in the server's firmware
-    (NVIDIA AI Enterprise docs)."""
+    """Report a GPU for vGPUs if the host offers none of its profiles. SR-IOV boards need SR-IOV switched on in the
+    server's firmware (NVIDIA AI Enterprise docs)."""
     if host.profiles is None or not host.readable:
         return
     offered = {offered.name for offered in host.profiles}
@@ -130,46 +124,43 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
         if board is None or board.esxi_prefix is None or gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
             continue
         if not gpu.passed_through and not any(name.startswith(board.esxi_prefix) for name in offered):
-            cause = "its driver is too old for it, or SR-IOV is off in the BIOS" if board.sriov else "its driver?"
-            fix = "BIOS: SR-IOV and memory-mapped I/O above 4 GB on" if board.sriov else "look at the host's driver"
+            cause = "its driver is too old, or SR-IOV is off in the BIOS" if board.sriov else "check its driver"
+            fix = "update the host's driver"
+            if board.sriov:
+                fix = "turn on SR-IOV and memory-mapped I/O above 4 GB in the BIOS, or update the host's driver"
             reason = f"the host offers no vGPU profile of {board.name}: {cause}"
             yield Finding(Severity.WARNING, f"{host.name} {gpu.address}", reason, fix)
 
 
 def _options(host_scheduler: HostScheduler) -> Iterator[Finding]:
-    """Yield module options that wait for a reboot, or that cannot be read."""
+    """Report options of the nvidia module that wait for a reboot, and schedulers that cannot be decoded."""
+    host = host_scheduler.host
     if host_scheduler.settings.reboot_pending:
-        fix = _module_options_fix(host_scheduler)
-        yield Finding(
-            Severity.WARNING, host_scheduler.host.name, "other module options are in force after its reboot", fix
-        )
+        reason = "its changed module options take effect only after a reboot"
+        yield Finding(Severity.WARNING, host.name, reason, _module_options_fix(host_scheduler))
     for gpu_scheduler in host_scheduler.gpus:
         if isinstance(gpu_scheduler.configured, Unread):
-            fix = "gpuops host scheduler set writes it anew"
-            yield Finding(
-                Severity.WARNING,
-                f"{host_scheduler.host.name} {gpu_scheduler.gpu.address}",
-                f"its scheduler: {gpu_scheduler.configured}",
-                fix,
-            )
+            subject, reason = f"{host.name} {gpu_scheduler.gpu.address}", f"its scheduler: {gpu_scheduler.configured}"
+            yield Finding(Severity.WARNING, subject, reason, "gpuops host scheduler set overwrites it")
 
 
 def _custody(host: Host) -> Iterator[Finding]:
     """Yield a note for each host profile or cluster configuration that may undo `host scheduler set`."""
     custody = custody_of(host)
     for name in custody.profiles or ():
-        reason = f"host profile {name} is attached to it, and may set the options of module nvidia back"
-        yield Finding(Severity.NOTE, host.name, reason, "change the profile with the scheduler")
+        reason = f"host profile {name} is attached to it and may reset the options of module nvidia"
+        yield Finding(Severity.NOTE, host.name, reason, "change the profile whenever you change the scheduler")
     if custody.configured:
-        reason = "its cluster keeps its configuration, and may set the options of module nvidia back"
-        yield Finding(Severity.NOTE, host.name, reason, "change the cluster's configuration with the scheduler")
+        reason = "its cluster manages its configuration and may reset the options of module nvidia"
+        fix = "change the cluster's configuration whenever you change the scheduler"
+        yield Finding(Severity.NOTE, host.name, reason, fix)
     if custody.profiles is None or custody.configured is None:
-        reason = "whether a host profile or its cluster's configuration sets it back cannot be read"
-        yield Finding(Severity.NOTE, host.name, reason, "look in the vSphere Client: Policies and Profiles")
+        reason = "this login cannot read whether a host profile or its cluster resets the options of module nvidia"
+        yield Finding(Severity.NOTE, host.name, reason, "check Policies and Profiles in the vSphere Client")
 
 
 def of_health(host: Host) -> Iterator[Finding]:
-    """Yield what a host's nvidia-smi reports about the health of its GPUs."""
+    """Yield the problems of GPUs that the host's nvidia-smi reports."""
     states = (host.settings or HostSettings()).mig
     if states is None:
         states = tuple(SmiState(gpu.address, None, None, health=gpu.health) for gpu in host.gpus if gpu.health)
@@ -179,14 +170,15 @@ def of_health(host: Host) -> Iterator[Finding]:
 
 
 def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
+    """Yield (severity, problem, fix) for one GPU."""
     health, address = state.health, state.address
     look = f"nvidia-smi -q -i {address} on the host"
     if health.is_lost:
-        yield Severity.ERROR, "is lost: it has fallen off the bus, and takes no vGPU", _REBOOT
+        yield Severity.ERROR, "has fallen off the bus: no vGPU starts on it", _REBOOT
     elif health.vgpu_obstacle:
         action = health.recovery_action
         suffix = f" (recovery action: {action})" if action not in (None, RecoveryAction.NONE) else ""
-        yield Severity.ERROR, f"requires reset, and takes no vGPU until then{suffix}", _REBOOT
+        yield Severity.ERROR, f"needs a reset: no vGPU starts on it before that{suffix}", _REBOOT
     elif health.recovery_action not in (None, RecoveryAction.NONE):
         yield Severity.WARNING, f"the driver asks for a recovery action: {health.recovery_action}", look
     if health.error:
@@ -194,26 +186,30 @@ def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
     elif state.unread and not health.problems:
         yield Severity.WARNING, f"its MIG mode cannot be read ({state.unread})", look
     if health.has_corrupt_inforom:
-        fix = "ask the server's vendor about the board; the GPU works on, and what nvidia-smi reports is complete"
+        fix = "ask the server's vendor about the board; the GPU works, and nvidia-smi reports all its values"
         yield Severity.WARNING, "its infoROM is corrupted", fix
     if health.is_row_remap_pending:
-        reason = "a memory row is remapped at its next reset (row remap pending); it works on until then"
-        yield Severity.WARNING, reason, f"before a VM is moved to it: {_REBOOT}"
+        reason = "works, but will replace a bad memory row at its next reset (row remap pending)"
+        yield Severity.WARNING, reason, f"before you move a VM to it, {_REBOOT}"
 
 
 def of_modes(host: Host) -> Iterator[Finding]:
-    """Modes that wait for a reset of the GPU or for a reboot."""
+    """Report changes of MIG mode and of ECC that wait for a reset of the GPU or a reboot."""
     for state in (host.settings or HostSettings()).mig or ():
         subject = f"{host.name} {state.address}"
         for setting, now, then in (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending)):
-            if now is not None and then is not None and now is not then:
-                fix = _mig_fix(host.name, state.address, on=then) if setting == "MIG mode" else _BY_HAND
-                will = "on" if then else "off"
-                yield Finding(Severity.WARNING, subject, f"{setting} is {will} from the next reset or reboot on", fix)
+            if now is None or then is None or now is then:
+                continue
+            on_or_off, fix = "on" if then else "off", _BY_HAND
+            if setting == "MIG mode":
+                options = {"gpu": str(state.address), "host": hosts_called(host.name)}
+                fix = command(f"host mig {on_or_off}", **options, host_shell="ssh", reboot=_ROLLING)
+            yield Finding(Severity.WARNING, subject, f"{setting} is {on_or_off} from the next reset or reboot on", fix)
 
 
 def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
-    """A VM with a vGPU moves only between GPUs of one model and the same ECC state (NVIDIA AI Enterprise docs)."""
+    """Report GPUs of one model with different ECC states: no VM with a vGPU moves between them (NVIDIA AI Enterprise
+    docs)."""
     hosts_by_model: defaultdict[str, dict[bool, set[str]]] = defaultdict(lambda: defaultdict(set))
     for host in hosts:
         for state in (host.settings or HostSettings()).mig or ():
@@ -222,28 +218,21 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
                 hosts_by_model[gpu.name][state.ecc].add(host.name)
     for model, by_state in sorted(hosts_by_model.items()):
         if len(by_state) > 1:
-            fewer = min(by_state.items(), key=lambda state_and_hosts: (len(state_and_hosts[1]), state_and_hosts[0]))
-            word = "on" if fewer[0] else "off"
-            reason = f"ECC of {model} is {word} on {', '.join(sorted(fewer[1]))} alone: no vGPU moves between them"
-            yield Finding(Severity.WARNING, cluster, reason, "set it alike: nvidia-smi -e on the hosts, and a reboot")
-
-
-def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:
-    """Return the command for a graphics type that waits; a type that no command sets needs a manual reboot."""
-    if configured not in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT):
-        return _BY_HAND
-    return command("host mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
-
-
-def _mig_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
-    """Return the command for a MIG mode that waits."""
-    verb = f"host mig {'on' if on else 'off'}"
-    return command(verb, gpu=str(gpu), host=hosts_called(host), host_shell="ssh", reboot=_ROLLING)
+            # The state with fewer hosts is probably the mistake.
+            is_on, names = min(
+                by_state.items(), key=lambda state_and_hosts: (len(state_and_hosts[1]), state_and_hosts[0])
+            )
+            on_or_off = "on" if is_on else "off"
+            reason = (
+                f"ECC of {model} is {on_or_off} only on {', '.join(sorted(names))}: vGPUs cannot move to other hosts"
+            )
+            yield Finding(
+                Severity.WARNING, cluster, reason, "set ECC alike with nvidia-smi -e on the hosts, and reboot"
+            )
 
 
 def _module_options_fix(host_scheduler: HostScheduler) -> str:
-    """For module options that wait: the command that sets the policy of one GPU as it is, which changes nothing but
-    reboots the host."""
+    """Return a command that reboots the host for its module options: it sets a GPU to the scheduler that it has."""
     for gpu_scheduler in host_scheduler.gpus:
         scheduler = gpu_scheduler.configured
         if gpu_scheduler.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
@@ -268,10 +257,10 @@ def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
 
 
 def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
-    """Yield what is not told of the clusters of these hosts, and where vCenter's count is another one than ours.
+    """Report unknown reservations in the clusters of these hosts, and counts of vCenter that differ from ours.
 
-    Compared is what the GPUs have room for, as vCenter does (vSphere API 9.0, DirectPathProfileManagerCapacityInfo):
-    cores and memory of hosts are no part of it.
+    Only the room on GPUs is compared, not CPU and memory, because vCenter counts so too (vSphere API 9.0,
+    DirectPathProfileManagerCapacityInfo).
     """
     if inventory.reservations is None:
         return
@@ -281,25 +270,22 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
         name = place_name(members[0], inventory)
         for unknown in inventory.reservations.unknown:
             if unknown.place in (place, ""):
-                message = (
-                    f"what is reserved of {unknown.profile or 'DirectPath profiles'} is not known: {unknown.reason}"
-                )
-                fix = "see to it that this login may read the DirectPath profiles: gpuops help place"
-                yield Finding(Severity.WARNING, name, message, fix)
+                profile = unknown.profile or "DirectPath profiles"
+                reason = f"the reservations of {profile} are unknown: {unknown.reason}"
+                fix = "let this login read the DirectPath profiles (gpuops help place)"
+                yield Finding(Severity.WARNING, name, reason, fix)
         for capacity in inventory.reservations.in_place(place):
             now, most = (_count_slots(capacity.profile, members, snapshot, catalog) for snapshot in (inventory, empty))
             if not (_is_within(capacity.remaining, now) and _is_within(capacity.maximum, most)):
-                reason = (
-                    f"{capacity.profile}: vCenter counts {capacity.remaining} more of {capacity.maximum}, "
-                    f"gpuops {_range(now)} of {_range(most)}"
-                )
-                fix = "plans go by the smaller count; look for GPUs in another mode, or held by what vCenter hides"
+                vcenter_count = f"vCenter counts {capacity.remaining} more of {capacity.maximum}"
+                reason = f"{capacity.profile}: {vcenter_count}, gpuops {_range(now)} of {_range(most)}"
+                fix = "gpuops plans with the smaller count; look for GPUs in another mode, or used by hidden VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
-        for of_devices in inventory.reservations.devices_in(place):
-            room = total([_devices(of_devices, host, inventory) for host in members if _is_usable(host)])
-            if not _is_within(of_devices.remaining, room):
-                reason = f"{of_devices.name}: vCenter counts {of_devices.remaining} more, gpuops {_range(room)}"
-                fix = "plans go by what vCenter counts; look for devices that it does not give, or that are held"
+        for devices in inventory.reservations.devices_in(place):
+            room = total([_device_room(devices, host, inventory) for host in members if _is_usable(host)])
+            if not _is_within(devices.remaining, room):
+                reason = f"{devices.name}: vCenter counts {devices.remaining} more, gpuops {_range(room)}"
+                fix = "gpuops plans with vCenter's count; look for devices that are in use, or not for VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
 
 
@@ -307,7 +293,7 @@ def _is_usable(host: Host) -> bool:
     return bool(host.connected) and not host.in_maintenance
 
 
-def _devices(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
+def _device_room(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
     holding = DeviceHolders(host, inventory)
     rooms = [room for device in host.devices if capacity.is_of(device) and (room := holding.room(device)) is not None]
     return total(rooms)
@@ -319,7 +305,7 @@ def _without_vms(inventory: Inventory) -> Inventory:
 
 
 def _count_slots(profile: str, members: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Slots:
-    """Return the room of the GPUs of these hosts, as far as they can be used."""
+    """Return the free slots of the profile on the usable GPUs of these hosts."""
     rooms, usable = Rooms(catalog), [host for host in members if _is_usable(host)]
     states = (state for host in usable for state in gpu_states(inventory.hosts[host.ref], inventory, catalog))
     rooms_by_gpu = [rooms.on(state, (profile,)) for state in states]

@@ -1,12 +1,11 @@
-"""What a login may do: the privileges that it lacks for each verb, and how it differs from a file of roles.
+"""Compares a login's privileges with what each command needs (`of_verbs`) and with a file of roles (`of_roles`).
 
-A file of roles: what the login lacks, and what it has too much, by place. vCenter reports privileges by object,
-whatever roles they come from. A role's `where` is for people: which objects are meant follows from what is granted
-there. A privilege that no role of the file has is too much wherever it is held.
+vCenter reports privileges by object, and not the roles that they come from. A role's `where` in the file is a text for
+people. So `of_roles` compares each object with the role that shares the most privileges with it.
 
-Verbs: the tables of `plan` and `execute` say what the steps of one plan need; this is for a login that has no plan yet.
-`templates/roles/` grants the same, by account. Sources: the methods' and fields' privileges in the vSphere API
-reference; for a new VM, the required privileges for common tasks in the vSphere security guide.
+`of_verbs` needs no plan. The privileges for the steps of one plan are in `plan/core/privileges.py`; the files below
+`templates/roles/` grant the same. Sources: the privileges of methods and fields in the vSphere API reference; for a new
+VM, "Required Privileges for Common Tasks" in the vSphere security guide.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from gpuops.plan.hosts.change.rolling_plan import MAINTENANCE
 from gpuops.plan.vm.clone import PRIVILEGES as CLONE_PRIVILEGES
 
 Granted = Mapping[str, frozenset[str]]
-"""Privileges by managed object id; an object that is not there was not told of."""
+"""Privileges by managed object id. Without an entry, vCenter did not report the object's privileges."""
 
 _FEW: Final = 6
 _HOSTS: Final = "Host."
@@ -44,54 +43,61 @@ _HOSTS: Final = "Host."
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Objects of one kind on which a login may do the same."""
+    """Objects of one type on which a login has the same privileges."""
 
     name: str
     privileges: frozenset[str]
 
 
 def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory: Inventory) -> Iterator[Finding]:
-    """Yield what this login lacks of the roles that are wanted, and what it may do beyond them.
+    """Yield the privileges of the roles that this login lacks, and its privileges that no role contains.
 
-    `root` is the id of the root folder. There is one finding if vCenter reports no privileges at all.
+    `root`: id of the root folder. If vCenter reports no privileges at all, the only finding says so.
     """
+    login = inventory.user or "login"
     if not granted:
         fix = "look at its permissions in the vSphere Client"
-        yield Finding(Severity.WARNING, _login(inventory), "vCenter does not tell what this login may do", fix)
+        yield Finding(Severity.WARNING, login, "vCenter does not report the privileges of this login", fix)
         return
-    untold = [vm.name for ref, vm in inventory.vms.items() if ref not in granted]
-    if untold:
-        reason = f"what this login may do with {_some(untold)} is not told"
-        yield Finding(Severity.WARNING, _login(inventory), reason, "ask for the read-only role there")
+    unreported = [vm.name for ref, vm in inventory.vms.items() if ref not in granted]
+    if unreported:
+        reason = f"vCenter does not report the privileges of this login on {_some(unreported)}"
+        yield Finding(Severity.WARNING, login, reason, "ask for the read-only role there")
+    # Every object has the implied privileges: they tell nothing about roles.
+    by_role = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
     places = {
-        "VM": _vm_places(granted, inventory),
-        "host": _places(granted, {ref: host.name for ref, host in inventory.hosts.items()}),
-        "cluster": _places(granted, {ref: cluster.name for ref, cluster in inventory.clusters.items()}),
+        "VM": tuple(_Place(name, privileges) for name, privileges in places_of_vms(by_role, inventory)),
+        "host": _places(by_role, {ref: host.name for ref, host in inventory.hosts.items()}),
+        "cluster": _places(by_role, {ref: cluster.name for ref, cluster in inventory.clusters.items()}),
     }
-    of_vms = [wish for wish in wishes if _kind(wish) == "VM"]
-    named: set[str] = set()
+    vm_roles = [wish for wish in wishes if _kind(wish) == "VM"]
+    incomplete_roles: set[str] = set()
     for place in places["VM"]:
-        nearest = _nearest(place, of_vms)
-        if nearest is not None and (missing := nearest.privileges - place.privileges):
-            named.add(nearest.name)
-            yield _lacks(place, nearest, missing)
+        role = _nearest_role(place, vm_roles)
+        if role is not None and (missing := role.privileges - place.privileges):
+            incomplete_roles.add(role.name)
+            reason = f"this login lacks {_some(missing)} of role {role.name}"
+            fix = f"give {role.name} there; `gpuops roles show` tells whether vCenter's role of that name lacks it"
+            yield Finding(Severity.WARNING, place.name, reason, fix)
     for wish in wishes:
-        if wish.name not in named and not any(wish.privileges <= place.privileges for place in places[_kind(wish)]):
-            yield _nowhere(wish, places[_kind(wish)])
-    yield from _surplus(wishes, of_vms, places, granted.get(root, frozenset()))
+        role_places = places[_kind(wish)]
+        is_complete = any(wish.privileges <= place.privileges for place in role_places)
+        if wish.name not in incomplete_roles and not is_complete:
+            yield _nowhere(wish, role_places)
+    yield from _surplus(wishes, vm_roles, places, granted.get(root, frozenset()))
 
 
 def _kind(wish: RoleWish) -> str:
-    """Return what the role is given on."""
+    """Return the type of the objects that the role is for, judged by its privileges."""
     if wish.privileges <= EDIT_CLUSTER | ASSIGN_TO_POOL:
         return "cluster"
     return "host" if all(privilege.startswith(_HOSTS) for privilege in wish.privileges) else "VM"
 
 
-def _nearest(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
-    """Return the role that is meant by what is granted there; None = none of them is.
+def _nearest_role(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
+    """Return the role that the login probably has there; None if it has no privilege of any of them.
 
-    One that is there in full is meant.
+    A role of which all privileges are granted comes first, then the one with the most granted privileges.
     """
     alike = [wish for wish in wishes if wish.privileges & place.privileges]
     return max(
@@ -105,81 +111,69 @@ def _nearest(place: _Place, wishes: Iterable[RoleWish]) -> RoleWish | None:
     )
 
 
-def _lacks(place: _Place, wish: RoleWish, missing: Collection[str]) -> Finding:
-    fix = f"give {wish.name} there; gpuops roles show tells whether vCenter's role of that name is short of it"
-    return Finding(Severity.WARNING, place.name, f"of {wish.name} this login lacks {_some(missing)}", fix)
-
-
 def _nowhere(wish: RoleWish, places: Sequence[_Place]) -> Finding:
     nearest = max(places, key=lambda place: len(wish.privileges & place.privileges), default=None)
-    reason = f"this login has it on no {_kind(wish)}"
+    reason = f"this login has this role on no {_kind(wish)}"
     if nearest is not None and nearest.privileges & wish.privileges:
         reason += f"; on {nearest.name} it lacks {_some(wish.privileges - nearest.privileges)}"
-    return Finding(Severity.WARNING, wish.name, reason, f"give it on: {wish.where}; or leave it out of the file")
+    return Finding(Severity.WARNING, wish.name, reason, f"give it on {wish.where}, or remove it from the file of roles")
 
 
 def _surplus(
     wishes: Sequence[RoleWish],
-    of_vms: Sequence[RoleWish],
+    vm_roles: Sequence[RoleWish],
     places: Mapping[str, Sequence[_Place]],
     at_root: frozenset[str],
 ) -> Iterator[Finding]:
-    """Yield each surplus once, with all the places where it is held: what is held at the root is held everywhere.
+    """Yield each set of surplus privileges once, with the names of all places that have it.
 
-    What a role for VMs holds means nothing on a host or cluster that it is propagated to, nor theirs on a VM.
+    A privilege at the root folder counts once for the whole vCenter, because it is propagated. Hosts and clusters may
+    have the privileges of any role: a role for VMs is often given on a folder above them.
     """
     role_privileges = frozenset(privilege for wish in wishes for privilege in wish.privileges)
-    elsewhere = frozenset(privilege for wish in wishes if wish not in of_vms for privilege in wish.privileges)
+    other_roles = frozenset(privilege for wish in wishes if wish not in vm_roles for privilege in wish.privileges)
     everywhere = at_root - IMPLIED - role_privileges
-    places_by_surplus: dict[frozenset[str], list[str]] = defaultdict(list)
+    names_by_surplus: dict[frozenset[str], list[str]] = defaultdict(list)
     if everywhere:
-        places_by_surplus[everywhere].append("the whole vCenter")
-    for kind, object_place in ((kind, place) for kind, found_there in places.items() for place in found_there):
-        expected = role_privileges if kind != "VM" else elsewhere | _in_full(object_place, of_vms)
-        beyond = object_place.privileges - expected - everywhere
-        if beyond:
-            places_by_surplus[beyond].append(object_place.name)
-    for privileges, names in places_by_surplus.items():
-        reason = f"this login also has {_some(privileges)}: no role of the file gives it that there"
-        fix = "take it away, or write it into the file where it is meant"
+        names_by_surplus[everywhere].append("the whole vCenter")
+    for kind, kind_places in places.items():
+        for place in kind_places:
+            expected = role_privileges if kind != "VM" else other_roles | _expected_on_vms(place, vm_roles)
+            surplus = place.privileges - expected - everywhere
+            if surplus:
+                names_by_surplus[surplus].append(place.name)
+    for privileges, names in names_by_surplus.items():
+        reason = f"this login also has {_some(privileges)}, which no role of the file gives it there"
+        fix = "take the privilege away, or add it to the role in the file"
         yield Finding(Severity.WARNING, _some(names, _FEW // 2), reason, fix)
 
 
-def _in_full(place: _Place, wishes: Iterable[RoleWish]) -> frozenset[str]:
-    """Return what the roles that are there hold together.
-
-    Where none is there in full, what the one that is meant would.
-    """
-    full = [wish.privileges for wish in wishes if wish.privileges <= place.privileges]
+def _expected_on_vms(place: _Place, vm_roles: Iterable[RoleWish]) -> frozenset[str]:
+    """Return the privileges of the roles that the login has there in full, or else of the nearest role."""
+    full = [wish.privileges for wish in vm_roles if wish.privileges <= place.privileges]
     if full:
         return frozenset().union(*full)
-    nearest = _nearest(place, wishes)
+    nearest = _nearest_role(place, vm_roles)
     return nearest.privileges if nearest is not None else frozenset()
 
 
-def _vm_places(granted: Granted, inventory: Inventory) -> tuple[_Place, ...]:
-    without_implied = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
-    return tuple(_Place(name, vm_privileges) for name, vm_privileges in places_of_vms(without_implied, inventory))
-
-
 def places_of_vms(granted: Granted, inventory: Inventory) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Folders by what the login may do with the VMs in them; one in which it differs is two places, by their VMs."""
+    """Return the folders of VMs with the privileges on them. A folder whose VMs differ gives one row for each set of
+    privileges, named after some of its VMs."""
     names_by_place: dict[tuple[str, frozenset[str]], list[str]] = defaultdict(list)
     for ref, vm in inventory.vms.items():
         if ref in granted:
             names_by_place[vm.folder, granted[ref]].append(vm.name)
-    halved = [folder for folder, _ in names_by_place]
+    folders = [folder for folder, _ in names_by_place]
     return tuple(
-        (folder if folder and halved.count(folder) == 1 else _some(names, _FEW // 2), has)
-        for (folder, has), names in sorted(names_by_place.items(), key=lambda pair: pair[0][0])
+        (folder if folder and folders.count(folder) == 1 else _some(names, _FEW // 2), privileges)
+        for (folder, privileges), names in sorted(names_by_place.items(), key=lambda pair: pair[0][0])
     )
 
 
 def _places(granted: Granted, names: Mapping[str, str]) -> tuple[_Place, ...]:
-    return tuple(
-        _Place(name, granted[ref] - IMPLIED) for ref, name in sorted(names.items(), key=lambda pair: pair[1])
-        if ref in granted
-    )  # fmt: skip
+    by_name = sorted(names.items(), key=lambda pair: pair[1])
+    return tuple(_Place(name, granted[ref]) for ref, name in by_name if ref in granted)
 
 
 def _some(names: Collection[str], most: int = _FEW) -> str:
@@ -189,12 +183,8 @@ def _some(names: Collection[str], most: int = _FEW) -> str:
     return ", ".join(first_names) + (f" and {further_count} more" if further_count else "")
 
 
-def _login(inventory: Inventory) -> str:
-    return inventory.user or "login"
-
-
 MOST_VMS: Final = 1000
-"""The number of VMs to check at most: some of each folder, because roles are given on folders."""
+"""The largest number of VMs to check. Some are taken of each folder, because roles are given on folders."""
 _POWER: Final = frozenset({"VirtualMachine.Interact.PowerOn", "VirtualMachine.Interact.PowerOff"})
 _DEVICES: Final = frozenset(
     f"VirtualMachine.Config.{setting}"
@@ -215,7 +205,7 @@ _VM, _HOST, _CLUSTER = ObjectKind.VM, ObjectKind.HOST, ObjectKind.CLUSTER
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb as it is typed, what it needs by kind of object, and the template with the role for it ('' = none)."""
+    """A command, the privileges it needs by type of object, and the role template that has them ('' = none)."""
 
     name: str
     needs: Mapping[ObjectKind, frozenset[str]]
@@ -251,7 +241,7 @@ VERBS: Final = (
         "new VM from a template",
         {
             ObjectKind.TEMPLATE: frozenset(CLONE_PRIVILEGES),
-            _VM: frozenset({"VirtualMachine.Inventory.CreateFromExisting"}),  # of its folder, which passes it on
+            _VM: frozenset({"VirtualMachine.Inventory.CreateFromExisting"}),  # needed on the folder, whose VMs show it
             _CLUSTER: ASSIGN_TO_POOL,
             ObjectKind.DATASTORE: frozenset({"Datastore.AllocateSpace"}),
         },
@@ -261,14 +251,14 @@ VERBS: Final = (
 
 
 def objects_to_ask(inventory: Inventory) -> Mapping[ObjectKind, tuple[str, ...]]:
-    """Return the objects by their kind; of more than `MOST_VMS` VMs those that come first in their folders."""
+    """Return the refs of the objects to check, by type: at most `MOST_VMS` VMs, the first of each folder first."""
     folders: dict[str, list[str]] = defaultdict(list)
     for vm in inventory.vms.values():
         if not vm.template:
             folders[vm.folder].append(vm.ref)
-    in_turn = [ref for row in zip_longest(*folders.values()) for ref in row if ref is not None]
+    round_robin = [ref for row in zip_longest(*folders.values()) for ref in row if ref is not None]
     return {
-        ObjectKind.VM: tuple(in_turn[:MOST_VMS]),
+        ObjectKind.VM: tuple(round_robin[:MOST_VMS]),
         ObjectKind.TEMPLATE: tuple(vm.ref for vm in inventory.vms.values() if vm.template)[:MOST_VMS],
         ObjectKind.HOST: tuple(inventory.hosts),
         ObjectKind.CLUSTER: tuple(inventory.clusters),
@@ -277,50 +267,37 @@ def objects_to_ask(inventory: Inventory) -> Mapping[ObjectKind, tuple[str, ...]]
 
 
 def privileges_to_ask() -> Mapping[ObjectKind, frozenset[str]]:
-    """Return all that any verb needs, by kind of object."""
+    """Return the privileges that any command needs, by type of object."""
     return {kind: frozenset().union(*(verb.needs.get(kind, ()) for verb in VERBS)) for kind in ObjectKind}
 
 
 def of_verbs(granted: Mapping[str, frozenset[str]], inventory: Inventory) -> tuple[VerbPrivileges, ...]:
-    """Return each verb with what the login lacks for it.
-
-    `granted`: by object the privileges that vCenter reported.
-    """
-    objects = objects_to_ask(inventory)
-    return tuple(
-        VerbPrivileges(
-            verb.name,
-            verb.role,
-            tuple(
-                _need(kind, verb_privileges, objects[kind], granted, inventory)
-                for kind, verb_privileges in verb.needs.items()
-            ),
-        )
-        for verb in VERBS
-    )
+    """Return for each command the privileges that the login lacks, and where. `granted`: as vCenter reports them."""
+    objects, needs_by_verb = objects_to_ask(inventory), []
+    for verb in VERBS:
+        needs = (_need(kind, needed, objects[kind], granted, inventory) for kind, needed in verb.needs.items())
+        needs_by_verb.append(VerbPrivileges(verb.name, verb.role, tuple(needs)))
+    return tuple(needs_by_verb)
 
 
 def _need(
-    kind: ObjectKind,
-    verb_privileges: frozenset[str],
-    refs: Collection[str],
-    granted: Mapping[str, frozenset[str]],
-    inventory: Inventory,
+    kind: ObjectKind, needed: frozenset[str], refs: Collection[str], granted: Granted, inventory: Inventory
 ) -> VerbNeed:
-    usable = {ref: verb_privileges & granted[ref] for ref in refs if ref in granted}
-    places_by_lack: dict[frozenset[str], list[str]] = defaultdict(list)
-    for name, has in _places_with_privileges(kind, usable, inventory):
-        places_by_lack[verb_privileges - has].append(name)
-    allowed = tuple(places_by_lack.pop(frozenset(), ()))
-    order = sorted(places_by_lack.items(), key=lambda pair: (-len(pair[1]), sorted(pair[0])))
+    """Return where the login has all needed privileges, and where it lacks which."""
+    usable = {ref: needed & granted[ref] for ref in refs if ref in granted}
+    names_by_lack: dict[frozenset[str], list[str]] = defaultdict(list)
+    for name, privileges in _places_with_privileges(kind, usable, inventory):
+        names_by_lack[needed - privileges].append(name)
+    allowed = tuple(names_by_lack.pop(frozenset(), ()))
+    order = sorted(names_by_lack.items(), key=lambda pair: (-len(pair[1]), sorted(pair[0])))
     lacking = tuple(LackingPrivileges(privileges, tuple(places)) for privileges, places in order)
-    return VerbNeed(kind, verb_privileges, allowed, lacking, untold=len(refs) - len(usable))
+    return VerbNeed(kind, needed, allowed, lacking, untold=len(refs) - len(usable))
 
 
 def _places_with_privileges(
     kind: ObjectKind, usable: Mapping[str, frozenset[str]], inventory: Inventory
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield where a login may do the same, and what: folders of VMs; hosts, clusters and datastores by name."""
+    """Yield the name of each place and the privileges there: VMs by folder, other objects by their own name."""
     if kind is ObjectKind.VM or kind is ObjectKind.TEMPLATE:
         yield from places_of_vms(usable, inventory)
         return
@@ -333,7 +310,7 @@ def _places_with_privileges(
         case ObjectKind.DATASTORE:
             named = inventory.datastores
         case ObjectKind.FOLDER | ObjectKind.PORT_GROUP:
-            named = {}  # no verb of the table needs anything there
+            named = {}  # no command of `VERBS` needs privileges on these
         case _:
             assert_never(kind)
     yield from sorted(((named[ref].name, has) for ref, has in usable.items()), key=lambda pair: pair[0])

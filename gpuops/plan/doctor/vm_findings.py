@@ -1,6 +1,6 @@
-"""Findings of VMs with GPU devices: their settings, and where they lie: over NUMA nodes, or unable to move.
+"""Findings about VMs with GPU devices: their settings, their NUMA nodes, and whether they can be moved.
 
-Source: VMware vSphere docs, NUMA (a VM wider than a node is split over several, and `numa.nodeAffinity` binds it).
+Source: VMware vSphere docs, NUMA (a VM larger than a node is split over several, and `numa.nodeAffinity` binds it).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 
 
 def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
-    """Yield what stands in the way of one VM.
+    """Yield the problems of a VM's settings and devices.
 
-    Without GPU devices: DirectPath entries and devices that cannot be read.
+    A VM without GPU devices is checked only for stale DirectPath entries and unreadable devices.
     """
     if vm.devices is None:
         if host is not None and host.gpus and vm.unreadable:
-            fix = "ask for the read-only role on it"
+            fix = "ask for the read-only role on the VM"
             yield Finding(Severity.WARNING, vm.name, "this login cannot read its devices", fix)
         return
     if vm.template:
@@ -50,16 +50,17 @@ def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
     yield from _start_obstacles(vm, host, catalog)
     yield from _loose_pins(vm)
     if vm.question is not None:
-        yield Finding(Severity.WARNING, vm.name, "waits for an answer", "answer it in the vSphere Client")
+        fix = "answer it in the vSphere Client"
+        yield Finding(Severity.WARNING, vm.name, "waits for the answer to a question", fix)
     if host is not None and host.profiles is not None and host.readable:
         for profile in dict.fromkeys(vm.profiles):
             if host.offers(profile) is None:
-                fix = f"{command('place', profile=profile)} names hosts that have it"
-                yield Finding(Severity.ERROR, vm.name, f"{host.name} does not offer its {profile}", fix)
+                fix = f"{command('place', profile=profile)} lists hosts that offer it"
+                yield Finding(Severity.ERROR, vm.name, f"{host.name} does not offer its profile {profile}", fix)
 
 
 def _memory(vm: Vm) -> Iterator[Finding]:
-    """Yield a finding if its memory is not reserved: a passthrough device needs all of it (VMware vSphere docs)."""
+    """Yield a finding if a VM that is off has not reserved all its memory, which passthrough needs (vSphere docs)."""
     reserved = vm.memory_locked is True or (
         vm.memory_mib is not None and (vm.memory_reservation_mib or 0) >= vm.memory_mib
     )
@@ -74,9 +75,9 @@ def _memory(vm: Vm) -> Iterator[Finding]:
 
 
 def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
-    """Yield why a VM that does not run cannot start with its devices, whatever is free.
+    """Yield the reasons why a stopped VM could start on no host with its devices, even an empty one.
 
-    What cannot be read is no finding.
+    Nothing is yielded if its firmware or its virtual hardware version cannot be read.
     """
     if vm.may_run or vm.firmware is None or vm.hardware_version is None:
         return
@@ -90,41 +91,34 @@ def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Fi
 def _stale_entries(vm: Vm, host: Host | None) -> Iterator[Finding]:
     """DirectPath entries with which the VM does not start on its host."""
     for device, reason in find_stale_entries(vm, host):
-        there_now = host is not None and host.device(device.address) is not None
         fix = command("attach", vm=called(vm), device=str(device.address))
-        if not there_now:
+        if host is None or host.device(device.address) is None:
             fix = f"{command('detach', vm=called(vm), device=str(device.address))} removes the entry"
         yield Finding(Severity.ERROR, vm.name, f"does not start: {reason}", fix)
 
 
 def _unreadable_devices(vm: Vm) -> Iterator[Finding]:
-    """Passthrough devices whose backing is not as vSphere writes it: a PCI address in the form of VMX files, say."""
+    """Report passthrough devices that vSphere did not write, such as a PCI address in the form of a VMX file."""
     labels = [device.label for device in vm.devices or () if isinstance(device, OtherPassthrough) and device.unreadable]
     if labels:
-        reason = f"{', '.join(labels)} cannot be read: it may be a GPU, and may keep the VM from starting"
-        fix = "look at it in the vSphere Client, and remove it if nothing needs it"
+        reason = f"{', '.join(labels)} cannot be read; it may be a GPU, or keep the VM from starting"
+        fix = "check the device in the vSphere Client, and remove it if it is not needed"
         yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
 def _loose_pins(vm: Vm) -> Iterator[Finding]:
-    """Yield a pin whose `pciPassthruN` is no vGPU of the VM.
-
-    Earlier versions wrote such pins for VMs with SR-IOV cards.
-    """
+    """Report pins whose `pciPassthruN` is no vGPU of the VM. Old gpuops versions wrote them next to SR-IOV cards."""
     numbers = {passthru_number(device.key) for device in vm.vgpus}
     loose_pins = sorted(set(pins_of(vm)) - numbers)
     if loose_pins and numbers:
-        keys, names = map(", ".join, (map(pin_key, loose_pins), (f"pciPassthru{number}" for number in sorted(numbers))))
-        reason = f"{keys} binds no vGPU of it (it has {names}): its host may start them on any GPU"
-        fix = "remove that key from its settings; attach with --numa required pins it where the node matters"
+        keys, names = ", ".join(map(pin_key, loose_pins)), ", ".join(f"pciPassthru{n}" for n in sorted(numbers))
+        reason = f"{keys} binds none of its vGPUs ({names}): the host may start them on any GPU"
+        fix = "remove that key from its settings; if the NUMA node matters, attach again with --numa required"
         yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
 def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
-    """Yield what stands in the way of a VM with GPU devices where it is.
-
-    A VM that is not running is not anywhere yet.
-    """
+    """Yield the problems of a VM with GPU devices on its host: its NUMA nodes and, if it runs, whether it can move."""
     if vm.template or not any(map(is_gpu, vm.devices or ())):
         return
     yield from _split(vm, host)
@@ -134,7 +128,7 @@ def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iter
 
 
 def _split(vm: Vm, host: Host) -> Iterator[Finding]:
-    """Yield a note if the VM is wider than a NUMA node: part of it is then far from its GPU."""
+    """Yield a note if the VM is larger than a NUMA node: then a part of it is not on the node of its GPU."""
     if not host.numa_nodes or vm.memory_mib is None or vm.vcpus is None:
         return
     memory_mib = max(node.memory_mib for node in host.numa_nodes)
@@ -145,23 +139,22 @@ def _split(vm: Vm, host: Host) -> Iterator[Finding]:
     if vm.vcpus > cpus:
         excesses.append(f"{vm.vcpus} vCPUs, a node has {cpus}")
     if excesses:
-        fix = "make it smaller, or give it GPUs of several nodes: gpuops help place"
-        reason = f"is wider than a NUMA node of {host.name} ({'; '.join(excesses)}): part of it is far from its GPU"
+        fix = "make it smaller, or give it GPUs of several nodes (gpuops help place)"
+        reason = f"is larger than a NUMA node of {host.name} ({'; '.join(excesses)}): part of it is far from its GPU"
         yield Finding(Severity.NOTE, vm.name, reason, fix)
 
 
 def _bound_away(vm: Vm, host: Host) -> Iterator[Finding]:
-    """Bound to nodes by its settings, and by its settings to a GPU that is beside another one."""
+    """Report a VM that is bound to NUMA nodes, and pinned to a GPU of another node."""
     bound = {part.strip() for part in (vm.extra_config or {}).get(AFFINITY_KEY, "").split(",") if part.strip()}
     if not bound:
         return
     for address in sorted(set(pins_of(vm).values())):
         gpu = host.gpu(address)
         if gpu is not None and gpu.numa_node is not None and str(gpu.numa_node) not in bound:
-            reason = (
-                f"is bound to NUMA node {', '.join(sorted(bound))}, and to GPU {address} beside node {gpu.numa_node}"
-            )
-            fix = f"take {AFFINITY_KEY} out of its settings, or attach it anew: gpuops help attach"
+            nodes = ", ".join(sorted(bound))
+            reason = f"is bound to NUMA node {nodes}, and pinned to GPU {address}, which is on node {gpu.numa_node}"
+            fix = f"remove {AFFINITY_KEY} from its settings, or attach the GPU again (gpuops help attach)"
             yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
@@ -169,7 +162,7 @@ def _stays(case: MovabilityCase) -> Iterator[Finding]:
     movability = judge_movability(case)
     if movability.way is not MoveMethod.VMOTION and movability.reasons:
         reason = f"cannot be moved while it runs: {'; '.join(movability.reasons)}"
-        fix = "its host can be rebooted with --running-vms shut-down: gpuops help change"
+        fix = "use --running-vms shut-down to reboot its host (gpuops help change)"
         if manager_of(case.vm) is not None:
-            fix = "its manager moves or stops it before its host can be rebooted"
+            fix = "move or stop it with its manager before its host is rebooted"
         yield Finding(Severity.NOTE, case.vm.name, reason, fix)

@@ -1,4 +1,4 @@
-"""Selects the guests to check, and judges the answers of all of them."""
+"""Selects the guests that `gpuops guest check` checks, and combines the results of all of them."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class GuestQuestion:
     """SSH login of the guests; None = VMware Tools run the check."""
 
     def checked(self, *, policy: bool) -> Self:
-        """Return the question if its options fit together. `policy`: whether there is a policy. Raises UsageError."""
+        """Return the question if its options fit together. `policy`: whether --policy is given. Raises UsageError."""
         if (self.vm is None) == (self.pool is None):
-            hint = "--vm ml-07, --vm 'ml-*', or --pool with --policy"
-            raise UsageError("say either --vm or --pool", hint=hint)
+            hint = "for example --vm ml-07, --vm 'ml-*', or --pool ml with --policy FILE"
+            raise UsageError("exactly one of --vm and --pool is needed", hint=hint)
         if self.pool is not None and not policy:
-            raise UsageError("--pool: no policy says which VMs are in it", hint="say --policy FILE too")
+            raise UsageError("--pool needs the policy that defines the pool", hint="add --policy FILE")
         if self.vm is not None and policy:
-            raise UsageError("--policy says which VMs are in a pool", hint="say --pool NAME, or leave it out")
+            raise UsageError("--policy is only for --pool", hint="replace --vm by --pool NAME, or remove --policy")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class GuestVerdict:
-    """One guest and its rows, in the order of `guest_rows`."""
+    """The results of one guest, in the order of `guest_rows`."""
 
     vm: Vm
     rows: tuple[GuestRow, ...]
@@ -78,7 +78,7 @@ def ssh_door(via: GuestWay, user: str | None, host: str | None, port: int | None
     """Return the SSH login of the guests; None = VMware Tools run the check. Raises UsageError."""
     if via is GuestWay.TOOLS:
         if user is not None or host is not None or port is not None:
-            raise UsageError("--ssh-user, --ssh-host and --ssh-port are of --via ssh", hint="say it too")
+            raise UsageError("--ssh-user, --ssh-host and --ssh-port need --via ssh", hint="add --via ssh")
         return None
     if host is not None and NAME not in host:
         raise UsageError(f"--ssh-host: {host[:80]!r} is one address", hint="{vm} stands for the VM's name in it")
@@ -150,9 +150,10 @@ def check_reachable(vm: Vm, system: GuestSystem | None, *, tools: bool) -> Guest
     if vm.power is not PowerState.ON:
         return GuestReply(None, f"the VM is {_power_word(vm)}", "power it on")
     if tools and vm.tools_running is not True:
-        return GuestReply(None, "VMware Tools do not run in it, or do not tell", "start VMware Tools, or say --via ssh")
+        why = "VMware Tools do not run in it, or their state is unknown"
+        return GuestReply(None, why, "start VMware Tools, or use --via ssh")
     if system is None:
-        return GuestReply(None, "which system it is, vCenter does not tell", "set the guest OS of the VM")
+        return GuestReply(None, "vCenter does not report its guest OS", "set the guest OS of the VM")
     return None
 
 
@@ -187,7 +188,7 @@ def _judge_guest(
 
 
 def count_states(verdicts: GuestVerdicts) -> Mapping[GuestState, int]:
-    """Return the number of guests that are ready, that fail in a row, and of which neither is known."""
+    """Return how many guests are ready, how many fail a check, and for how many neither is known."""
     states = [
         GuestState.PASS
         if guest.ready

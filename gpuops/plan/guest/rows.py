@@ -1,7 +1,7 @@
-"""The verdicts on one guest: each row passes, fails or is unknown, says why with numbers, and what to do next.
+"""The checks of one guest. Each row passes, fails or is unknown, with the numbers and what to do next.
 
-Sources: NVIDIA's tables of drivers (`catalog/drivers.yaml`); nvidia-smi manual: pending modes come with a reboot.
-The limit of the clock is ours: tokens of a licence server and logs of several guests are compared by time.
+Sources: NVIDIA's driver tables (`catalog/drivers.yaml`); nvidia-smi manual (pending modes take effect at a reboot). The
+limit for clocks is ours: licence tokens and the logs of several guests are compared by time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GuestState(StrEnum):
 
 
 class MustHave(StrEnum):
-    """Something that a guest must have. Without the requirement, it is only checked if the guest has it."""
+    """A part that a guest can be required to have. If it is not required, it is checked only if it exists."""
 
     TOOLKIT = "toolkit"
     RDMA = "rdma"
@@ -39,7 +39,7 @@ class MustHave(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuestRow:
-    """One verdict; `next_move` is empty if it passes."""
+    """The result of one check; `next_move` is empty if it passes."""
 
     check: str
     state: GuestState
@@ -62,8 +62,8 @@ def unanswered_row(reply: GuestReply) -> GuestRow:
 
 def unreadable_row(why: str) -> GuestRow:
     """Return the only row of a guest whose answer cannot be parsed."""
-    says = f"what its program printed cannot be read: {why}"
-    return GuestRow("guest", GuestState.UNKNOWN, says, "look at the guest: its output is not what gpuops asked for")
+    says = f"the output of the check cannot be read: {why}"
+    return GuestRow("guest", GuestState.UNKNOWN, says, "run the check again; if it stays, look for errors in the guest")
 
 
 def guest_rows(
@@ -121,9 +121,9 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
 
 
 def _no_driver(answer: GuestAnswer, move: str) -> GuestRow:
-    """Return the row of a guest in which nvidia-smi shows no driver."""
+    """Return the driver row of a guest without a usable nvidia-smi report."""
     if answer.smi_unreadable:
-        text = f"what nvidia-smi prints cannot be read: {answer.smi_says}"
+        text = f"the output of nvidia-smi cannot be read: {answer.smi_says}"
         return GuestRow("driver", GuestState.UNKNOWN, text, "run nvidia-smi -q -x in the guest")
     if answer.smi_missing:
         module = f"; version {answer.installed} of the module is" if answer.installed else ""
@@ -155,7 +155,7 @@ def _gpus(vm: Vm, smi: SmiReport) -> GuestRow:
 
 
 def _licence(vm: Vm, gpus: Sequence[GuestGpu]) -> GuestRow:
-    """vGPUs need a licence. Some products need one for passthrough GPUs too, but nvidia-smi does not show which."""
+    """Check the licences. vGPUs need one; passthrough GPUs of some products too, but nvidia-smi does not say which."""
     licences = [gpu.licence for gpu in gpus]
     unlicensed = (licence for licence in licences if licence is not None and not licence.startswith("Licensed"))
     worst = next(unlicensed, None)
@@ -169,9 +169,10 @@ def _licence(vm: Vm, gpus: Sequence[GuestGpu]) -> GuestRow:
 
 
 def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: DriverTables) -> Iterator[GuestRow]:
-    """Yield the CUDA version of the driver, then each runtime library and toolkit that is installed."""
+    """Yield rows for the driver's CUDA version, and for each installed runtime library and toolkit."""
     if smi.cuda is None:
-        yield GuestRow("CUDA", GuestState.UNKNOWN, "nvidia-smi tells no version", "nvidia-smi -q in the guest")
+        move = "run nvidia-smi -q in the guest"
+        yield GuestRow("CUDA", GuestState.UNKNOWN, "nvidia-smi reports no version", move)
     else:
         yield GuestRow("CUDA", GuestState.PASS, f"the driver runs CUDA up to {smi.cuda}")
     for runtime in answer.runtimes:
@@ -198,7 +199,7 @@ def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: Dr
 
 
 def _mode(check: str, modes: Sequence[tuple[GuestMode | None, GuestMode | None]]) -> GuestRow:
-    """Return the row of a mode of all GPUs of the guest: whether all are alike, and whether a reboot changes it."""
+    """Check a mode (ECC or MIG) of all GPUs: whether a reboot would change it and, for ECC, whether all are alike."""
     text = ", ".join(dict.fromkeys("not told" if now is None else now.value for now, _ in modes)) or "no GPU is seen"
     if any(pending not in (None, now) for now, pending in modes):
         return GuestRow(check, GuestState.FAIL, f"{text}, another after the next reboot", "reboot the guest")
@@ -242,8 +243,11 @@ def _rdma(answer: GuestAnswer) -> GuestRow:
 
 
 def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
-    """Compare the clock with vCenter's. The guest printed its time between the moments `before` and `after`, so that
-    only the distance to the nearer of the two is certain."""
+    """Compare the guest's clock with vCenter's.
+
+    The guest printed its time at some moment between `before` and `after`. So only the distance to the nearer of the
+    two is certain, for example 3 s if it printed 12:00:13 and `after` is 12:00:10.
+    """
     if answer.clock_s is None or reply.before is None or reply.after is None:
         return GuestRow("clock", GuestState.UNKNOWN, "its time is not told", "date -u in the guest")
     behind, ahead = reply.before.timestamp() - answer.clock_s - 1, answer.clock_s - reply.after.timestamp()

@@ -1,1 +1,1 @@
-"""Plans changes of hosts: `scheduler` (time slices), `graphics` (modes, MIG, passthrough), `change` (host by host)."""
+"""Plans changes of hosts: `scheduler` (time slices), `graphics` (modes, MIG, passthrough), `change` (rolling)."""

@@ -1,7 +1,6 @@
-"""Makes one plan of the settings to change on several hosts; the requests about hosts call it.
+"""Combines the changes of several hosts into one plan. If one host is refused, nothing is done on any.
 
-Refused on one host, nothing is done on any. `combine_parts` makes one plan of what each host comes to;
-`kept_as_they_are` names the VMs that forbid a change of their host.
+The requests of `scheduler` and `graphics` call `hosts_meant` and `combine_parts`.
 """
 
 from __future__ import annotations
@@ -23,63 +22,58 @@ from gpuops.plan.core.steps import ConfigureModes, HostStep
 
 
 class HostRequest(Protocol):
-    """A frozen dataclass whose fields are the options of a verb on hosts."""
+    """A command that changes hosts: a frozen dataclass whose fields are its options."""
 
     run_kind: ClassVar[str]
-    """What journals call a run that carries it out. It is stored, and never changes."""
+    """The name of its runs in journals. It is stored, and never changes."""
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts whose settings the plan needs. Raises UsageError for a name that is not there."""
+        """Return refs of the hosts whose settings the plan needs. Raises UsageError for an unknown name."""
         ...
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """Return the change wanted on this snapshot. Raises UsageError for a request that means nothing."""
+        """Return the plan for this snapshot. Raises UsageError for options that do not fit together."""
         ...
 
 
 REBOOT: Final = (
-    "not in force before a reboot of {}: for each host, move or shut down its VMs, put it in maintenance mode and "
-    "reboot it; then gpuops host {} show"
+    "takes effect after a reboot of {}: for each host, move or shut down its VMs, put it into maintenance mode and "
+    "reboot it; then check with gpuops host {} show"
 )
-
-
 UNTOLD: Final = (
-    "vCenter tells only when it is set whether it is in force at once, or takes maintenance mode or a reboot of {}; "
-    "then gpuops host {} show"
+    "only when the mode is set, vCenter reports whether it takes effect at once, or needs maintenance mode or a reboot "
+    "of {}; then check with gpuops host {} show"
 )
 MAINTENANCE: Final = (
-    "not in force before maintenance mode of {}: for each host, move or shut down its VMs and put it in maintenance "
-    "mode; then gpuops host {} show"
+    "takes effect after maintenance mode of {}: for each host, move or shut down its VMs and put it into maintenance "
+    "mode; then check with gpuops host {} show"
 )
 
 
 def tells_impact(step: HostStep) -> bool:
-    """Return whether vCenter says, when it sets this, what that takes before it is in force."""
+    """Whether vCenter reports, when it carries out the step, if that needs maintenance mode or a reboot."""
     return isinstance(step, ConfigureModes)
 
 
 def impact_words(impacts: Impacts) -> str:
-    """Return what vCenter says that a change takes, in words."""
+    """Return what the change needs to take effect, as vCenter reports it."""
     if ConfigureImpact.REBOOT in impacts:
-        return "vCenter: takes a reboot"
-    return (
-        "vCenter: takes maintenance mode"
-        if ConfigureImpact.MAINTENANCE_MODE in impacts
-        else "vCenter: in force at once"
-    )
+        return "vCenter: needs a reboot"
+    needs_maintenance = ConfigureImpact.MAINTENANCE_MODE in impacts
+    return "vCenter: needs maintenance mode" if needs_maintenance else "vCenter: in effect at once"
 
 
 def left_to_do(
     plan: Plan[HostStep], impacts: Mapping[str, Impacts], inventory: Inventory, noun: str
 ) -> tuple[str, ...]:
-    """Return what is left to do after a plan. `impacts`: what vCenter reported for each host (ref)."""
-    hosts = [step.host for step in plan.steps if step.host in plan.reboots]
-    asking = {step.host for step in plan.steps if tells_impact(step)}
+    """Return what an admin must do after the plan was carried out.
+
+    `impacts`: by host (ref) what vCenter reported; `noun`: the command that shows the result, such as `mode`.
+    """
+    reporting_hosts = {step.host for step in plan.steps if tells_impact(step)}
     by_reboot, by_maintenance = [], []
-    for ref in hosts:
-        if (
-            ref not in asking or ref not in impacts or ConfigureImpact.REBOOT in impacts[ref]
-        ):  # a reboot is enough for all
+    for ref in (step.host for step in plan.steps if step.host in plan.reboots):
+        if ref not in reporting_hosts or ref not in impacts or ConfigureImpact.REBOOT in impacts[ref]:
             by_reboot.append(inventory.hosts[ref].name)
         elif ConfigureImpact.MAINTENANCE_MODE in impacts[ref]:
             by_maintenance.append(inventory.hosts[ref].name)
@@ -89,17 +83,17 @@ def left_to_do(
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """What one host comes to."""
+    """One host's part of a plan: the step, or why there is none."""
 
     name: str
     rejections: tuple[Rejection, ...] = ()
     step: HostStep | None = None
     reboots: bool = True
-    """Whether the step is not in force before a reboot."""
+    """Whether the step takes effect only after a reboot."""
     warnings: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
     due: HostStep | None = None
-    """What is configured already and waits for a reboot; None = nothing does, or `step` changes it."""
+    """An earlier step that still waits for a reboot; None if there is none, or `step` replaces it."""
 
 
 def hosts_meant(
@@ -119,7 +113,7 @@ def hosts_meant(
 
 
 def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> Plan[HostStep]:
-    """Return the plan of all hosts; `noun` names the command that shows what came of it."""
+    """Return the plan of all hosts. `noun`: the command that shows the result, as in `gpuops host mode show`."""
     steps = tuple(part.step for part in parts if part.step is not None)
     rejections = tuple(rejection for part in parts for rejection in part.rejections)
     because = tuple(text for part in parts for text in part.because)
@@ -128,38 +122,38 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
     due = tuple(part.due for part in parts if part.due is not None)
     if not steps:
         return Plan(because=because, due=due)
-    names = [part.name for part in parts if part.reboots and part.step is not None and not tells_impact(part.step)]
-    names_by_vcenter = [part.name for part in parts if part.step is not None and tells_impact(part.step)]
+    changed = [(part.name, part.step, part.reboots) for part in parts if part.step is not None]
+    to_reboot = ", ".join(name for name, step, reboots in changed if reboots and not tells_impact(step))
+    told_later = ", ".join(name for name, step, _ in changed if tells_impact(step))
     return Plan(
         waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),
         because=(*because, *notes),
-        afterwards=(
-            *((REBOOT.format(", ".join(names), noun),) if names else ()),
-            *((UNTOLD.format(", ".join(names_by_vcenter), noun),) if names_by_vcenter else ()),
+        afterwards=tuple(
+            text.format(names, noun) for text, names in ((REBOOT, to_reboot), (UNTOLD, told_later)) if names
         ),
         due=due,
-        reboots=frozenset(part.step.host for part in parts if part.step is not None and part.reboots),
+        reboots=frozenset(step.host for _, step, reboots in changed if reboots),
     )
 
 
 def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     """Yield a refusal for each VM that forbids changing the host's driver, scheduler or graphics mode.
 
-    Between suspend and resume of a vGPU they must not change (NVIDIA vGPU docs, suspend and resume on VMware vSphere);
-    and what a night has started or suspended there goes back in the morning to the host it knows.
+    These must not change between suspend and resume of a vGPU (NVIDIA vGPU docs, suspend and resume on VMware vSphere).
+    VMs that `rotate night` started or suspended return to this host in the morning, and need it as it was.
     """
     for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
         marker = next((marker_found for text in vm.attributes.values() if (marker_found := parse_marker(text))), None)
         if marker is not None:
-            hint = "gpuops rotate day brings it back; change the host then"
+            hint = "run gpuops rotate day first, which brings the VM back"
             yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker.night}", hint=hint)
         elif vm.power is PowerState.SUSPENDED and may_hold_vgpu(vm):
-            detail = "its devices cannot be read" if vm.devices is None else "with a vGPU"
-            hint = f"resume {vm.name} or shut it down; change the host then"
-            yield Rejection(host.name, f"{vm.name} is suspended there, {detail}", hint=hint)
+            detail = "and its devices cannot be read" if vm.devices is None else "with a vGPU"
+            hint = f"resume {vm.name} or shut it down first"
+            yield Rejection(host.name, f"{vm.name} is suspended on it {detail}", hint=hint)
 
 
 def may_hold_vgpu(vm: Vm) -> bool:
-    """Return whether the VM has a vGPU, or may have one."""
+    """Whether the VM has a vGPU, or may have one."""
     return vm.devices is None or bool(vm.vgpus)

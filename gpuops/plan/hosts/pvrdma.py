@@ -1,9 +1,8 @@
-"""Checks hosts for paravirtual RDMA; `gpuops doctor` finds those that lack a prerequisite.
+"""Checks the prerequisites of hosts for paravirtual RDMA (PVRDMA).
 
-Sources: VMware vSphere Networking, "PVRDMA Support" and "Configure an ESXi Host for PVRDMA".
-
-A host counts as one for paravirtual RDMA if it is a member of a distributed switch on which the VMkernel adapter of
-any host is tagged. An RDMA adapter alone may serve storage.
+A host is checked if it is a member of a distributed switch on which any host has a VMkernel adapter tagged for PVRDMA.
+An RDMA adapter alone is not enough: it may serve storage. Sources: VMware vSphere Networking, "PVRDMA Support" and
+"Configure an ESXi Host for PVRDMA".
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LARGEST_ROCE_MTU: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """One row. `passed` is None if it is unknown; `next_move` is empty if the row passes."""
+    """The result of one check. `passed` is None if it is unknown; `next_move` is empty if it passes."""
 
     subject: str
     check: str
@@ -35,7 +34,7 @@ class Prerequisite:
 
 
 def pvrdma_obstacles(hosts: Sequence[Host], networks: Networks) -> Iterator[Prerequisite]:
-    """Yield the rows of these hosts that do not pass, without hosts whose network cannot be read."""
+    """Yield the checks that these hosts do not pass. Hosts whose network cannot be read are skipped."""
     for switch in networks.switches:
         if not any(_tagged_on(host_rdma, switch) for host_rdma in networks.hosts.values()):
             continue
@@ -63,16 +62,16 @@ def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: D
     names = f"{', '.join(uplinks)} of switch {switch.name}"
     move = "use a port group of a switch whose uplink is RoCE-capable"
     if len(uplinks) > 1:
-        says = f"{names}: the RDMA adapter must be the only uplink, paravirtual RDMA knows no teaming"
-        return Prerequisite(host.name, "uplink", False, says, "take the others from the switch")
+        says = f"{names}: the RDMA adapter must be the only uplink, because PVRDMA does not support teaming"
+        return Prerequisite(host.name, "uplink", False, says, "remove the other uplinks from the switch")
     devices = [device for device in rdma.devices if device.uplink == uplinks[0]]
     if not devices:
         return Prerequisite(host.name, "uplink", False, f"{names} has no RDMA device", move)
     device = devices[0]
     if not (device.roce_v1 or device.roce_v2):
-        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} does no RoCE", move)
+        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} does not support RoCE", move)
     if device.link_up is False:
-        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} has no link", "look at its cable")
+        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} has no link", "check its cable")
     says = f"{device.name} of {uplinks[0]}, RoCE v{2 if device.roce_v2 else 1}"
     return Prerequisite(host.name, "uplink", True, says)
 
@@ -83,7 +82,7 @@ def _tagged_adapter(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Pr
         return Prerequisite(host.name, "VMkernel adapter", False, "none is tagged for paravirtual RDMA", move)
     adapter = next((adapter for adapter in rdma.adapters if adapter.name == rdma.tagged), None)
     if adapter is None:
-        says = f"Net.PVRDMAVmknic names {rdma.tagged}, which is not there"
+        says = f"Net.PVRDMAVmknic names {rdma.tagged}, which does not exist"
         return Prerequisite(host.name, "VMkernel adapter", False, says, move)
     if adapter.switch != switch.uuid:
         says = f"{adapter.name}, which is tagged, is not on switch {switch.name}"
@@ -105,9 +104,11 @@ def _mtu(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
     """Check that frames of the VMkernel adapter pass the switch. RoCE packets have at most 4096 bytes."""
     adapter = next((adapter for adapter in rdma.adapters if adapter.name == rdma.tagged), None)
     if adapter is None or adapter.mtu is None or switch.mtu is None:
-        return Prerequisite(host.name, "MTU", None, "it cannot be read", "look at the switch and the VMkernel adapter")
+        fix = "check the MTU of the switch and of the VMkernel adapter"
+        return Prerequisite(host.name, "MTU", None, "it cannot be read", fix)
     says = f"{adapter.name} {adapter.mtu}, switch {switch.name} {switch.mtu}"
     if adapter.mtu > switch.mtu:
-        return Prerequisite(host.name, "MTU", False, says, "give the switch the larger one: its frames are cut off")
+        fix = "set the MTU of the switch to at least that of the adapter: it drops larger frames"
+        return Prerequisite(host.name, "MTU", False, says, fix)
     small = adapter.mtu < LARGEST_ROCE_MTU
     return Prerequisite(host.name, "MTU", True, f"{says}; 9000 would carry RoCE's largest packets" if small else says)

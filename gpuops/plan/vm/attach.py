@@ -1,7 +1,7 @@
-"""Plans to give a VM vGPUs, a whole GPU or other device, or a device group: all of it, or nothing.
+"""Plans to give a VM vGPUs, whole GPUs or other devices, or a vendor device group: all that is requested, or nothing.
 
-All reasons to refuse are collected before anything is planned, and shown together. The plan is one reconfigure, with
-the stop, the move and the start that the request allows. `gpuops attach`, the Ansible module and `several.py` call it.
+All reasons to refuse are collected and shown together. The plan is one reconfigure, with a stop, a move and a start of
+the VM if the request allows them. `gpuops attach`, the Ansible module and `several.py` call it.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ class Attach:
     keep_free: KeepFreeOption = ()
 
     def __post_init__(self) -> None:
-        """Text becomes words, lists become tuples. Raises UsageError."""
-        # Frozen for everybody else: a request is compared and kept, and must not change after this.
-        put = partial(object.__setattr__, self)
+        """Convert texts to enum members, and lists to tuples. Raises UsageError."""
+        put = partial(object.__setattr__, self)  # the class is frozen: requests are compared and stored
         put("device", tuple(self.device))
         put("device_type", tuple(self.device_type))
         put("keep_free", tuple(self.keep_free))
@@ -118,15 +117,14 @@ class Attach:
         """Refs of the hosts whose QueryConfigTarget the plan needs: for static DirectPath and device groups."""
         if not self.device and self.device_group is None:
             return ()
-        hosts = hosts_for(inventory.find_vm(self.vm), self.host, self.move, inventory, whole=bool(self.device))
+        vm = inventory.find_vm(self.vm)
+        hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device))
+        if len(hosts) == 1 or self.device_group:
+            return tuple(host.ref for host in hosts)
         addresses = {PciAddress.parse(text) for text in self.device}
+        # The VM's own host may have the device without listing it as a GPU.
         return tuple(
-            host.ref
-            for host in hosts
-            if len(hosts) == 1
-            or self.device_group
-            or host.ref == inventory.find_vm(self.vm).host  # may have it as a device that it does not list as a GPU
-            or all(host.device(address) for address in addresses)
+            host.ref for host in hosts if host.ref == vm.host or all(host.device(address) for address in addresses)
         )
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
@@ -140,7 +138,7 @@ class Attach:
             group=self.device_group is not None,
         )
         if unsupported is not None:
-            return refuse(Rejection(vm.name, unsupported, hint="leave that option out, or use a newer vCenter"))
+            return refuse(Rejection(vm.name, unsupported, hint="omit this option, or use a newer vCenter"))
         hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device) or self._is_dynamic)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
@@ -156,7 +154,7 @@ class Attach:
         device_rejections = (*undecided, *broken_groups(vm, goal))
         if not device_rejections and is_there(ask):
             return left_as_it_is(ask, blockers)
-        if undecided:  # without them: what is refused then is refused whether or not they stay
+        if undecided:  # plan only the requested devices, so that every reason holds whether or not the others stay
             ask = replace(ask, goal=only_requested(goal))
         return planned(ask, (*blockers, *power_blockers(vm, self.power), *device_rejections))
 
@@ -164,14 +162,12 @@ class Attach:
         kinds = [self.profile is not None, bool(self.device), self._is_dynamic, self.device_group is not None]
         if sum(kinds) != 1:
             raise UsageError(
-                "say exactly one of --profile, --device, --dynamic and --device-group",
-                hint="attach different devices one after the other, with --add",
+                "attach needs exactly one of --profile, --device, --dynamic and --device-group",
+                hint="attach different devices one after another, with --add",
             )
         if self.count is not None and (self.count < 1 or self.device or self.device_group):
-            raise UsageError(
-                f"--count {self.count} means nothing here",
-                hint="it is the number of vGPUs or dynamic devices, 1 or more",
-            )
+            hint = "give a number of vGPUs or dynamic devices, 1 or more"
+            raise UsageError(f"--count {self.count} is not valid here", hint=hint)
 
     @property
     def _is_dynamic(self) -> bool:
@@ -200,7 +196,7 @@ class Attach:
     def _whole_elsewhere(
         self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory
     ) -> tuple[Rejection, ...]:
-        """Return a hint to the other hosts that have such devices, if only the VM's own host was checked."""
+        """Return a rejection that names other hosts with such devices, if only the VM's own host was checked."""
         current_host = inventory.host_of(vm)
         if not self._is_dynamic or current_host is None or hosts != (current_host,):
             return ()
@@ -218,19 +214,19 @@ class Attach:
             return ()
         names = ", ".join(dict.fromkeys(signature(device) for device in unrequested_devices))
         replaced = option_of(unrequested_devices[0])
-        hint = f"--add keeps it beside the new one, --replace {replaced} puts the new one in its place"
+        hint = f"use --add to keep it next to the new one, or --replace {replaced} to replace it"
         return (Rejection(vm.name, f"has {names} already", hint=hint),)
 
 
 def _beside_gpus(goal: Goal) -> bool:
-    """Whether the request is only for devices other than NVIDIA GPUs, which do not replace a GPU."""
+    """Whether only devices other than NVIDIA GPUs are requested: they leave the VM's GPUs as they are."""
     requested_devices = (*goal.add, *(device for device in goal.kept if device.key in goal.asked))
     return bool(requested_devices) and all(map(is_no_gpu, requested_devices))
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAttach:
-    """A request resolved in a snapshot: the VM, its future devices, the hosts it may be on, and what gpuops may do."""
+    """A request after its names were resolved: the VM, its future devices, the allowed hosts, and the options."""
 
     vm: Vm
     goal: Goal
@@ -250,7 +246,7 @@ class ResolvedAttach:
 
 
 def is_there(ask: ResolvedAttach) -> bool:
-    """Whether the VM already has all devices, on an allowed host. If it runs, its settings must be right."""
+    """Whether the VM already has all devices, on an allowed host, and runs or has the settings they need."""
     host = next((host for host in ask.hosts if host.ref == ask.vm.host), None)
     if host is None or not ask.goal.unchanged:
         return False
@@ -261,7 +257,7 @@ def is_there(ask: ResolvedAttach) -> bool:
 
 
 def left_as_it_is(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
-    """Plan no change of the devices, and the power-on if the VM must run."""
+    """Return the plan for a VM that has its devices: at most a power-on, if the request asks for it."""
     because = (f"{ask.vm.name} has {gpu_names(ask.vm)} already",)
     if ask.power is not PowerPolicy.ON or ask.vm.power is PowerState.ON:
         return Plan(because=because)
@@ -275,32 +271,24 @@ def left_as_it_is(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
 
 
 def planned(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
-    """The plan that brings the VM its devices, or every reason against it."""
-    host = next(iter(ask.hosts), None)
-    ask, kept_free = _with_headroom(ask)
-    placement = place_near(ask.needs, ask.inventory, ask.catalog) if ask.hosts else ()
-    if not isinstance(placement, Placement):
-        against, _ = findings(_case(ask, host))
-        return refuse(
-            *blockers, *against, *kept_free, *placement, *_elsewhere(ask), withheld=_withheld_steps(ask, host)
-        )
-    goal = with_backings(ask.goal, placement.host)
-    against, warnings = findings(_case(ask, placement.host))
-    if not isinstance(goal, Goal):
-        return refuse(
-            *blockers, *against, *goal, choices=placement.choices, withheld=_withheld_steps(ask, placement.host)
-        )
-    if blockers or against:
-        return refuse(*blockers, *against, choices=placement.choices, withheld=_withheld_steps(ask, placement.host))
-    return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
-
-
-def _with_headroom(ask: ResolvedAttach) -> tuple[ResolvedAttach, tuple[Rejection, ...]]:
-    """Return the request with only the hosts on which vSphere HA lets the VM start, and why not on the others."""
+    """Return the plan that gives the VM its devices, or all reasons against it together with `blockers`."""
+    first_host = next(iter(ask.hosts), None)
+    # Only hosts on which vSphere HA admission control lets the VM start.
     headroom = Headroom(ask.vm, ask.inventory)
     refused = {host.ref: rejection for host in ask.hosts if (rejection := headroom.refusal(host)) is not None}
-    hosts = tuple(host for host in ask.hosts if host.ref not in refused)
-    return replace(ask, hosts=hosts), tuple(dict.fromkeys(refused.values()))
+    ask = replace(ask, hosts=tuple(host for host in ask.hosts if host.ref not in refused))
+    placement = place_near(ask.needs, ask.inventory, ask.catalog) if ask.hosts else ()
+    if not isinstance(placement, Placement):
+        against, _ = findings(_case(ask, first_host))
+        reasons = (*blockers, *against, *dict.fromkeys(refused.values()), *placement, *_elsewhere(ask))
+        return refuse(*reasons, withheld=_withheld_steps(ask, first_host))
+    goal = with_backings(ask.goal, placement.host)
+    against, warnings = findings(_case(ask, placement.host))
+    missing = () if isinstance(goal, Goal) else goal
+    if not isinstance(goal, Goal) or blockers or against:
+        withheld = _withheld_steps(ask, placement.host)
+        return refuse(*blockers, *against, *missing, choices=placement.choices, withheld=withheld)
+    return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
 
 
 def _withheld_steps(ask: ResolvedAttach, host: Host | None) -> tuple[Step, ...]:
@@ -367,7 +355,7 @@ def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
 
 
 def _elsewhere(ask: ResolvedAttach) -> Iterator[Rejection]:
-    """Yield the alternative on other hosts, if only the VM's own host was checked."""
+    """Yield a rejection that names other hosts that can take the VM, if only its own host was checked."""
     if [host.ref for host in ask.hosts] == [ask.vm.host]:
         rejection = able_elsewhere(ask.needs, ask.inventory, ask.catalog)
         if rejection is not None:
@@ -375,6 +363,7 @@ def _elsewhere(ask: ResolvedAttach) -> Iterator[Rejection]:
 
 
 def _competitors(ask: ResolvedAttach, fitting: Fitting) -> Iterator[str]:
+    """Yield a warning for each VM that would no longer find its GPUs once this VM runs."""
     after = ask.inventory.with_vm(replace(ask.vm, host=fitting.placement.host.ref))
     vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
     yield from warn_of_displaced(vm, fitting.placement.host, after, ask.catalog)

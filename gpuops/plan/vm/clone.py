@@ -1,7 +1,7 @@
-"""Makes a VM from a template unless a VM of that name exists; for a playbook that then gives it GPUs.
+"""Plans a clone of a template, unless a VM of that name exists. A playbook then gives the VM its GPUs.
 
-It sets only what gpuops needs: name, host, folder, datastore, cores and memory. Networks, disks and the settings of the
-guest are those of the template.
+gpuops sets only name, host, folder, datastore, cores and memory. Networks, disks and guest settings stay those of the
+template.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
 
 @dataclass(frozen=True, slots=True)
 class Cloning:
-    """What there is to do: nothing where the VM is there, a clone, or every reason against it."""
+    """The plan: the VM that already exists, or the clone to create, or all reasons against it."""
 
     there: Vm | None = None
     new: CloneVm | None = None
@@ -34,7 +34,7 @@ class Cloning:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A VM that is to be there."""
+    """A request that a VM exists, cloned from a template if it does not."""
 
     vm: str
     template: str
@@ -48,10 +48,9 @@ class Clone:
     memory_mib: int | None = None
 
     def planned(self, inventory: Inventory, folder: str | None) -> Cloning:
-        """What to do on this snapshot, where `folder` is the id of the one that is meant.
+        """Return the plan for this snapshot. `folder`: the managed object id of `self.folder`.
 
-        A VM of that name is taken for the one that is meant, whatever it was made from. Raises UsageError for names
-        that mean nothing.
+        An existing VM of that name is accepted, whatever it was created from. Raises UsageError for unknown names.
         """
         self._check()
         existing_vm = self._existing_vm(inventory)
@@ -73,8 +72,8 @@ class Clone:
 
     def _against(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
         if not source.template:
-            hint = "name a template: no VM that somebody uses is cloned"
-            yield Rejection(source.name, "is no template", hint=hint)
+            hint = "name a template, or convert this VM to one: gpuops clones only templates"
+            yield Rejection(source.name, "is not a template", hint=hint)
         out_of_reach = unreachable(host)
         if out_of_reach is not None:
             yield out_of_reach
@@ -91,15 +90,14 @@ class Clone:
 
     def _check(self) -> None:
         if not self.vm or "/" in self.vm or ":" in self.vm:
-            raise UsageError(
-                f"{self.vm!r} is no name for a new VM", hint="say its name alone; folder says where it goes"
-            )
+            hint = "give the name without a path; `folder` is the path of its folder"
+            raise UsageError(f"{self.vm!r} is not a valid name for a new VM", hint=hint)
         for name, amount in (("vcpus", self.vcpus), ("memory", self.memory_mib)):
             if amount is not None and amount < 1:
-                raise UsageError(f"{name} {amount} means nothing here", hint="it is 1 or more")
+                raise UsageError(f"{name} {amount} is not valid", hint="give a number of 1 or more")
 
     def _existing_vm(self, inventory: Inventory) -> Vm | None:
-        """Raises VmAmbiguous where several VMs carry the name, in the folder if one is named."""
+        """Return the VM of that name, in `folder` if given. Raises VmAmbiguous if there are several."""
         try:
             return inventory.find_vm(f"{self.folder.rstrip('/')}/{self.vm}" if self.folder else self.vm)
         except VmNotFound:
@@ -112,5 +110,5 @@ def _not_usable(existing_vm: Vm) -> tuple[Rejection, ...]:
     if managed is not None:
         return (Rejection(name, managed),)
     if existing_vm.template is None:
-        return (Rejection(name, "cannot be told from a template by this login"),)
-    return (Rejection(name, "is a template, no VM"),) if existing_vm.template else ()
+        return (Rejection(name, "this login cannot read whether it is a template"),)
+    return (Rejection(name, "is a template, not a VM"),) if existing_vm.template else ()

@@ -51,7 +51,7 @@ class Detach:
     power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
 
     def __post_init__(self) -> None:
-        """Text becomes words, lists become tuples. Raises UsageError."""
+        """Convert texts to enum members, and lists to tuples. Raises UsageError."""
         put = partial(object.__setattr__, self)
         put("device", tuple(self.device))
         put("device_type", tuple(self.device_type))
@@ -100,13 +100,12 @@ class Detach:
         kinds = [self.profile is not None, bool(self.device), dynamic, self.device_group is not None, self.all]
         if sum(kinds) != 1:
             raise UsageError(
-                "say exactly one of --profile, --device, --dynamic, --device-group and --all",
-                hint="--all takes every GPU device",
+                "detach needs exactly one of --profile, --device, --dynamic, --device-group and --all",
+                hint="use --all to remove every GPU device",
             )
         if self.count is not None and (self.count < 0 or not (self.profile or dynamic)):
-            raise UsageError(
-                f"--count {self.count} means nothing here", hint="it is how many of the named devices stay, 0 or more"
-            )
+            hint = "give the number of vGPUs or dynamic devices that remain, 0 or more"
+            raise UsageError(f"--count {self.count} is not valid here", hint=hint)
 
     def _named_devices(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[GpuDevice, ...]:
         """The VM's devices that the options name."""

@@ -54,9 +54,9 @@ class SeveralVms:
         return self._of_each(lambda request: request.config_targets(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """Plan all of them in this snapshot. An unknown name is one reason among the others.
+        """Plan all requests in this snapshot. A request with an unknown name is refused like any other.
 
-        Raises UsageError for a VM that is named twice.
+        Raises UsageError if two requests name the same VM.
         """
         parts = self.parts(inventory, catalog, now)
         against = tuple(dict.fromkeys(reason for part in parts for reason in part.plan.rejections))
@@ -105,10 +105,10 @@ class SeveralVms:
 
 
 class _Twice(UsageError):
-    """Two requests for one VM: the second would be planned on device keys that only vCenter can give."""
+    """Two requests for one VM. The second cannot be planned: only vCenter assigns the device keys of the first."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, hint="name each VM once; different devices are attached one after the other")
+        super().__init__(message, hint="name each VM once, and attach its other devices in a second run")
 
 
 def _with_vm_name(name: str, plan: Plan) -> Plan:
@@ -121,9 +121,10 @@ def _with_vm_name(name: str, plan: Plan) -> Plan:
 
 
 def _waves(plans: list[Plan]) -> Iterator[Wave]:
-    """Plans that only reconfigure go at once, since a VM that is off holds no GPU.
+    """Yield the waves of the plans in order. Neighbouring plans that only reconfigure share one wave.
 
-    One that stops, moves or starts its VM goes by itself on its host: so every start finds the GPUs as foreseen.
+    Such VMs are off and hold no GPU. A plan that stops, moves or starts its VM runs alone, so that each start finds the
+    free GPUs that it was planned on.
     """
     for quiet, group in groupby(plans, key=_only_reconfigures):
         if not quiet:

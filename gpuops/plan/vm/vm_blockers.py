@@ -1,7 +1,4 @@
-"""Why a VM's GPU devices cannot be changed now, why it cannot move, and where it may go by the options of a request.
-
-`attach` and `detach` use it; it also says what a change does to a running VM.
-"""
+"""Checks for `attach` and `detach`: whether a VM can be changed or moved now, to which hosts, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.plan import Rejection, Wave
 from gpuops.plan.core.rejection import some_names
 from gpuops.plan.core.scope import device_hosts, gpu_hosts
-from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest, Step
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import Placement, Wanted, WantsVgpu
@@ -60,7 +57,8 @@ class PowerMoves:
 
 
 def power_blockers(vm: Vm, policy: PowerPolicy) -> tuple[Rejection, ...]:
-    """Why the VM's power state forbids the change (vSphere API, ReconfigVM_Task: devices change only on a VM off)."""
+    """Return why the VM's power state forbids the change: devices change only on a VM that is off (vSphere API,
+    ReconfigVM_Task)."""
     if managed_elsewhere(vm) is not None:
         return ()  # another power state would not help: `VM_CHECKS` has the reason
     match vm.power:
@@ -73,14 +71,14 @@ def power_blockers(vm: Vm, policy: PowerPolicy) -> tuple[Rejection, ...]:
             return (Rejection(vm.name, "runs; its devices change only while it is off", hint=hint),)
         case PowerState.SUSPENDED:
             hint = "resume it and shut its guest down, then try again"
-            rule = "is suspended: its devices cannot change, and a power-off would discard what its guest holds"
+            rule = "is suspended: its devices cannot change, and a power-off would lose the guest's unsaved state"
             return (Rejection(vm.name, rule, hint=hint),)
         case _:
             return (Rejection(vm.name, "its power state cannot be read"),)
 
 
 def power_moves(vm: Vm, policy: PowerPolicy, host: str | None) -> PowerMoves:
-    """Return the stop before the change and the start after it that the policy asks for."""
+    """Return the stop before the change and the start after it, as the policy allows."""
     if policy is PowerPolicy.REFUSE:
         return PowerMoves()
     runs = vm.power is PowerState.ON
@@ -88,54 +86,50 @@ def power_moves(vm: Vm, policy: PowerPolicy, host: str | None) -> PowerMoves:
     after = (Wave(f"start {vm.name}", (PowerOnVm(vm.ref, host),)),) if starts else ()
     if not runs:
         return PowerMoves(after=after)
-    stop, warnings = _stop(vm)
-    return PowerMoves((Wave(f"stop {vm.name}", (stop,)),), after, warnings)
-
-
-def _stop(vm: Vm) -> tuple[Step, tuple[str, ...]]:
     if vm.tools_running is False:
-        return PowerOffVm(vm.ref), (f"{vm.name} is powered off hard: no VMware Tools run in its guest",)
-    # Not powered off after the grace: a guest that does not shut down may be in the middle of something.
-    return ShutDownGuest(vm.ref), ()
+        warning = f"{vm.name} is powered off without a guest shutdown, because VMware Tools do not run in it"
+        return PowerMoves((Wave(f"stop {vm.name}", (PowerOffVm(vm.ref),)),), after, (warning,))
+    # A guest that does not shut down in time may be busy: it is not powered off.
+    return PowerMoves((Wave(f"stop {vm.name}", (ShutDownGuest(vm.ref),)),), after)
 
 
 _NEEDED: Final = ("config", "runtime", "recentTask", "rootSnapshot", "summary.config")
-"""Property paths of a VM without which a change would be made blind."""
+"""Property paths of a VM that gpuops must be able to read before it changes the VM."""
 
 Reason = str | tuple[str, str]
-"""A reason, or a reason and the next move."""
+"""A reason, or (reason, hint)."""
 VmCheck = Callable[[Vm], Reason | None]
 
 
 def reachable(vm: Vm) -> Reason | None:
     if vm.connected is None:
         return "its connection state cannot be read"
-    return None if vm.connected else "is not connected: its host or its files are out of reach"
+    return None if vm.connected else "is not connected: vCenter cannot reach its host or its files"
 
 
 def no_template(vm: Vm) -> Reason | None:
     if vm.template is None:
         return "whether it is a template cannot be read"
-    return ("is a template", "convert it to a virtual machine first, or deploy one from it") if vm.template else None
+    return ("is a template", "convert it to a virtual machine, or deploy one from it") if vm.template else None
 
 
 def no_question(vm: Vm) -> Reason | None:
     if vm.question is None:
         return None
-    return f"waits for an answer: {vm.question}", "answer it in the vSphere Client (gpuops answers no question)"
+    return f"waits for an answer: {vm.question}", "answer it in the vSphere Client"
 
 
 def no_task(vm: Vm) -> Reason | None:
     if not vm.tasks:
         return None
     tasks = ", ".join(f"{task.name} ({task.state})" for task in vm.tasks)
-    return f"a task is pending: {tasks}", "try again when it is done"
+    return f"a task is pending: {tasks}", "try again when the task has ended"
 
 
 def readable(vm: Vm) -> Reason | None:
     hidden = [path for path in vm.unreadable if path.startswith(_NEEDED)]
     if hidden:
-        return f"cannot be read whole by this login: {', '.join(hidden)}"
+        return f"this login cannot read all of it: {', '.join(hidden)}"
     if vm.devices is None or vm.extra_config is None:
         return "its devices and settings were not read"
     return None
@@ -143,7 +137,7 @@ def readable(vm: Vm) -> Reason | None:
 
 def lends_nothing(vm: Vm) -> Reason | None:
     lending = lends(vm) if vm.power is not PowerState.OFF else None
-    return None if lending is None else (lending, f"{command('pool reclaim', server=called(vm))} drains it first")
+    return None if lending is None else (lending, f"run {command('pool reclaim', server=called(vm))} first")
 
 
 VM_CHECKS: Final[tuple[VmCheck, ...]] = (
@@ -158,14 +152,14 @@ VM_CHECKS: Final[tuple[VmCheck, ...]] = (
 
 
 def state_blockers(vm: Vm) -> tuple[Rejection, ...]:
-    """Return every reason to refuse a change in the VM's state, except its power state."""
-    reasons = (check(vm) for check in VM_CHECKS)
-    return tuple(_rejection(vm, reason) for reason in reasons if reason is not None)
-
-
-def _rejection(vm: Vm, reason: Reason) -> Rejection:
-    rule, hint = reason if isinstance(reason, tuple) else (reason, "")
-    return Rejection(vm.name, rule, hint=hint)
+    """Return every reason why the VM cannot be changed now, except its power state (`power_blockers`)."""
+    rejections = []
+    for check in VM_CHECKS:
+        reason = check(vm)
+        if reason is not None:
+            rule, hint = reason if isinstance(reason, tuple) else (reason, "")
+            rejections.append(Rejection(vm.name, rule, hint=hint))
+    return tuple(rejections)
 
 
 _FEW: Final = 5
@@ -174,10 +168,9 @@ _FEW: Final = 5
 def hosts_for(
     vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory, *, whole: bool = False
 ) -> tuple[Host, ...]:
-    """Return the hosts to check: the named host, or the VM's own host; with a move also every other host with GPUs, or
-    with `whole` with any device for VMs.
+    """Return the hosts on which the VM may run: the named host, or its own. With a move also all others with GPUs.
 
-    Raises HostNotFound.
+    `whole`: hosts with any device for VMs count, not only those with GPUs. Raises HostNotFound.
     """
     if named is not None:
         return (inventory.find_host(named),)
@@ -195,73 +188,63 @@ def move_blockers(
         return (_host_unreadable(vm),)
     if current_host is None or move or current_host in hosts:
         return ()
-    hint = "--move cold moves it there while it is off"
+    hint = "use --move cold to move it there while it is off"
     return (Rejection(vm.name, f"is registered on {current_host.name}, not on {hosts[0].name}", hint=hint),)
 
 
 def unread(vm: Vm, hosts: tuple[Host, ...], inventory: Inventory) -> tuple[Rejection, ...]:
-    """Return why it is unknown what the VM's own host or one of these hosts offers; empty if all can be read."""
-    host_rejections = () if inventory.host_of(vm) else (_host_unreadable(vm),)
-    unreadable_hosts = (host for host in hosts if host.profiles is None and not host.readable)
-    return (
-        *host_rejections,
-        *(
-            unreachable(host) or Rejection(host.name, "the vGPU profiles it offers cannot be read")
-            for host in unreadable_hosts
-        ),
-    )
+    """Return a rejection for each host, of these and the VM's own, whose profiles cannot be read."""
+    rejections = [] if inventory.host_of(vm) else [_host_unreadable(vm)]
+    unreadable_hosts = [host for host in hosts if host.profiles is None and not host.readable]
+    rejections += [
+        unreachable(host) or Rejection(host.name, "the vGPU profiles it offers cannot be read")
+        for host in unreadable_hosts
+    ]
+    return tuple(rejections)
 
 
 def _host_unreadable(vm: Vm) -> Rejection:
-    hint = "this login needs the read-only role on that host"
+    hint = "give this login the read-only role on that host"
     return Rejection(vm.name, "the host it is registered on cannot be read", hint=hint)
 
 
 def able_elsewhere(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
-    """Return a rejection that names the hosts that could take the VM if its own host cannot."""
-    current_host = inventory.host_of(needs.vm)
-    whole = any(not isinstance(demand, WantsVgpu) for demand in needs.demands)
-    other_hosts = others_with_gpus(needs.vm, inventory, whole=whole)
-    able = [host.name for host in other_hosts if _takes(host, needs, inventory, catalog)]
-    offering = [host.name for host in other_hosts if _offers(host, needs) and host.name not in able]
+    """Return a rejection whose hint names the other hosts that could take the VM, or that offer its profiles.
+
+    None if the VM's host is unknown, or the other rejections already say that no host offers the profiles.
+    """
+    vm, current_host = needs.vm, inventory.host_of(needs.vm)
     if current_host is None:
         return None
-    if not (able or offering):
-        return _nowhere(current_host, needs)
+    whole = any(not isinstance(demand, WantsVgpu) for demand in needs.demands)
+    others = others_with_gpus(vm, inventory, whole=whole)
+    able = [
+        host.name
+        for host in others
+        if isinstance(place(replace(needs, hosts=(host.ref,)), inventory, catalog), Placement)
+    ]
     if able:
-        return able_instead(needs.vm, able, current_host)
-    hint = f"{some_names(offering, _FEW)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
-    return Rejection(needs.vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
+        return able_instead(vm, able, current_host)
+    profiles = tuple(dict.fromkeys(demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)))
+    offering = [host for host in (*others, current_host) if profiles and all(map(host.offers, profiles))]
+    full = [host.name for host in offering if host is not current_host]
+    if full:
+        verbs = "offer it too, but have" if len(full) > 1 else "offers it too, but has"
+        hint = f"{some_names(full, _FEW)} {verbs} no room now"
+        return Rejection(vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
+    if not current_host.readable or offering or not profiles:
+        return None
+    hint = "gpuops inventory --hosts shows the profiles each host offers"
+    return Rejection(vm.name, f"no other host offers {', '.join(profiles)} either", hint=hint)
 
 
 def able_instead(vm: Vm, names: Sequence[str], current_host: Host) -> Rejection:
-    """Return the rejection by the VM's own host, with these hosts as the alternative."""
-    hint = f"{some_names(names, _FEW)} can take it: --move cold moves it there while it is off"
+    """Return the rejection because of the VM's own host, with a hint to these hosts."""
+    hint = f"{some_names(names, _FEW)} can take it: use --move cold to move it there while it is off"
     return Rejection(vm.name, f"is registered on {current_host.name}, which cannot take it", hint=hint)
 
 
-def _nowhere(current_host: Host, needs: Wanted) -> Rejection | None:
-    """Return the rejection if no host, neither the VM's own nor another, offers the profiles."""
-    if not current_host.readable or _offers(current_host, needs) or not _profiles(needs):
-        return None
-    hint = "gpuops inventory --hosts shows the profiles each host offers"
-    return Rejection(needs.vm.name, f"no other host offers {', '.join(_profiles(needs))} either", hint=hint)
-
-
 def others_with_gpus(vm: Vm, inventory: Inventory, *, whole: bool = False) -> tuple[Host, ...]:
-    """Return, by name, every other host with GPUs, or with `whole` with any device for VMs."""
+    """Return, sorted by name, all other hosts with GPUs; with `whole` those with any device for VMs."""
     hosts = device_hosts(inventory) if whole else gpu_hosts(inventory)
     return tuple(sorted((host for host in hosts if host.ref != vm.host), key=lambda host: host.name))
-
-
-def _takes(host: Host, needs: Wanted, inventory: Inventory, catalog: Catalog) -> bool:
-    return isinstance(place(replace(needs, hosts=(host.ref,)), inventory, catalog), Placement)
-
-
-def _offers(host: Host, needs: Wanted) -> bool:
-    profiles = _profiles(needs)
-    return bool(profiles) and all(host.offers(profile) for profile in profiles)
-
-
-def _profiles(needs: Wanted) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)))

@@ -72,7 +72,7 @@ def closed_now() -> str:
         ((*ROLLING[:4], "fair", *ROLLING[5:]), 2, "'fair' is not one of"),
         ((*ROLLING, "--window", "tonight"), 2, "'tonight' is no window"),
         ((*ROLLING, "--window", closed_now(), "--running-vms", "shut-down", "--yes"), 3, "is closed: it opens"),
-        (ROLLING, 3, "desk-09 cannot leave it while it runs: is pinned to GPU 0000:3b:00.0"),
+        (ROLLING, 3, "desk-09 cannot leave the host while it runs: is pinned to GPU 0000:3b:00.0"),
         ((*ROLLING, "--running-vms", "shut-down"), 2, "there is no terminal to ask at"),
         ((*ROLLING, "--time-slice", "31ms", "--yes"), 3, "time slice 31 ms is not within 1 to 30 ms"),
         (

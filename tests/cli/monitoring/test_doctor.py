@@ -78,7 +78,7 @@ def test_a_login_is_compared_with_its_roles(lab: Lab) -> None:
     lab.server.world.authority.permit(lab.server.username, READ_ONLY)
     result = lab.run("doctor", "--roles", str(NIGHT), "--strict")
     assert (result.exit_code, lab.effects) == (3, [])
-    assert "gpuops night desktops: this login has it on no VM" in result.stdout
+    assert "gpuops night desktops: this login has this role on no VM" in result.stdout
     assert "also has" not in result.stdout
 
 

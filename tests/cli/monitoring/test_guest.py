@@ -91,15 +91,15 @@ def test_a_pool_of_a_policy(gpuops: Gpuops, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "say either --vm or --pool"),
-        (("--vm", "a", "--pool", "b"), "say either --vm or --pool"),
-        (("--pool", "b"), "--pool: no policy says which VMs are in it"),
-        (("--vm", "a", "--policy", LAB_POLICY), "--policy says which VMs are in a pool"),
+        ((), "exactly one of --vm and --pool is needed"),
+        (("--vm", "a", "--pool", "b"), "exactly one of --vm and --pool is needed"),
+        (("--pool", "b"), "--pool needs the policy that defines the pool"),
+        (("--vm", "a", "--policy", LAB_POLICY), "--policy is only for --pool"),
         (("--vm", "gpu-none"), "no VM 'gpu-none'"),
         (("--vm", "zz-*"), "no VM 'zz-*'"),
         (("--vm", "gpu-off", "--framework", "torch=2"), "--framework: 'torch=2' is no framework with a version"),
         (("--vm", "gpu-off", "--framework", "$(reboot)"), "--framework: '$(reboot)' is no framework"),
-        (("--vm", "gpu-off", "--ssh-user", "root"), "--ssh-user, --ssh-host and --ssh-port are of --via ssh"),
+        (("--vm", "gpu-off", "--ssh-user", "root"), "--ssh-user, --ssh-host and --ssh-port need --via ssh"),
         (("--vm", "gpu-off", "--via", "ssh", "--ssh-host", "h"), "--ssh-host: 'h' is one address"),
     ],
 )

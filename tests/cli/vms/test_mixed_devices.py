@@ -53,7 +53,7 @@ def test_a_device_that_cannot_be_read_is_shown_and_named(lab: Lab) -> None:
     vm.state.memory_locked, vm.state.memory_reservation_mib = False, 0
     assert "unknown device PCI device 0" in shown(lab, "ml-03")
     printed = lab.run("doctor").stdout
-    assert "ml-03: PCI device 0 cannot be read: it may be a GPU, and may keep the VM from starting" in printed
+    assert "ml-03: PCI device 0 cannot be read; it may be a GPU, or keep the VM from starting" in printed
     assert "ml-03: not all its memory is reserved: it does not start" in printed
     answer = lab.run("detach", "--vm", "ml-03", "--all")
     assert answer.stdout == (

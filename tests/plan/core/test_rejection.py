@@ -13,9 +13,9 @@ def lines(*rejections: Rejection) -> list[str]:
 
 
 def test_the_same_reason_is_said_once_with_the_first_names_and_the_next_move() -> None:
-    every = [Rejection(f"esx-{n:02}", "has no link", hint="look at its cable") for n in range(1, 101)]
-    assert lines(*every) == ["esx-01, esx-02, esx-03 and 97 more: has no link (next: look at its cable)"]
-    assert lines(every[0], every[0]) == ["esx-01: has no link (next: look at its cable)"]
+    every = [Rejection(f"esx-{n:02}", "has no link", hint="check its cable") for n in range(1, 101)]
+    assert lines(*every) == ["esx-01, esx-02, esx-03 and 97 more: has no link (next: check its cable)"]
+    assert lines(every[0], every[0]) == ["esx-01: has no link (next: check its cable)"]
 
 
 def test_what_is_said_of_most_comes_first_and_else_the_order_is_kept() -> None:

@@ -108,14 +108,14 @@ def test_health_of_the_snapshot_counts_where_the_settings_have_none() -> None:
     well = host()
     gpus = (replace(well.gpus[0], health=GpuHealth(requires_reset=True)), *well.gpus[1:])
     [finding] = examined(replace(well, gpus=gpus)).findings
-    assert (finding.severity, finding.reason) == (Severity.ERROR, "requires reset, and takes no vGPU until then")
+    assert (finding.severity, finding.reason) == (Severity.ERROR, "needs a reset: no vGPU starts on it before that")
 
 
 def test_ecc_that_differs_in_a_cluster_keeps_vgpus_from_moving() -> None:
     [finding] = examined(host(settings=smi()), host("h-2", settings=smi(False, False))).findings
     assert (finding.subject, finding.reason) == (
         "desktops",
-        "ECC of NVIDIA A40 is off on esx-2 alone: no vGPU moves between them",
+        "ECC of NVIDIA A40 is off only on esx-2: vGPUs cannot move to other hosts",
     )
     assert examined(host(settings=smi()), host("h-2", settings=smi())).findings == ()
 

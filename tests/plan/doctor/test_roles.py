@@ -58,29 +58,29 @@ def test_a_login_that_has_its_roles_and_no_more_has_no_findings() -> None:
     [
         (
             {"vm_1": DESKTOPS.privileges - {ON}, "vm_2": DESKTOPS.privileges - {ON}},
-            [f"/dc/vm/vdi: of desktops this login lacks {ON}"],
+            [f"/dc/vm/vdi: this login lacks {ON} of role desktops"],
         ),
-        ({"vm_2": DESKTOPS.privileges - {ON}}, [f"desk-2: of desktops this login lacks {ON}"]),
+        ({"vm_2": DESKTOPS.privileges - {ON}}, [f"desk-2: this login lacks {ON} of role desktops"]),
         (
             {"vm_3": frozenset()},
-            [f"ml: this login has it on no VM; on /dc/vm/vdi it lacks {OFF}"],
+            [f"ml: this login has this role on no VM; on /dc/vm/vdi it lacks {OFF}"],
         ),
-        ({"c_1": frozenset()}, ["drs: this login has it on no cluster"]),
+        ({"c_1": frozenset()}, ["drs: this login has this role on no cluster"]),
         (
             {"vm_3": ML.privileges | {"V.Inventory.Delete"}},
-            ["/dc/vm/ml: this login also has V.Inventory.Delete: no role of the file gives it that there"],
+            ["/dc/vm/ml: this login also has V.Inventory.Delete, which no role of the file gives it there"],
         ),
         (
             {"vm_1": DESKTOPS.privileges | {"V.Interact.Reset"}, "vm_2": DESKTOPS.privileges | {"V.Interact.Reset"}},
-            ["/dc/vm/vdi: this login also has V.Interact.Reset: no role of the file gives it that there"],
+            ["/dc/vm/vdi: this login also has V.Interact.Reset, which no role of the file gives it there"],
         ),
         (
             {"host_1": frozenset({SETTINGS})},
-            [f"esx-1: this login also has {SETTINGS}: no role of the file gives it that there"],
+            [f"esx-1: this login also has {SETTINGS}, which no role of the file gives it there"],
         ),
         (
             {"group_d1": frozenset({"A.B"}), "vm_1": DESKTOPS.privileges | {"A.B"}, "host_1": frozenset({"A.B"})},
-            ["the whole vCenter: this login also has A.B: no role of the file gives it that there"],
+            ["the whole vCenter: this login also has A.B, which no role of the file gives it there"],
         ),
         ({"host_1": DESKTOPS.privileges, "vm_1": DESKTOPS.privileges | {EDIT}}, []),
     ],
@@ -99,12 +99,12 @@ def test_what_belongs_to_another_role_is_surplus_where_that_one_is_not() -> None
     both = DESKTOPS.privileges | {"V.Config.X"}
     wishes = (*NIGHT, RoleWish("lease", "the lock VM", frozenset({"V.Config.X", "V.Config.Y"})))
     said = found(wishes, vm_1=both, vm_2=both)
-    assert said[-1] == "/dc/vm/vdi: this login also has V.Config.X: no role of the file gives it that there"
-    assert said[0].startswith("lease: this login has it on no VM; on /dc/vm/vdi it lacks V.Config.Y")
+    assert said[-1] == "/dc/vm/vdi: this login also has V.Config.X, which no role of the file gives it there"
+    assert said[0].startswith("lease: this login has this role on no VM; on /dc/vm/vdi it lacks V.Config.Y")
 
 
 def test_a_role_for_hosts_is_looked_for_on_hosts() -> None:
-    assert found((*NIGHT, HOSTS)) == ["hosts: this login has it on no host"]
+    assert found((*NIGHT, HOSTS)) == ["hosts: this login has this role on no host"]
     assert found((*NIGHT, HOSTS), host_1=HOSTS.privileges) == []
     cluster = RoleWish("pools", "clusters", frozenset({POOL}))
     assert found((*NIGHT, cluster), c_1=DRS.privileges | {POOL}) == []
@@ -115,10 +115,10 @@ def test_what_is_not_told_is_a_finding_and_no_clean_bill() -> None:
     assert (silent.subject, silent.severity.value) == ("night@vsphere.local", "warning")
     partly = {ref: privileges for ref, privileges in RIGHT.items() if ref != "vm-1"}
     [untold] = of_roles(NIGHT, partly, "group-d1", SEEN)
-    assert untold.reason == "what this login may do with desk-1 is not told"
+    assert untold.reason == "vCenter does not report the privileges of this login on desk-1"
 
 
 def test_many_are_counted() -> None:
     many = frozenset(f"X.P{number}" for number in range(20))
     [said] = found(vm_3=ML.privileges | many)
-    assert said.endswith("X.P0, X.P1, X.P10, X.P11, X.P12, X.P13 and 14 more: no role of the file gives it that there")
+    assert said.endswith("X.P0, X.P1, X.P10, X.P11, X.P12, X.P13 and 14 more, which no role of the file gives it there")

@@ -43,7 +43,7 @@ def test_a_vm_of_that_name_is_the_one_that_is_meant(lab: Inventory) -> None:
     found = Clone("ml-07", "nobody").planned(lab, None)
     assert (found.there, found.new, found.rejections) == (lab.find_vm("ml-07"), None, ())
     found = Clone("golden", "golden").planned(lab, None)
-    assert [each.rule for each in found.rejections] == ["is a template, no VM"]
+    assert [each.rule for each in found.rejections] == ["is a template, not a VM"]
     twin = replace(lab.find_vm("ml-07"), ref="twin", path="/dc/vm/b/ml-07", instance_uuid=None)
     with pytest.raises(VmAmbiguous):
         Clone("ml-07", "golden").planned(lab.with_vm(twin), None)

@@ -200,9 +200,9 @@ def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkey
         ({"prints": "x" * (MOST_BYTES + 1)}, "its answer cannot be fetched: it is longer than 1 MiB; it was not read"),
         (
             {"prints": "hello"},
-            "what its program printed cannot be read: it does not begin as the program's output does",
+            "the output of the check cannot be read: it does not begin as the program's output does",
         ),
-        ({"prints": "\x1b]0;x\x07"}, "what its program printed cannot be read: it does not begin"),
+        ({"prints": "\x1b]0;x\x07"}, "the output of the check cannot be read: it does not begin"),
         ({"path": "/bin/other"}, "gpu-ready: there is no file /bin/sh"),
     ],
     ids=["fails", "writes-nothing", "too-long", "another-answer", "escape", "no-shell"],

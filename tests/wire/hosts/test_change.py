@@ -378,7 +378,7 @@ def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: S
     bench.world.injector.add(suspended)
     report = bench.roll()
     assert [each.verdict for each in report.outcomes] == [Verdict.DONE, Verdict.DONE, Verdict.SKIPPED]
-    assert report.outcomes[-1].reason == "esx-02: vdi-003 is suspended there, with a vGPU"
+    assert report.outcomes[-1].reason == "esx-02: vdi-003 is suspended on it with a vGPU"
     state = bench.host("esx-02").state
     assert (state.module_options, state.in_maintenance) == ("", False)
 

@@ -63,7 +63,7 @@ def test_a_profile_of_the_host_itself_is_found_and_one_of_another_is_not(start: 
 def test_a_cluster_that_keeps_the_configuration_of_its_hosts_is_warned_of(start: Start) -> None:
     bench = start(cluster(2, [], config_managed=True))
     [warning] = bench.roll(ONE, apply=False).plan.warnings
-    assert warning.startswith("cluster c keeps the configuration of its hosts (esx-01): its next remediation sets")
+    assert warning.startswith("cluster c manages the configuration of its hosts (esx-01): its next remediation sets")
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ def test_where_vcenter_does_not_tell_that_is_said_and_stops_nothing(start: Start
     bench.world.injector.add(Rule(Effect.FAULT, "FindAssociatedProfile", fault=fault, times=None))
     [warning] = bench.roll(ONE, apply=False).plan.warnings
     assert warning == (
-        "whether a host profile or its cluster's configuration sets module options of esx-01 back cannot be read"
+        "this login cannot read whether a host profile or the cluster's configuration resets module options of esx-01"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     report = bench.roll(ONE)
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
     assert [str(each) for each in report.plan.rejections] == [
-        "esx-01: ml-01 cannot leave it while it runs: has a passthrough device that is no vGPU"
+        "esx-01: ml-01 cannot leave the host while it runs: has a passthrough device that is no vGPU"
     ]
     before = bench.places()
     report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)

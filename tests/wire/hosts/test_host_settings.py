@@ -115,7 +115,7 @@ def test_a_dry_run_writes_nothing(bench: Bench) -> None:
 def test_a_host_with_a_suspended_desktop_is_refused(bench: Bench) -> None:
     report = bench.set(SetScheduler(SchedulerPolicy.EQUAL_SHARE, gpu=("0000:3b:00.0",), host="esx-02*"))
     assert (report.exit_code, bench.effects) == (3, [])
-    assert str(report.plan.rejections[0]) == "esx-02.lab: vdi-11 is suspended there, with a vGPU"
+    assert str(report.plan.rejections[0]) == "esx-02.lab: vdi-11 is suspended on it with a vGPU"
 
 
 @pytest.mark.parametrize(

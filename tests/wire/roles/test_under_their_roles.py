@@ -315,5 +315,5 @@ def test_doctor_names_what_an_account_lacks_and_what_it_has_beyond_its_roles(tmp
         wide = server.world.authority.add_role("wide", {"Host.Inventory.EditCluster", "Host.Inventory.DeleteCluster"})
         server.world.authority.permit(server.username, wide, cluster)
         told = "\n".join(told_by_doctor(server, duty))
-    assert "of gpuops night desktops this login lacks VirtualMachine.Interact.Suspend" in told
+    assert "this login lacks VirtualMachine.Interact.Suspend of role gpuops night desktops" in told
     assert "also has Host.Inventory.DeleteCluster" in told

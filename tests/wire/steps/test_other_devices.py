@@ -274,7 +274,7 @@ def switch(site: Site, *devices: str, on: bool = True, host: str = "esx-02.acc",
 def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site) -> None:
     on = switch(site, "0000:af:00.0", label="fpga")
     assert (on.exit_code, sent(server)) == (0, ["UpdatePassthruConfig"])
-    assert "not in force before a reboot of esx-02.acc" in on.plan.afterwards[0]
+    assert "takes effect after a reboot of esx-02.acc" in on.plan.afterwards[0]
     state = site.vcenter.inventory().find_host("esx-02.acc").others[-1].passthrough
     assert state is not None
     assert (state.enabled, state.active, state.label) == (True, False, "fpga")

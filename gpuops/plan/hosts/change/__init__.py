@@ -1,9 +1,8 @@
-"""Plans rolling changes, in which hosts are emptied, set, rebooted and filled again, a few at a time.
+"""Plans rolling changes: a few hosts at a time are emptied, changed, rebooted, and get their VMs back.
 
-Problem: a setting that is in force after a reboot only costs a host its VMs for a quarter of an hour, and a night of
-such reboots is cut off sooner or later.
-Choice: a change is a list of hosts and of what each is set to, kept before anything is touched. Where its VMs go is
-decided host by host on what vCenter then shows, by the rules that placements follow; what belongs to a host is what the
-journal says was taken from it. So a run that goes on after a crash needs no memory but the journal's.
-What this gives up: a host is not emptied better by moving others first; what does not fit is refused by name.
+Problem: some settings need a reboot, a host is empty for a quarter of an hour meanwhile, and a night of reboots may
+be interrupted. Choice: the list of hosts with their new settings is stored before anything changes. Where the VMs of a
+host go is decided when its turn comes, on the current state of vCenter; the journal records which VMs were taken from
+which host. So a run that continues after a crash needs only the journal. What this gives up: no VM of another host is
+moved to make room; a VM that finds no place is refused by name.
 """

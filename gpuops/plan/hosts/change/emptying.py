@@ -1,16 +1,15 @@
-"""Where each running VM of some hosts goes while they are down, or why it can go nowhere; and in which order VMs
-return.
+"""Plans where the running VMs of some hosts go while these are down, and in which order they return.
 
-The largest VM leaves first, for the host with the most free memory; where one then finds no room,
-`plan/moving/places.py` tries other orders and hosts. VMs return in an order in which all of them find their GPUs again.
+The largest VM leaves first, to the host with the most free memory. If a VM then finds no room,
+`plan/moving/places.py` searches other orders and hosts. VMs return in an order in which each finds a GPU again.
 
-Sources: VMware vSphere docs, maintenance mode (powered-on VMs must leave; DRS moves by itself what it may, never VMs
-with a vGPU unless told so); `plan/moving/movability.py` says when a VM may be moved at all.
+Sources: VMware vSphere docs, maintenance mode (powered-on VMs must leave; DRS moves VMs itself, but VMs with a vGPU
+only if its advanced options say so). `plan/moving/movability.py` decides when a VM may be moved at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -58,74 +57,76 @@ LEAVES_BY: Final = {
     Leaving.SHUT_DOWN: "shut_down",
     Leaving.POWER_OFF: "power_off",
 }
-"""What documents call each way to leave a host."""
+"""The names of these in JSON documents and journals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """One VM, while its host is down. `target` is where it runs meanwhile; None = nowhere, or where DRS puts it."""
+    """A VM that leaves its host. `target` is where it runs meanwhile; None = it is off, or DRS chooses."""
 
     vm: Vm
     leaving: Leaving
     target: Host | None = None
     why: tuple[str, ...] = ()
-    """Why it is not moved."""
+    """Why the VM is shut down and not moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """A VM that cannot leave its host, and why."""
+    """A VM that cannot leave its host."""
 
     vm: Vm
     rejection: Rejection
     reasons: tuple[str, ...]
-    """Those of the rejection, for a text that names several VMs."""
+    """The reasons in the rejection, without the name of the VM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """Emptied hosts: by host the VMs that leave it, in order, and every VM that cannot leave."""
+    """The VMs that leave, by host (ref) and in order, and the VMs that cannot leave."""
 
     away: dict[str, tuple[Away, ...]]
     stays: tuple[Staying, ...]
     proven: bool = True
-    """False: not every order of moves was tried; there may be one that empties them."""
+    """False if the search stopped early: an order of moves that empties the hosts may exist."""
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """Return why they cannot be emptied; () = they can."""
+        """Why the hosts cannot be emptied; () = they can."""
         return tuple(staying.rejection for staying in self.stays)
 
 
 def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, catalog: Catalog) -> Emptied:
-    """Return all running VMs of these hosts placed on others, the largest first, each beside those before it."""
+    """Plan how all running VMs of these hosts leave. `vms`: whether a VM that cannot be moved may be shut down."""
     down = [replace(host, in_maintenance=True) for host in hosts]
     before = inventory.with_hosts(down)
+    # First attempt: one VM after another, the largest first, each to the best host.
     world = _World(before, catalog, vms)
     outcome = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.stays))
     if not world.roomless:
         return outcome
-    proven, first = True, _World(before, catalog, vms)
-    for chosen in _choices(vms):
-        leave = [[vm for vm in first.in_order(host) if chosen(vm) and vm.ref in world.movable] for host in down]
+    # A VM found no room: search other orders and hosts, first for all VMs, then only for those that must be moved.
+    proven, untouched = True, _World(before, catalog, vms)
+    for only_unstoppable in (False, True) if vms is not Displacement.MOVE else (False,):
+        leaving_vms = [
+            [
+                vm
+                for vm in untouched.in_order(host)
+                if vm.ref in world.movable and (not only_unstoppable or any(_against_stopping(vm)))
+            ]
+            for host in down
+        ]
         targets = {
-            vm.ref: [taker.ref for taker in first.takers(vm, host)[0]]
-            for host, group in zip(down, leave, strict=True)
-            for vm in group
+            vm.ref: [taker.ref for taker in untouched.takers(vm, host)[0]]
+            for host, host_vms in zip(down, leaving_vms, strict=True)
+            for vm in host_vms
         }
-        places = find_places(leave, targets, before, partial(_project_move, catalog=catalog))
+        places = find_places(leaving_vms, targets, before, partial(_project_move, catalog=catalog))
         if places.places is not None:
             retried = _World(before, catalog, vms, chosen_targets={vm.ref: target for vm, target in places.places})
             return Emptied({host.ref: tuple(retried.leave(host)) for host in down}, tuple(retried.stays))
         proven = proven and places.whole
     return replace(outcome, proven=proven)
-
-
-def _choices(vms: Displacement) -> Iterator[Callable[[Vm], bool]]:
-    """Whom to find places for, one attempt after another: all; then those alone who cannot be stopped instead."""
-    yield lambda vm: True
-    if vms is not Displacement.MOVE:
-        yield lambda vm: any(_against_stopping(vm))
 
 
 def _project_move(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Inventory | None:
@@ -134,14 +135,14 @@ def _project_move(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) ->
 
 
 def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
-    """Return the VMs that must leave the host, or may have to: largest first."""
+    """Return the VMs that run on the host or may run, those with the most devices and memory first."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
     return sorted(vms, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
 
 
 def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
-    """Refs of the hosts whose stun estimates matter when these are emptied: all with GPUs of the clusters in which a
-    VM with a vGPU must leave one of these."""
+    """Return refs of the hosts whose stun estimates are needed to empty these hosts: all with GPUs in the clusters of
+    those from which a VM with a vGPU must leave."""
     leaving = (host for host in hosts if any(vm.vgpus for vm in runs_there(host, inventory)))
     clusters = {host.cluster for host in leaving if host.cluster is not None}
     near = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
@@ -150,13 +151,13 @@ def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
 
 @dataclass(slots=True)
 class _World:
-    """The snapshot as the VMs that left so far have made it."""
+    """The snapshot after the departures that were planned so far."""
 
     inventory: Inventory
     catalog: Catalog
     vms: Displacement
     chosen_targets: Mapping[str, Host] = field(default_factory=dict)
-    """By ref of a VM where it goes, in the order in which they leave; of the others that is still to be found."""
+    """Targets by ref of VM, in the order in which the VMs leave. For other VMs a target is still to be chosen."""
     stays: list[Staying] = field(default_factory=list)
     movable: set[str] = field(default_factory=set)
     """Refs of the VMs that may be moved."""
@@ -164,12 +165,13 @@ class _World:
     """Whether a VM that may be moved found no room."""
 
     def in_order(self, host: Host) -> list[Vm]:
-        """Return the VMs that leave the host: those whose place is known, then the largest first."""
+        """Return the VMs of the host in the order of leaving: those with a chosen target, then the largest first."""
         turns = {ref: turn for turn, ref in enumerate(self.chosen_targets)}
         by_size = sorted(runs_there(host, self.inventory), key=self._size, reverse=True)
         return sorted(by_size, key=lambda vm: turns.get(vm.ref, len(turns)))
 
     def leave(self, host: Host) -> Iterator[Away]:
+        """Yield the VMs that leave the host, and update the snapshot; VMs that cannot leave go to `stays`."""
         for vm in self.in_order(host):
             departure = self._plan_departure(vm, host)
             if isinstance(departure, Staying):
@@ -192,13 +194,13 @@ class _World:
             return Away(vm, Leaving.DRS)
         managed = left_to_manager(vm)
         if managed is not None:
-            hint = f"have its manager move or stop {vm.name}: gpuops changes no VM of others"
-            rule = f"{vm.name} cannot leave it while it runs: {managed}"
+            hint = f"move or stop {vm.name} with its manager: gpuops does not change managed VMs"
+            rule = f"{vm.name} cannot leave the host while it runs: {managed}"
             return Staying(vm, Rejection(host.name, rule, hint=hint), (managed,))
         lending = lends(vm)
-        if lending is not None:  # nor is it shut down under its clients: it is drained first
-            rule = f"{vm.name} cannot leave it while it runs: {lending}"
-            hint = f"{command('pool reclaim', server=called(vm))} drains it; its clients have the pool's grace"
+        if lending is not None:  # a shutdown would cut off its clients
+            rule = f"{vm.name} cannot leave the host while it runs: {lending}"
+            hint = f"run {command('pool reclaim', server=called(vm))} first: its clients then get the pool's grace time"
             return Staying(vm, Rejection(host.name, rule, hint=hint), (lending,))
         if _may_move(vm, stands):
             target, reasons = self._target(vm, host)
@@ -209,7 +211,7 @@ class _World:
         return self._plan_shutdown(vm, host, reasons)
 
     def _drs_moves(self, vm: Vm, host: Host) -> bool:
-        """Whether DRS moves it by itself: fully automated, for this VM too, and a VM without devices of the host."""
+        """Whether DRS moves the VM itself: fully automated also for this VM, which has no device of the host."""
         cluster = self.inventory.clusters.get(host.cluster or "")
         if cluster is None or cluster.drs_enabled is not True or vm.devices is None or any(map(is_gpu, vm.devices)):
             return False
@@ -217,7 +219,7 @@ class _World:
         return behavior == "fullyAutomated" and vm.ref not in cluster.drs_excluded
 
     def _target(self, vm: Vm, host: Host) -> tuple[Host | None, tuple[str, ...]]:
-        """Return the host with the most free memory that surely takes it; or what each of them says."""
+        """Return the host with the most free memory that certainly takes the VM, or None and the reasons."""
         takers, reasons = self.takers(vm, host)
         self.movable.add(vm.ref)
         chosen = self.chosen_targets.get(vm.ref)
@@ -225,43 +227,36 @@ class _World:
             if admitted_moves([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
                 return target, ()
         self.roomless = True
-        full = tuple(f"{taker.name}: no room that is certain" for taker in takers)
+        full = tuple(f"{taker.name}: it is not certain that the VM has room" for taker in takers)
         return None, (*reasons, *full) or ("no other host in its cluster",)
 
     def takers(self, vm: Vm, host: Host) -> tuple[list[Host], tuple[str, ...]]:
-        """(the hosts that may take it, had they the GPUs, the one with the most free memory first; what the others
-        say)."""
-        cluster = self.inventory.clusters.get(host.cluster or "")
-        near = [
-            near_host
-            for near_host in self.inventory.hosts.values()
-            if near_host.cluster == host.cluster and near_host.ref != host.ref
-        ]
-        fit, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
-        slow = {near_host.ref: too_long(vm, host, near_host, cluster) for near_host in near if near_host.ref in fit}
-        fitting_hosts = sorted(
-            (near_host for near_host in near if near_host.ref in fit and slow[near_host.ref] is None), key=_fullness
-        )
-        return fitting_hosts, (
-            *map(str, refusals),
-            *(str(near_host) for near_host in slow.values() if near_host is not None),
-        )
+        """Return the hosts of the cluster that may take the VM, and why the others may not.
 
-    def _plan_shutdown(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Staying:
-        """Shut down in place of a move, where that is allowed and the guest can be asked."""
-        against = tuple(_against_stopping(vm))
-        if self.vms is Displacement.MOVE or against:
-            rule = f"{vm.name} cannot leave it while it runs: {'; '.join(_few(reasons))}"
-            if self.vms is not Displacement.MOVE:
-                rule = f"{vm.name} can neither be moved nor shut down: {'; '.join((*_few(reasons), *against))}"
-            hint = (
-                f"shut {vm.name} down, or let a rolling change do so: --running-vms shut-down"
-                if not against
-                else f"see to {vm.name} first"
-            )
-            return Staying(vm, Rejection(host.name, rule, hint=hint), _few(reasons))
-        powered_off = self.vms is Displacement.POWER_OFF
-        return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, _few(reasons))
+        Free GPUs are not checked yet. The host with the most free memory comes first.
+        """
+        cluster = self.inventory.clusters.get(host.cluster or "")
+        near = [other for other in self.inventory.hosts.values() if other.cluster == host.cluster]
+        near = [other for other in near if other.ref != host.ref]
+        fit, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
+        stun_problems = {other.ref: too_long(vm, host, other, cluster) for other in near if other.ref in fit}
+        fitting_hosts = [other for other in near if other.ref in fit and stun_problems[other.ref] is None]
+        reasons = (*refusals, *(problem for problem in stun_problems.values() if problem is not None))
+        return sorted(fitting_hosts, key=_fullness), tuple(map(str, reasons))
+
+    def _plan_shutdown(self, vm: Vm, host: Host, move_reasons: tuple[str, ...]) -> Away | Staying:
+        """Plan a shutdown because the VM cannot be moved (`move_reasons`), if the request and the guest allow it."""
+        against, reasons = tuple(_against_stopping(vm)), _few(move_reasons)
+        if self.vms is not Displacement.MOVE and not against:
+            powered_off = self.vms is Displacement.POWER_OFF
+            return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, reasons)
+        rule = f"{vm.name} cannot leave the host while it runs: {'; '.join(reasons)}"
+        if self.vms is not Displacement.MOVE:
+            rule = f"{vm.name} can be neither moved nor shut down: {'; '.join((*reasons, *against))}"
+        hint = f"shut {vm.name} down, or let the rolling change do so with --running-vms shut-down"
+        if against:
+            hint = f"remove these obstacles, or shut {vm.name} down yourself"
+        return Staying(vm, Rejection(host.name, rule, hint=hint), reasons)
 
 
 def _may_move(vm: Vm, stands: Movability) -> bool:
@@ -271,7 +266,7 @@ def _may_move(vm: Vm, stands: Movability) -> bool:
 
 
 def _against_stopping(vm: Vm) -> Iterator[str]:
-    """Yield why its guest cannot be asked to shut down, or must not be."""
+    """Yield why gpuops cannot, or must not, shut the guest down."""
     on = OPT_OUT.on(vm)
     if on is not False:
         yield f"opted out ({OPT_OUT})" if on else f"{OPT_OUT} cannot be read"
@@ -282,7 +277,7 @@ def _against_stopping(vm: Vm) -> Iterator[str]:
     if vm.tasks:
         yield f"a task is running on it ({vm.tasks[0].name})"
     if vm.tools_running is not True:
-        yield "VMware Tools do not run in it, or do not tell"
+        yield "VMware Tools do not run in it, or their state is unknown"
 
 
 def _fullness(host: Host) -> tuple[float, str]:
@@ -291,17 +286,17 @@ def _fullness(host: Host) -> tuple[float, str]:
 
 
 def _few(reasons: Collection[str]) -> tuple[str, ...]:
-    """Return the first of many alike: a cluster of ninety hosts has ninety reasons."""
+    """Return at most three different reasons, and the number of the others: a large cluster has one for each host."""
     distinct = tuple(dict.fromkeys(reasons))
     return distinct if len(distinct) <= 3 else (*distinct[:3], f"and {len(distinct) - 3} more")
 
 
 GUEST_GRACE_S = 300
-"""So long a guest has for its shutdown (the default of ShutDownGuest)."""
+"""Seconds that a guest has to shut down (the default of ShutDownGuest)."""
 
 
 def leaving(departures: Iterable[Away]) -> Plan:
-    """Return the steps by which VMs leave: guests shut down at once, and to each host one VM after another."""
+    """Return the plan of the departures. Guests shut down at once; a target host receives one VM after another."""
     waves: list[list[Step]] = [[]]
     arrivals: dict[str, int] = {}
     for departure in departures:
@@ -319,7 +314,10 @@ def leaving(departures: Iterable[Away]) -> Plan:
 def returning(
     host: Host, stopped: Iterable[Vm], moved: Iterable[Vm], inventory: Inventory, catalog: Catalog
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The VMs come back, and a line for each that does not: what somebody did with it meanwhile is not undone."""
+    """Plan the return of the VMs to the host: starts of the `stopped`, moves of the `moved`.
+
+    The second result has a line for each VM that is left alone, because someone else changed it meanwhile.
+    """
     coming: dict[str, tuple[Vm, Step]] = {}
     remarks: list[str] = []
     for vm in stopped:
@@ -328,14 +326,14 @@ def returning(
         elif vm.power is PowerState.OFF:
             coming[vm.ref] = vm, PowerOnVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
-            remarks.append(f"{vm.name} is {vm.power or 'in no state that can be read'}: left so")
+            remarks.append(f"{vm.name} is {vm.power or 'in an unreadable power state'}: not started")
     for vm in moved:
         if vm.host != host.ref and (managed := managed_elsewhere(vm)) is not None:
             remarks.append(f"{vm.name} {managed}; left where it is")
         elif vm.power is PowerState.ON and vm.host != host.ref:
             coming[vm.ref] = vm, RelocateVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
-            remarks.append(f"{vm.name} is {vm.power or 'in no state that can be read'} by now: left where it is")
+            remarks.append(f"{vm.name} is {vm.power or 'in an unreadable power state'} by now: left where it is")
     plain = [step for vm, step in coming.values() if not vm.profiles]
     first, later_vms = _in_order([vm for vm, _ in coming.values() if vm.profiles], host, inventory, catalog)
     waves = [Wave("bring the VMs back", (coming[vm.ref][1],)) for vm in first]
@@ -344,7 +342,7 @@ def returning(
 
 
 def doubtful(host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """Return the names of the VMs that may find no GPU on their return, even if no other VM came meanwhile."""
+    """Return the names of the VMs that may find no free GPU on their return, even if no other VM came meanwhile."""
     vms = [departure.vm for departure in departures if departure.leaving is not Leaving.DRS and departure.vm.profiles]
     first, later_vms = _in_order(vms, host, inventory, catalog)
     for vm in vms:
@@ -359,9 +357,9 @@ def doubtful(host: Host, departures: Iterable[Away], inventory: Inventory, catal
 
 
 def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """Return the VMs that come one by one, and the rest.
+    """Return the VMs that must start one after another, in this order, and those that may then start together.
 
-    VMs that are pinned to a GPU come before VMs that may take any; the others come in the order of a resume.
+    VMs that are pinned to a GPU come first, because the others may use any GPU.
     """
     for vm in vms:
         if vm.power is PowerState.ON:

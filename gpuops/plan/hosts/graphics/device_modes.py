@@ -1,9 +1,9 @@
-"""Which modes a change of vGPU sizes or of DirectPath I/O comes to where vSphere 9.1 sets modes, and if it can.
+"""Translates changes of vGPU sizes and of DirectPath I/O into the device modes of vSphere 9.1.
 
-Before 9.1, and where vCenter reports no mode of a device, the calls of 8.x are used; `mode_changes` then returns None.
+Before 9.1, and for devices without a reported mode, the calls of 8.x are used; `mode_changes` then returns None.
 
-A change of modes also affects slots that are reserved for others: each gets a warning (vSphere 9.0 and newer). A change
-needs an empty GPU, so no running VM loses its slot, but the owner of reserved slots may not find them later.
+`with_reserved` warns if a change leaves too little room for a reservation (vSphere 9.0 and later). A change needs an
+empty GPU, so no running VM loses its slot, but reserved slots may be missing later.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigureP
 from gpuops.plan.placement.keep_free import reserved_left, reserved_unknown
 
 SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SERVED_AS.items()}
-"""The mode of a GPU whose vGPUs are of these sizes (`SizeMode`)."""
+"""Device modes by `SizeMode`."""
 
 
 def mode_changes(
     settings: HostSettings, requested_modes: Mapping[PciAddress, DeviceMode]
 ) -> tuple[ModeChange, ...] | None:
-    """Return the changes of modes; None = they are made by the calls of 8.x."""
+    """Return the mode changes of the devices; None if they must be made with the calls of 8.x."""
     states = {state.address: state for state in settings.passthrough or ()}
     modes = {address: states[address].mode if address in states else None for address in requested_modes}
     if settings.sets_modes is not True or not requested_modes:
@@ -41,7 +41,8 @@ def mode_changes(
 
 
 def size_changes(settings: HostSettings, sizes: Mapping[PciAddress, str | None]) -> tuple[ModeChange, ...] | None:
-    """The same of vGPU sizes: a GPU that is configured for DirectPath I/O would be taken out of it by its mode."""
+    """Return the mode changes for these vGPU sizes; None as in `mode_changes`, or if a GPU is in DirectPath I/O: a mode
+    would take it out."""
     given_whole = {state.address for state in settings.passthrough or () if state.enabled}
     if any(address in given_whole or size not in SIZES for address, size in sizes.items()):
         return None
@@ -49,7 +50,7 @@ def size_changes(settings: HostSettings, sizes: Mapping[PciAddress, str | None])
 
 
 def whole_mode(state: PassthroughState) -> DeviceMode:
-    """Return the mode that gives a device to VMs whole: Enhanced DirectPath where it is the only one that it has."""
+    """Return the DirectPath mode of a device; Enhanced DirectPath only if the device has no other."""
     only_enhanced = DeviceMode.DIRECT_PATH not in state.configurable
     if only_enhanced and DeviceMode.ENHANCED_DIRECT_PATH in state.configurable:
         return DeviceMode.ENHANCED_DIRECT_PATH
@@ -57,25 +58,24 @@ def whole_mode(state: PassthroughState) -> DeviceMode:
 
 
 def mode_back(state: PassthroughState, settings: HostSettings) -> DeviceMode:
-    """The mode that gives a device back: for vGPUs, unless the host's default is another or it has no such mode."""
+    """Return the mode that gives a device back to the host: for vGPUs, if that is the host's default and possible."""
     default = settings.graphics.default_type if settings.graphics is not None else SharedType.SHARED_DIRECT
     serves = DeviceMode.VGPU_SAME_SIZE in state.configurable and default == SharedType.SHARED_DIRECT
     return DeviceMode.VGPU_SAME_SIZE if serves else DeviceMode.HOST
 
 
 def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange]) -> Iterator[Rejection]:
-    """Yield a refusal for each device that vCenter does not configure to its mode."""
+    """Yield a refusal for each device for which vCenter does not offer the requested mode."""
     offered = {state.address: state.configurable for state in settings.passthrough or ()}
     for change in changes:
         if change.after not in offered.get(change.address, ()):
             modes = ", ".join(offered.get(change.address, ())) or "none"
-            yield Rejection(
-                f"{host.name} {change.address}", f"vCenter does not configure it to {change.after}; to: {modes}"
-            )
+            rule = f"vCenter does not offer mode {change.after} for it; it offers: {modes}"
+            yield Rejection(f"{host.name} {change.address}", rule)
 
 
 def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
-    """Return the sizes that are configured and not in force: they wait for maintenance mode or a reboot."""
+    """Return the configured sizes that are not in effect yet: they wait for maintenance mode or a reboot."""
     states = {state.address: state for state in settings.passthrough or ()}
     due = (
         (address, state.mode)
@@ -102,7 +102,7 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
     after = inventory.with_hosts(later)
     doubts = (reserved_unknown(host, inventory) for host in hosts)
     short = (
-        f"{shortage}: VMs for which it is reserved may find no GPU"
+        f"{shortage}: VMs with this reservation may find no GPU"
         for shortage in reserved_left(hosts, inventory, after, catalog)
         if shortage.too_few
     )
@@ -110,7 +110,7 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
 
 
 def _then(host: Host, step: HostStep) -> Host:
-    """Return the host as it is once the step is in force, for what vGPUs and VMs with whole devices find there."""
+    """Return the host as it will be when the step has taken effect."""
     if isinstance(step, ConfigureGraphics):
         types = {graphics_device.address: graphics_device for graphics_device in step.after.devices}
         gpus = (_in_type(gpu, types[gpu.address]) if gpu.address in types else gpu for gpu in host.gpus)
@@ -128,7 +128,7 @@ def _then(host: Host, step: HostStep) -> Host:
 
 
 def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciAddress, DeviceMode]:
-    """Return the modes that devices are changed to; GPUs that are already in the requested mode are left out."""
+    """Return the new modes by address, without devices that already have the requested mode."""
     if isinstance(step, ConfigureModes):
         return {change.address: change.after for change in step.devices}
     whole = {device.address: device.passed_through for device in host.devices}
@@ -160,7 +160,7 @@ def _give_whole(device: OtherDevice, mode: DeviceMode | None) -> OtherDevice:
 
 
 def _whole(state: Passthrough | None, *, on: bool) -> Passthrough:
-    """DirectPath I/O in force or not, with the label that is there."""
+    """Return DirectPath I/O switched on or off, with the label as before."""
     return Passthrough(capable=True, enabled=on, active=on, label=state.label if state is not None else None)
 
 

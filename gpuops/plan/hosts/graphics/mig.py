@@ -1,7 +1,7 @@
-"""Plans the switch of MIG mode: which GPUs can, and what is in the way. Only the host's own nvidia-smi does it.
+"""Plans `gpuops host mig on|off`. Only the host's own nvidia-smi can switch MIG mode.
 
 Sources: NVIDIA MIG User Guide (the mode changes by a reset of the idle GPU, or at the host's next boot); vSphere API
-8.0.3, HostGraphicsInfo.vgpuMode: vCenter tells the mode, and has no call to change it.
+8.0.3, HostGraphicsInfo.vgpuMode: vCenter reports the mode and has no call to change it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCen
 
 @dataclass(frozen=True, slots=True)
 class SetMig:
-    """Have these GPUs in MIG mode, or not."""
+    """A request to switch MIG mode of GPUs on or off."""
 
     run_kind: ClassVar[str] = "setmig"
 
@@ -39,7 +39,7 @@ class SetMig:
     cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Refs of the selected hosts. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
@@ -66,7 +66,7 @@ class SetMig:
             return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}"),))
         states = {state.address: state for state in smi_states}
         addresses_to_set = addresses or tuple(address for address, state in states.items() if state.current is not None)
-        if not addresses:  # its mode may be another one: that all GPUs are in the mode could not be promised
+        if not addresses:  # also GPUs whose mode cannot be read: they are refused, as their mode may be the other one
             addresses_to_set += tuple(
                 address for address, state in states.items() if _may_have_mig(state, host, catalog)
             )
@@ -96,14 +96,12 @@ class SetMig:
         waiting = tuple(state.address for state in states if state.current is not self.on)
         due = ConfigureMig(host.ref, waiting, self.on) if waiting else None
         pending = "; a reboot is pending" if due else ""
-        text = (
-            "no GPU with MIG is meant" if not states else f"MIG mode is {'on' if self.on else 'off'} already{pending}"
-        )
+        text = f"MIG mode is {'on' if self.on else 'off'} already{pending}" if states else "no GPU with MIG is selected"
         return HostPart(host.name, because=(f"{host.name}: {text}",), due=due)
 
 
 def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
-    """Return whether its MIG mode could not be read, and its model may have one."""
+    """Whether the GPU's MIG mode could not be read, and its model may have one."""
     gpu = host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
     return bool(state.unread) and (board is None or board.mig is not None)
@@ -130,7 +128,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
 
 
 def _why(host: Host) -> str:
-    """Return why the host's nvidia-smi did not answer; empty = it was not asked."""
+    """Return why the host's nvidia-smi did not answer; empty if it was not called."""
     unread = (host.settings or HostSettings()).unread
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
 

@@ -1,6 +1,6 @@
-"""Set graphics types, vGPU modes and the assignment policy of hosts, as one read-merge-write of HostGraphicsConfig.
+"""Plans `gpuops host mode set`: graphics types, vGPU sizes and the assignment policy of hosts.
 
-Every reason against a type or a mode names its rule and its source.
+gpuops reads HostGraphicsConfig, changes the requested fields, and writes all of it back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuops.plan.hosts.scheduler.state import scheduler_of
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """Have hosts and their GPUs configured so; None leaves a setting as it is."""
+    """A request to configure hosts and their GPUs; None leaves a setting as it is."""
 
     run_kind: ClassVar[str] = "setmode"
 
@@ -47,7 +47,7 @@ class SetMode:
     cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Refs of the selected hosts. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant("host mode set", self.host, self.cluster, inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
@@ -62,11 +62,11 @@ class SetMode:
     def _gpus(self) -> tuple[PciAddress, ...]:
         of_gpus = self.type is not None or self.vgpu_mode is not None
         if not of_gpus and self.default_type is None and self.assignment is None:
-            raise UsageError(
-                "host mode set needs something to set", hint="--type, --vgpu-mode, --default-type or --assignment"
-            )
+            hint = "add --type, --vgpu-mode, --default-type or --assignment"
+            raise UsageError("host mode set needs something to set", hint=hint)
         if self.gpu and not of_gpus:
-            raise UsageError("--gpu means nothing here", hint="it says which GPUs --type and --vgpu-mode are of")
+            hint = "remove --gpu, or add --type or --vgpu-mode: only these are set for single GPUs"
+            raise UsageError("--gpu means nothing here", hint=hint)
         return tuple(PciAddress.parse(text) for text in self.gpu)
 
     def _of_host(self, host: Host, gpus: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog) -> HostPart:
@@ -101,7 +101,7 @@ class SetMode:
         )
 
     def _due(self, host: Host, settings: HostSettings, before: GraphicsSettings) -> HostStep | None:
-        """Return what is configured as it is wanted and waits for maintenance mode or a reboot; None = nothing does."""
+        """Return the step for settings that are already configured but wait for maintenance mode or a reboot."""
         if types_pending(host):
             return ConfigureGraphics(host.ref, before, before)
         gpus = self._gpus()
@@ -110,23 +110,21 @@ class SetMode:
         return ConfigureModes(host.ref, waiting) if waiting and settings.sets_modes else None
 
     def _after(self, before: GraphicsSettings, gpus: tuple[PciAddress, ...]) -> GraphicsSettings:
+        devices = []
+        for device in before.devices:
+            if not gpus or device.address in gpus:
+                new_type, new_size = self.type or device.graphics_type, self.vgpu_mode or device.vgpu_mode
+                device = replace(device, graphics_type=new_type, vgpu_mode=new_size)
+            devices.append(device)
+        default_type, assignment = self.default_type, self.assignment
         return GraphicsSettings(
-            self.default_type or before.default_type,
-            self.assignment or before.assignment_policy,
-            tuple(self._device(device) if not gpus or device.address in gpus else device for device in before.devices),
-        )
-
-    def _device(self, device: GraphicsDevice) -> GraphicsDevice:
-        return replace(
-            device,
-            graphics_type=self.type or device.graphics_type,
-            vgpu_mode=self.vgpu_mode or device.vgpu_mode,
+            default_type or before.default_type, assignment or before.assignment_policy, tuple(devices)
         )
 
     def _against(
         self, host: Host, before: GraphicsSettings, after: GraphicsSettings, inventory: Inventory, catalog: Catalog
     ) -> Iterator[Rejection]:
-        """Yield why the configuration must not change so, each reason once."""
+        """Yield the reasons against this change of the configuration."""
         pairs = _pairs(before, after)
         of_types = [new.address for old, new in pairs if old.graphics_type != new.graphics_type]
         of_modes = [new for old, new in pairs if old.vgpu_mode != new.vgpu_mode]
@@ -149,7 +147,7 @@ class SetMode:
 
 
 def types_pending(host: Host) -> bool:
-    """Return whether a GPU is configured for another type than it is used as: that waits for a reboot of the host."""
+    """Whether a GPU's configured graphics type differs from the one in use, and so waits for a reboot."""
     return any(
         gpu.graphics_type is not None
         and gpu.configured_graphics_type is not None
@@ -161,7 +159,7 @@ def types_pending(host: Host) -> bool:
 def _by_modes(
     settings: HostSettings, before: GraphicsSettings, after: GraphicsSettings
 ) -> tuple[ModeChange, ...] | None:
-    """Return the change as one of modes alone; None = it sets more, or modes are not set by a call of their own."""
+    """Return the change as mode changes; None if it also sets other things, or vCenter has no call for modes."""
     sizes = {new.address: new.vgpu_mode for old, new in _pairs(before, after) if old.vgpu_mode != new.vgpu_mode}
     as_before = tuple(replace(device, vgpu_mode=old.vgpu_mode) for old, device in _pairs(before, after))
     if replace(after, devices=as_before) != before:
@@ -196,16 +194,16 @@ def _words(device: GraphicsDevice) -> str:
 
 
 def host_blockers(host: Host, settings: HostSettings) -> Iterator[Rejection]:
-    """Yield why nothing can be configured on this host at all."""
+    """Yield why the host's graphics cannot be configured at all."""
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
     elif settings.graphics is None:
-        why = "; ".join(settings.unread) or "the host does not tell"
+        why = "; ".join(settings.unread) or "the host does not report it"
         yield Rejection(host.name, f"its graphics configuration cannot be read: {why}")
 
 
 def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
-    """A graphics type changes only while no VM runs on the host's GPUs (NVIDIA AI Enterprise docs)."""
+    """Yield why the host's graphics types cannot change: VMs run on its GPUs, or that cannot be read."""
     rule = "a graphics type changes only while no VM is on the host's GPUs (NVIDIA AI Enterprise docs)"
     listed = [gpu for gpu in host.gpus if gpu.graphics_type is not None]
     if any(gpu.vms is None for gpu in listed):
@@ -216,7 +214,7 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 
 
 def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
-    """Yield why this GPU cannot have that vGPU mode (NVIDIA AI Enterprise docs, vSphere API 8.0.3)."""
+    """Yield why the GPU's vGPU mode cannot change so (NVIDIA AI Enterprise docs, vSphere API 8.0.3)."""
     subject = f"{host.name} {device.address}"
     gpu = host.gpu(device.address)
     if version_numbers(inventory.api_version) < version_numbers(MIXED_SIZE_SINCE):
@@ -249,14 +247,14 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
 
 
 def mode_doubts(device: GraphicsDevice, host: Host, catalog: Catalog) -> Iterator[str]:
-    """Yield what could not be checked, a warning each."""
+    """Yield a warning if it is unknown whether the GPU has a mixed-size mode."""
     gpu = host.gpu(device.address)
     if gpu is None or device.vgpu_mode != VgpuMode.MIXED_SIZE:
         return
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None or board.mixed_size_mode is None:
         name = board.name if board else gpu.name
-        yield f"{host.name} {gpu.address}: whether {name} has a mixed-size mode is not known; the host will tell"
+        yield f"{host.name} {gpu.address}: it is unknown whether {name} has a mixed-size mode; the host may refuse it"
 
 
 def _holders(gpu: PhysicalGpu, inventory: Inventory) -> list[str]:

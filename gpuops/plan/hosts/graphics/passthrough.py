@@ -1,8 +1,8 @@
-"""Switch DirectPath I/O of a host's GPUs and other devices on or off, with their hardware labels.
+"""Plans `gpuops host passthrough on|off`: DirectPath I/O of GPUs and other devices, and their hardware labels.
 
-Where NVLink joins GPUs, and only some of them are switched, a warning says that what is left is no device group.
-Source: NVIDIA AI Enterprise docs, device groups: all GPUs of a group serve vGPUs of one VM, none is passed through; the
-host tells which groups it offers, and not which GPUs they are made of.
+`split_groups` warns if only some GPUs of an NVLink group are switched: the others no longer form a device group, whose
+GPUs must all serve vGPUs of one VM (NVIDIA AI Enterprise docs, device groups). A host reports which groups it offers,
+but not which GPUs are in them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gpuops.plan.placement.gpu_filters import holders
 
 @dataclass(frozen=True, slots=True)
 class SetPassthrough:
-    """Have these GPUs of the hosts given to VMs whole, or taken back by the hosts."""
+    """A request to give GPUs and other devices to VMs by DirectPath I/O, or back to their hosts."""
 
     run_kind: ClassVar[str] = "setpassthrough"
 
@@ -61,7 +61,7 @@ class SetPassthrough:
     ] = ()
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Refs of the selected hosts. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
@@ -77,7 +77,7 @@ class SetPassthrough:
         return with_reserved(combine_parts(parts, "passthrough"), inventory, catalog)
 
     def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
-        """One that has no GPU may have the other devices that are named."""
+        # A host without GPUs may have the other devices that the request names.
         return hosts_meant(self._verb, self.host, self.cluster, inventory, every=bool(self.device))
 
     @property
@@ -127,10 +127,8 @@ class SetPassthrough:
         changes: dict[PciAddress, PassthroughChange],
         states: dict[PciAddress, PassthroughState],
     ) -> tuple[ModeChange, ...] | None:
-        """Return the modes that the change comes to.
-
-        None = it is made by the call of 8.x, as that of a label alone is.
-        """
+        """Return the change as modes; None if it is made with the call of 8.x, for example because only a label
+        changes."""
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
         requested_modes = {
             address: whole_mode(states[address]) if self.on else mode_back(states[address], settings)
@@ -141,7 +139,7 @@ class SetPassthrough:
     def _missing(
         self, host: Host, addresses: Iterable[PciAddress], states: Mapping[PciAddress, PassthroughState]
     ) -> Iterator[Rejection]:
-        """Yield each address at which the host has nothing of what is meant."""
+        """Yield a refusal for each address at which the host has no GPU (`gpu`) or no other device (`device`)."""
         other_addresses = {PciAddress.parse(text) for text in self.device}
         for address in addresses:
             existing_device = host.device(address)
@@ -164,7 +162,7 @@ class SetPassthrough:
                 yield Rejection(host.name, f"has no GPU {address}")
 
     def _change(self, state: PassthroughState) -> PassthroughChange | None:
-        """Return what is to change of a device; None = it is so already."""
+        """Return the change of a device; None if it is already as requested."""
         if state.enabled == self.on and self.label in (None, state.label or ""):
             return None
         return PassthroughChange(state.address, self.on, self.label)
@@ -191,7 +189,7 @@ class SetPassthrough:
     ) -> Iterator[Rejection]:
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
         if not switched:
-            return  # a label alone disturbs nobody
+            return  # only labels change: running VMs do not notice
         if self.on:
             yield from kept_as_they_are(host, inventory)
         for address in switched:
@@ -213,7 +211,7 @@ class SetPassthrough:
         states: dict[PciAddress, PassthroughState],
         inventory: Inventory,
     ) -> Iterator[str]:
-        """VMs that take any GPU of a kind or a label, and then have one fewer to take."""
+        """Yield a warning for each VM with a dynamic device that could have taken this one, and then cannot."""
         for address, change in changes.items():
             gpu, label = host.device(address), states[address].label
             relabelled = label is not None and change.label is not None and change.label != label
@@ -246,7 +244,7 @@ def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
 def _in_use(
     host: Host, gpu: PhysicalGpu | OtherDevice, state: PassthroughState, inventory: Inventory
 ) -> Iterator[Rejection]:
-    """A device changes hands only while no VM has it (vSphere API, HostConfigFault of UpdatePassthruConfig)."""
+    """Refuse a device that a VM uses (vSphere API, HostConfigFault of UpdatePassthruConfig)."""
     subject = f"{host.name} {gpu.address}"
     if isinstance(gpu, OtherDevice):
         holder = holders(host, inventory).get(gpu.address)
@@ -263,7 +261,8 @@ def _in_use(
 def _not_whole(
     host: Host, state: PassthroughState, states: dict[PciAddress, PassthroughState], named: set[PciAddress]
 ) -> Iterator[Rejection]:
-    """Devices that depend on one are passed through together (vSphere API, PciPassthruInfo.dependentDevice)."""
+    """Refuse if devices that can only be switched together are not all named (vSphere API, PciPassthruInfo,
+    dependentDevice)."""
     dependents = [
         other_state.address
         for other_state in states.values()
@@ -274,11 +273,12 @@ def _not_whole(
     unswitched = [address for address in dependents if states[address].enabled == state.enabled]
     if unswitched:
         hint = " ".join(f"--gpu {address}" for address in unswitched)
-        yield Rejection(f"{host.name} {state.address}", "only goes with the devices beside it", hint=f"add {hint}")
+        rule = "can only be switched together with its dependent devices"
+        yield Rejection(f"{host.name} {state.address}", rule, hint=f"add {hint}")
 
 
 def _assigned_to_vms(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Iterator[Rejection]:
-    """VMs that have one of these devices by its address could not start any more."""
+    """Refuse if a VM has one of these devices by its address: the VM could no longer start."""
     for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
         if vm.devices is None:
             yield Rejection(host.name, f"the devices of {vm.name} cannot be read: one of these may be among them")
@@ -321,7 +321,7 @@ def _words(enabled: bool, label: str | None) -> str:
 
 
 def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalog) -> Iterator[str]:
-    """A warning for each model of which some GPUs are switched and others stay behind, where NVLink may join them."""
+    """Yield a warning for each model with NVLink of which only some GPUs are switched."""
     groups = (host.settings or HostSettings()).device_groups
     boards = {gpu.address: catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in host.gpus}
     for board in dict.fromkeys(board for address in named if (board := boards.get(address)) is not None):
@@ -356,6 +356,6 @@ def _offers_any(board: Board, profiles: Collection[str | None]) -> bool:
 
 
 def _is_passed_through(host: Host, address: PciAddress) -> bool | None:
-    """Return whether the GPU is for DirectPath I/O, now or from the next boot on."""
+    """Whether the GPU is in DirectPath I/O, now or after the next boot; None = unknown."""
     states = {state.address: state.enabled for state in (host.settings or HostSettings()).passthrough or ()}
     return states.get(address)

@@ -1,9 +1,9 @@
-"""Whether the VMs with GPUs of a host would find a place on others once that host is dead, profile by profile.
+"""Whether the VMs with GPUs of a host could start on the other hosts of its cluster if that host failed.
 
-They start anew there, as HA restarts them: their pins and DirectPath devices come along, vMotion's rules do not count.
-Sources: VMware vSphere Availability (failover hosts and what admission control keeps free are there for this; VM-host
-rules that must hold and rules that keep VMs apart hold for restarts too; `das.respectVmVmAntiAffinityRules` is on by
-default). HA chooses the host and the order itself; the answer is whether there is any way at all.
+vSphere HA restarts them, so their pins and DirectPath devices matter, and the rules of vMotion do not. HA chooses hosts
+and order itself: the answer is only whether some assignment exists. Source: VMware vSphere Availability (restarts may
+use failover hosts and the capacity that admission control reserves; mandatory VM-host rules and, by the default of
+`das.respectVmVmAntiAffinityRules`, anti-affinity rules also apply to restarts).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuops.plan.placement.vm_demand import Wanted
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """A VM that finds no place, and what each host says."""
+    """A VM that could start on no host, with the reasons of each host."""
 
     vm: Vm
     reasons: tuple[str, ...]
@@ -35,32 +35,32 @@ class Stranded:
 
 @dataclass(frozen=True, slots=True)
 class ProfileLoss:
-    """The vGPUs of one profile on the host, or its whole GPUs; `placed` of them come back elsewhere."""
+    """The number of vGPUs of a profile that run on the host, and how many of them could start elsewhere."""
 
     profile: str
-    """`whole GPU` for DirectPath."""
+    """A vGPU profile, or `whole GPU` for DirectPath."""
     running: int
     placed: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """What becomes of the VMs with GPUs of one host."""
+    """Which VMs with GPUs could start elsewhere if the host failed, and which could not."""
 
     places: tuple[tuple[Vm, Host], ...] = ()
-    """The VMs that find a place, each with its host, in this order."""
+    """(VM, host) in the order of the starts."""
     stranded: tuple[Stranded, ...] = ()
     proven: bool = True
-    """False: not every way was tried; there may be one with a place for all."""
+    """False if the search stopped early: an assignment with a place for every VM may exist."""
 
     @property
     def spared(self) -> bool:
-        """Return whether each of them has a place elsewhere."""
+        """Whether every VM could start elsewhere."""
         return not self.stranded
 
     @property
     def profiles(self) -> tuple[ProfileLoss, ...]:
-        """By profile, in the order of their names."""
+        """The counts of each profile, by name."""
         placed = Counter(name for vm, _ in self.places for name in _devices(vm))
         lost = Counter(name for stranded_vm in self.stranded for name in _devices(stranded_vm.vm))
         names = sorted({*placed, *lost})
@@ -68,34 +68,36 @@ class HostLoss:
 
 
 def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
-    """Return where the running VMs with GPUs of this host could start, were it dead."""
+    """Return where the running VMs with GPUs of this host could start if it failed."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON and any(map(is_gpu, vm.devices or ()))]
     world = inventory.with_hosts([replace(host, connected=False)])
     for vm in vms:
         world = project(PowerOffVm(vm.ref), world)
-    near = [
-        cluster_host
-        for cluster_host in world.hosts.values()
-        if cluster_host.cluster == host.cluster and cluster_host.ref != host.ref
-    ]
-    return find_restarts(vms, near if host.cluster is not None else (), host.cluster, world, catalog)
+    others = [other for other in world.hosts.values() if other.cluster == host.cluster and other.ref != host.ref]
+    return find_restarts(vms, others if host.cluster is not None else (), host.cluster, world, catalog)
 
 
 def find_restarts(
     vms: Sequence[Vm], hosts: Sequence[Host], cluster: str | None, world: Inventory, catalog: Catalog
 ) -> HostLoss:
-    """Return where these VMs, which are off in this snapshot, could start among these hosts of a cluster (by ref).
+    """Return where these VMs, which are off in the snapshot `world`, could start on these hosts of a cluster (ref).
 
-    The largest first, each on the first host that takes it, its own before others; where that leaves one out all
-    orders are tried.
+    First each VM, the largest first, is put on the first host that takes it, its own host before the others. If a VM
+    finds no place so, all orders are searched.
     """
-    vms = sorted(vms, key=lambda vm: (*_size(vm, catalog), vm.name, vm.ref))
+
+    def size(vm: Vm) -> tuple[int, int, str, str]:
+        profiles = [catalog.profile(name) for name in vm.profiles]
+        vgpu_mib = sum(profile.framebuffer_mib for profile in profiles if profile is not None)
+        return -vgpu_mib, -(vm.memory_mib or 0), vm.name, vm.ref
+
+    vms = sorted(vms, key=size)
     restart = _Restart(hosts, world.clusters.get(cluster or ""), catalog)
     loss = restart.one_after_another(vms, world)
-    if loss.spared or not restart.others:
+    if loss.spared or not hosts:
         return loss
     targets = {
-        vm.ref: [other_host.ref for other_host in restart.others if restart.may_take(vm, other_host, world)]
+        vm.ref: [host.ref for host in hosts if sees_files(Wanted(vm, (), (host.ref,)), host, world) is None]
         for vm in vms
     }
     places = find_places([vms], targets, world, restart.after, restart.apart)
@@ -104,7 +106,7 @@ def find_restarts(
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """VMs start anew on these hosts of a cluster."""
+    """Starts of VMs on these hosts of a cluster."""
 
     others: Sequence[Host]
     cluster: Cluster | None
@@ -112,56 +114,49 @@ class _Restart:
 
     @property
     def apart(self) -> frozenset[str]:
-        """Return refs of the VMs that some rule keeps apart."""
+        """Refs of the VMs in anti-affinity rules."""
         return frozenset(ref for rule in self._rules() if rule.kind is RuleKind.APART for ref in rule.vms)
 
-    def may_take(self, vm: Vm, host: Host, world: Inventory) -> bool:
-        """Return whether the host sees its files."""
-        return sees_files(Wanted(vm, (), (host.ref,)), host, world) is None
-
     def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> HostLoss:
-        """In this order, each on the first host that takes it."""
+        """Start the VMs in this order, each on the first host that takes it, its own host first."""
         places: list[tuple[Vm, Host]] = []
         stranded: list[Stranded] = []
         for vm in vms:
-            way = next(self._ways(vm, world), None)
-            if way is None:
+            own_host_first = sorted(self.others, key=lambda other: other.ref != vm.host)
+            for host in own_host_first:
+                if (after := self.after(vm, host, world)) is not None:
+                    world = after
+                    places.append((vm, host))
+                    break
+            else:
                 reasons = dict.fromkeys(reason for host in self.others for reason in self._reasons(vm, host, world))
                 stranded.append(Stranded(vm, tuple(reasons) or ("no other host in its cluster",)))
-                continue
-            host, world = way
-            places.append((vm, host))
         return HostLoss(tuple(places), tuple(stranded))
 
     def after(self, vm: Vm, host: Host, world: Inventory) -> Inventory | None:
-        """Return the snapshot once it runs there; None = it does not start there for certain."""
+        """Return the snapshot after the VM's start on the host; None if it may not start there."""
         if next(self._reasons(vm, host, world), None) is not None:
             return None
         return project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
 
-    def _ways(self, vm: Vm, world: Inventory) -> Iterator[tuple[Host, Inventory]]:
-        for host in sorted(self.others, key=lambda other_host: other_host.ref != vm.host):
-            after = self.after(vm, host, world)
-            if after is not None:
-                yield host, after
-
     def _reasons(self, vm: Vm, host: Host, world: Inventory) -> Iterator[str]:
+        """Yield why the VM may not start on the host."""
         bound = any(isinstance(device, DirectPathDevice | OtherPassthrough) for device in vm.devices or ())
         if bound and host.ref != vm.host:
-            yield f"{vm.name} has a passthrough device of its host: it starts nowhere else"
+            yield f"{vm.name} has a passthrough device of its own host and starts on no other"
             return
         running_there = {other_vm.ref for other_vm in world.vms_on(host) if other_vm.power is PowerState.ON}
         for rule in self._rules():
             if vm.ref not in rule.vms:
                 continue
             if rule.kind is RuleKind.HOSTS and rule.mandatory is not False and not rule.allows(host.ref):
-                yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} off it"
+                yield f"{host.name}: DRS rule {rule.name!r} forbids {vm.name} on it"
             elif rule.kind is RuleKind.APART and running_there & set(rule.vms):
-                yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} apart from others there"
+                yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} apart from VMs on it"
         refused = Room(self.catalog, certain=True).refusals(vm, world.hosts[host.ref], world)
         yield from map(str, refused)
         if not refused and self._takes_reserved(vm, host, world):
-            yield f"{host.name}: what it would take there is reserved for others"
+            yield f"{host.name}: the slots it would take are reserved for other VMs"
 
     def _takes_reserved(self, vm: Vm, host: Host, world: Inventory) -> bool:
         if world.reservations is None:
@@ -171,12 +166,6 @@ class _Restart:
 
     def _rules(self) -> tuple[DrsRule, ...]:
         return (self.cluster.rules or ()) if self.cluster is not None else ()
-
-
-def _size(vm: Vm, catalog: Catalog) -> tuple[int, int]:
-    """Return what sorts the largest first."""
-    profiles = [catalog.profile(name) for name in vm.profiles]
-    return -sum(profile.framebuffer_mib for profile in profiles if profile is not None), -(vm.memory_mib or 0)
 
 
 def _devices(vm: Vm) -> Iterator[str]:

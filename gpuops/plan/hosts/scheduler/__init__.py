@@ -1,8 +1,8 @@
-"""The vGPU scheduler of hosts: what it is set to, and the change of it.
+"""Reads and changes the vGPU scheduler of hosts.
 
-Problem: the policy is one word, RmPVMRL, inside one option among others of the `nvidia` kernel module, read at boot;
-and two driver branches read the same word differently. Choice: the word is never kept; it is decoded as the host's own
-branch reads it and encoded anew, and the option string is edited in place, so that what is not ours stays as it is,
-byte for byte. What we gave up: the policy that `nvidia-smi vgpu set-scheduler-state` sets until the next boot cannot be
-seen, because no call of vCenter tells it.
+Problem: the policy is one number, RmPVMRL, inside one of many options of the `nvidia` kernel module, which are read at
+boot; and driver branches read the same number differently. Choice: gpuops stores no number. It decodes and encodes it
+for the host's own driver branch, and edits the option string in place, so that all other text stays byte for byte. What
+this gives up: a policy that `nvidia-smi vgpu set-scheduler-state` sets until the next boot is not seen, because vCenter
+does not report it.
 """

@@ -1,7 +1,6 @@
-"""Plans `gpuops host scheduler set`: which GPUs are meant, what is in the way, each host's changed options; and the way
-back.
+"""Plans `gpuops host scheduler set`, and the way back after a measurement (`RestoreScheduler`).
 
-A GPU's scheduler returns to the very options of before, if nothing else in them has changed meanwhile:
+A GPU's scheduler is restored to exactly the earlier option text, if no other part of the text has changed meanwhile:
 
     before   NVreg_A=1                                                          best effort, no entry
     now      NVreg_A=1 NVreg_RegistryDwordsPerDevice=pci=0000:5e:00.0;RmPVMRL=0x01
@@ -47,7 +46,7 @@ LIMITED_FRAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SetScheduler:
-    """Have these GPUs shared by this policy, from their hosts' next boot on."""
+    """A request to set the scheduler of GPUs, from the next boot of their hosts on."""
 
     run_kind: ClassVar[str] = "setscheduler"
 
@@ -66,16 +65,13 @@ class SetScheduler:
     ] = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
-        """Return refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        """Refs of the selected hosts. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """Return the change of each host's module options. Raises UsageError."""
-        scheduler, stated, gpus = (
-            self._requested_scheduler(),
-            self._stated_branch(),
-            tuple(PciAddress.parse(text) for text in self.gpu),
-        )
+        scheduler, stated = self._requested_scheduler(), self._stated_branch()
+        gpus = tuple(PciAddress.parse(text) for text in self.gpu)
         scope = Scope(cluster=self.cluster, host=self.host)
         hosts = self._hosts(inventory)
         if not hosts:
@@ -95,10 +91,8 @@ class SetScheduler:
     def _requested_scheduler(self) -> VgpuScheduler:
         adaptive = self.frequency is not None or self.averaging is not None
         if self.time_slice is not None and adaptive:
-            raise UsageError(
-                "--time-slice and --frequency exclude each other",
-                hint="the driver goes by time slices, or by adaptive round robin at a frequency",
-            )
+            hint = "the driver uses either time slices, or adaptive round robin with a frequency: remove one of them"
+            raise UsageError("--time-slice and --frequency exclude each other", hint=hint)
         if self.averaging is not None and self.frequency is None:
             raise UsageError("--averaging needs --frequency", hint="NVIDIA documents the two as a pair: 480Hz and 33")
         if self.scheduler is SchedulerPolicy.BEST_EFFORT and (self.time_slice is not None or adaptive):
@@ -132,7 +126,8 @@ def _of_host(
     catalog: Catalog,
     left_out: tuple[PhysicalGpu, ...],
 ) -> HostPart:
-    """Return the change of one host. `left_out`: GPUs that were not named and that have no scheduler."""
+    """Return the part of one host. `stated`: the driver branch that the admin gave; `left_out`: GPUs without a
+    scheduler, which are skipped because the request names none."""
     host = host_scheduler.host
     gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
     if left_out:
@@ -187,7 +182,7 @@ def _change(
 
 
 def _serving(host: Host) -> tuple[PhysicalGpu, ...]:
-    """Return the GPUs that are meant where none is named; one in MIG mode is, to be refused by name."""
+    """Return the GPUs to set if the request names none. GPUs in MIG mode are included, to be refused by name."""
     return tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
 
 
@@ -196,25 +191,25 @@ def _in_mig_mode(host: Host) -> tuple[PhysicalGpu, ...]:
 
 
 def _others_can(host: Host, hosts: tuple[Host, ...]) -> bool:
-    """Return whether another of the hosts that are meant has a GPU with a scheduler.
+    """Whether another selected host has a GPU with a scheduler.
 
-    If so, the request is about a cluster, and a host with other GPUs is left out. If not, the host itself was meant,
-    and the plan is refused with the reasons.
+    Then the request is about a cluster, and GPUs in MIG mode on this host are skipped. Otherwise the request is about
+    this host, and is refused because of them.
     """
     return any(unscheduled(gpu) is None for other_host in hosts if other_host is not host for gpu in other_host.gpus)
 
 
 def _with_hints(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
-    """Return the refusals of GPUs; where all of a host's were meant, with the options that leave these out."""
+    """Return the refusals of GPUs. If none was named, the hint has the --gpu options of the GPUs that can be set."""
     able = [str(address) for address, rejections in against.items() if not rejections]
-    hint = f"set the others alone: {' '.join(f'--gpu {address}' for address in able)}"
+    hint = f"set only the others: {' '.join(f'--gpu {address}' for address in able)}"
     for rejections in against.values():
         for rejection in rejections:
             yield rejection if named or not able else Rejection(rejection.subject, rejection.rule, hint=hint)
 
 
 def _frames(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
-    """Return what desktops will notice, where their GPU changes between best effort and a share."""
+    """Return a note on frame rates, if a GPU changes from best effort to a share or back."""
     best_effort = str(SchedulerPolicy.BEST_EFFORT)
     before = {difference.before == best_effort for part in parts if part.step for difference in part.step.gpus}
     if scheduler.policy is SchedulerPolicy.BEST_EFFORT:
@@ -223,7 +218,7 @@ def _frames(parts: list[HostPart], scheduler: VgpuScheduler) -> tuple[str, ...]:
 
 
 def _quantity(option: str, text: str, unit: str) -> int:
-    """Return a number, with its unit or without. Raises UsageError."""
+    """Parse a whole number, with or without its unit. Raises UsageError."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2].lower() not in ("", unit.lower()):
         raise UsageError(f"{option} {text}: not a whole number of {unit}", hint=f"write it as {option} 2{unit}")
@@ -232,7 +227,7 @@ def _quantity(option: str, text: str, unit: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RestoreScheduler:
-    """Have one GPU shared as before, from its host's next boot on."""
+    """A request to restore the earlier scheduler of one GPU, from the next boot of its host on."""
 
     run_kind: ClassVar[str] = "restorescheduler"
 
@@ -244,7 +239,7 @@ class RestoreScheduler:
         return self._setting.hosts(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
-        """As `scheduler set` plans it; with the options of before where only this GPU's entry was changed."""
+        """Return the plan of `scheduler set`, but with the earlier option text if only this GPU's entry changed."""
         plan = self._setting.plan(inventory, catalog)
         waves = tuple(replace(wave, steps=tuple(map(self._exact, wave.steps))) for wave in plan.waves)
         return replace(plan, waves=waves)
@@ -289,7 +284,7 @@ def restoring_command(before: SchedulerBefore, host_name: str) -> str:
 
 
 def _words(scheduler: VgpuScheduler) -> tuple[str | None, str | None, int | None]:
-    """`--time-slice`, `--frequency` and `--averaging` of it."""
+    """Return the values of `--time-slice`, `--frequency` and `--averaging` for it."""
     match scheduler.slices:
         case TimeSlices(time_slice_ms=length):
             return ("default" if length is None else f"{length}ms"), None, None

@@ -37,7 +37,7 @@ _NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A word that cannot be said in words, and why."""
+    """A value of RmPVMRL that cannot be decoded, and why."""
 
     word: str
     why: str
@@ -50,14 +50,14 @@ Reading = VgpuScheduler | Unread
 
 
 def ambiguous(scheduler: VgpuScheduler) -> bool:
-    """Return whether the word for it depends on the driver's branch."""
+    """Whether the encoding depends on the driver branch."""
     return scheduler.policy is not SchedulerPolicy.BEST_EFFORT and scheduler.slices is not None
 
 
 def encode(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> int:
-    """Return the word for it on a branch that reads so; None = an unknown branch.
+    """Return the word for a scheduler. `round_robin`: how the driver branch reads it; None = unknown.
 
-    Raises ValueError where `against` speaks.
+    Raises ValueError with the reason that `against` returns.
     """
     reason = against(scheduler, round_robin)
     if reason is not None:
@@ -78,7 +78,7 @@ def encode(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> int:
 
 
 def against(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> str | None:
-    """Return why there is no word for it on such a branch, with the rule; None = there is one."""
+    """Return why this driver branch has no word for the scheduler, with the source; None if it has one."""
     slices = scheduler.slices
     if slices is None:
         return None
@@ -111,9 +111,9 @@ def _beyond(name: str, number: int | None, allowed: range, unit: str) -> str | N
 
 
 def decode(word: int, round_robin: RoundRobin | None) -> Reading:
-    """Return what a driver of such a branch does at this word; a value out of range is given as it stands.
+    """Return the scheduler that a driver of this branch uses for the word. Values out of range are returned unchanged.
 
-    Bits that no document names, and a word that reads differently where the branch is unknown, are not guessed at.
+    Returns `Unread` for undocumented bits, and if the branch is unknown but matters.
     """
     hexadecimal = f"0x{word:08x}"
     if not 0 <= word < 1 << 32:
@@ -142,7 +142,7 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
 
 
 def describe_clamping(scheduler: VgpuScheduler) -> str | None:
-    """Return what the driver makes of a value out of range: it takes the nearest one within (NVIDIA vGPU docs)."""
+    """Return the value that the driver uses instead of one out of range: the nearest allowed (NVIDIA vGPU docs)."""
     match scheduler.slices:
         case TimeSlices(time_slice_ms=int(milliseconds)) if milliseconds not in TIME_SLICE_MS:
             return f"the driver takes {TIME_SLICE_MS[-1]} ms"

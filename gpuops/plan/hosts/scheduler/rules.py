@@ -1,8 +1,7 @@
-"""What speaks against a scheduler policy on a host or on one of its GPUs, and who may undo a change of options.
+"""Reasons against a scheduler policy on a host or a GPU, and warnings of what may reset its module options.
 
-Sources: VMware vSphere docs, Host Profiles (kernel module settings are part of a profile; remediation applies it, and a
-stateless host takes it at every boot) and vSphere Configuration Profiles (remediation makes hosts like the cluster's
-configuration).
+Sources: VMware vSphere docs, Host Profiles (a profile has kernel module settings; remediation applies it, and so does
+every boot of a stateless host) and vSphere Configuration Profiles (remediation applies the cluster's configuration).
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from gpuops.plan.hosts.scheduler.rmpvmrl import against, ambiguous
 from gpuops.plan.hosts.scheduler.state import HostScheduler, generation_of, unscheduled
 
 SHOWN: Final = 4
-"""So many hosts are named; of a hundred the rest are counted."""
+"""The number of hosts to name in a warning; the others are counted."""
 
 
 def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]:
-    """Return a line for each profile and cluster that may set module options back, and one for unknown hosts.
+    """Return a warning for each host profile and cluster that may reset module options, and one for unknown hosts.
 
-    A rolling change looks at each host after its reboot, and stops at one that was set back.
+    A rolling change checks each host after its reboot, and stops if its options were reset.
     """
     profiles: defaultdict[str, list[str]] = defaultdict(list)
     clusters: defaultdict[str, list[str]] = defaultdict(list)
@@ -50,25 +49,25 @@ def setting_back(hosts: Iterable[Host], inventory: Inventory) -> tuple[str, ...]
 
 
 def custody_of(host: Host) -> Custody:
-    """Return what is known of it; nothing where the host was not asked."""
+    """Return what may reset the host's options; empty if its settings were not read."""
     return (host.settings or HostSettings()).custody
 
 
 def _lines(profiles: dict[str, list[str]], clusters: dict[str, list[str]], unknown: list[str]) -> Iterator[str]:
     for name, hosts in profiles.items():
         yield (
-            f"host profile {name} is attached to {some_names(hosts, SHOWN)}: remediation, and the boot of a stateless "
-            "host, set module options back that are not in it; change the profile too"
+            f"host profile {name} is attached to {some_names(hosts, SHOWN)}: remediation, and each boot of a stateless "
+            "host, reset module options that are not in it; change the profile too"
         )
     for name, hosts in clusters.items():
         yield (
-            f"cluster {name} keeps the configuration of its hosts ({some_names(hosts, SHOWN)}): its next remediation "
-            "sets module options back that are not in it; change the cluster's configuration too"
+            f"cluster {name} manages the configuration of its hosts ({some_names(hosts, SHOWN)}): its next remediation "
+            "resets module options that are not in it; change the cluster's configuration too"
         )
     if unknown:
         yield (
-            "whether a host profile or its cluster's configuration sets module options of "
-            f"{some_names(unknown, SHOWN)} back cannot be read"
+            "this login cannot read whether a host profile or the cluster's configuration resets module options of "
+            f"{some_names(unknown, SHOWN)}"
         )
 
 
@@ -77,7 +76,7 @@ MIXED_SIZE_SINCE = "8.0.3.0"
 
 
 def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterator[Rejection]:
-    """Yield why nothing can be set on this host at all."""
+    """Yield why the scheduler of this host cannot be set at all."""
     host, settings = host_scheduler.host, host_scheduler.settings
     if host.connected is not True:
         yield Rejection(host.name, "is not connected")
@@ -86,7 +85,7 @@ def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterat
         hint = "install NVIDIA's vGPU manager (VIB) on it"
         yield Rejection(host.name, "has no kernel module nvidia", hint=hint)
     elif settings.module_options is None:
-        why = "; ".join(settings.unread) or "the host does not tell"
+        why = "; ".join(settings.unread) or "the host does not report them"
         yield Rejection(host.name, f"its module options cannot be read: {why}")
     elif (reason := module_options.unfit(settings.module_options)) is not None:
         hint = "put them right first: esxcli system module parameters set -m nvidia -p '...'"
@@ -97,7 +96,7 @@ def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterat
 def branch_blockers(
     host_scheduler: HostScheduler, stated: DriverBranch | None, scheduler: VgpuScheduler
 ) -> Iterator[Rejection]:
-    """Yield why the host's driver has no word for it, or may read the word differently."""
+    """Yield why the policy cannot be encoded for the host's driver branch."""
     host, branch = host_scheduler.host, host_scheduler.branch
     if stated is not None and branch is not None and stated != branch:
         yield Rejection(host.name, "driver branch", str(stated), str(branch), hint="leave --driver-branch out")
@@ -137,7 +136,7 @@ def _against_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -
 
 
 def doubts(gpu: PhysicalGpu, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[str]:
-    """Yield what could not be checked, a warning each."""
+    """Yield a warning for each rule that could not be checked."""
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     if board is None:
         yield f"{host.name} {gpu.address}: {gpu.name} is not in the catalogue: whether it has policies is not checked"

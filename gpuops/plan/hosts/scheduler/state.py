@@ -1,7 +1,4 @@
-"""What the scheduler of each GPU is set to, what is in force, and which NVIDIA driver the host has.
-
-`reboot_pending` is set if the two differ.
-"""
+"""Reads the scheduler of each GPU, as configured and as in effect, and the NVIDIA driver of its host."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from gpuops.plan.hosts.scheduler.rmpvmrl import Reading
 
 @dataclass(frozen=True, slots=True)
 class GpuScheduler:
-    """One GPU. `configured` and `effective` None = not known, or there is nothing to schedule, as `note` says."""
+    """The scheduler of one GPU. None = unknown, or the GPU has no scheduler (`note` says why)."""
 
     gpu: PhysicalGpu
     configured: Reading | None
@@ -32,7 +29,7 @@ class GpuScheduler:
 
     @property
     def reboot_pending(self) -> bool | None:
-        """Return whether the next boot changes it; None = not known. Of a GPU with nothing to schedule: no."""
+        """Whether the next boot changes the scheduler; None = unknown. False for a GPU without a scheduler."""
         if self.note is not None:
             return False
         return None if self.configured is None or self.effective is None else self.configured != self.effective
@@ -58,10 +55,7 @@ class Schedulers:
 
 
 def schedulers(inventory: Inventory, catalog: Catalog, scope: Scope) -> Schedulers:
-    """Return the hosts that are meant, as they were read.
-
-    Raises UsageError, HostNotFound for a name that is not there.
-    """
+    """Return the schedulers of the hosts in the scope. Raises UsageError, HostNotFound for an unknown name."""
     scope.check(inventory)
     return Schedulers(inventory, tuple(scheduler_of(host, catalog) for host in scope.hosts(inventory)))
 
@@ -82,7 +76,7 @@ def read_options(options: str | None, gpu: PciAddress, round_robin: RoundRobin |
 
 
 def unscheduled(gpu: PhysicalGpu) -> str | None:
-    """Return why there is nothing to schedule on this GPU; None = its vGPUs share its time, as far as is known.
+    """Return why the GPU has no scheduler; None if its vGPUs share its time, as far as is known.
 
     MIG-backed vGPUs have parts of the GPU of their own (NVIDIA AI Enterprise docs).
     """

@@ -82,7 +82,9 @@ def test_no_vm_goes_to_a_host_that_is_down_with_its_own() -> None:
 def test_a_vm_that_finds_no_room_is_named_with_what_each_host_says() -> None:
     inventory = seen(cluster(2, [desktops(1, 6, first=1), desktops(2, 6, first=7)]))
     [first, *_] = refusals(planned(inventory, "esx-01"))
-    assert first == "esx-01: vdi-001 cannot leave it while it runs: esx-02: no room that is certain"
+    assert (
+        first == "esx-01: vdi-001 cannot leave the host while it runs: esx-02: it is not certain that the VM has room"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,8 @@ def test_a_vm_that_finds_no_room_is_named_with_what_each_host_says() -> None:
 )
 def test_what_cannot_be_moved_is_shut_down_where_that_is_allowed(vms: Displacement, way: Leaving) -> None:
     inventory = seen(cluster(2, [desktops(1, 1, first=1)], hot_migrate=False))
-    assert refusals(planned(inventory)) == [
-        "esx-01: vdi-001 cannot leave it while it runs: vMotion with a vGPU is switched off (vgpu.hotmigrate.enabled)"
-    ]
+    rule = "vMotion with a vGPU is switched off (vgpu.hotmigrate.enabled)"
+    assert refusals(planned(inventory)) == [f"esx-01: vdi-001 cannot leave the host while it runs: {rule}"]
     assert leaving(planned(inventory, vms=vms), "esx-01") == {"vdi-001": (way, None)}
 
 
@@ -100,8 +101,8 @@ def test_a_guest_without_tools_cannot_be_asked_to_shut_down() -> None:
     world = cluster(1, [desktops(1, 1, first=1, guest="bare")])
     [refusal] = refusals(planned(seen(world), vms=Displacement.SHUT_DOWN))
     assert refusal == (
-        "esx-01: vdi-001 can neither be moved nor shut down: "
-        "no other host in its cluster; VMware Tools do not run in it, or do not tell"
+        "esx-01: vdi-001 can be neither moved nor shut down: "
+        "no other host in its cluster; VMware Tools do not run in it, or their state is unknown"
     )
 
 
@@ -109,15 +110,18 @@ def test_who_opted_out_is_neither_moved_nor_shut_down() -> None:
     world = cluster(2, [desktops(1, 1, first=1, attributes={"gpuops.opt-out": "yes"})])
     [refusal] = refusals(planned(seen(world), vms=Displacement.POWER_OFF))
     assert refusal.startswith(
-        "esx-01: vdi-001 can neither be moved nor shut down: opted out (attribute gpuops.opt-out)"
+        "esx-01: vdi-001 can be neither moved nor shut down: opted out (attribute gpuops.opt-out)"
     )
 
 
 def test_who_lends_gpus_over_the_network_is_drained_before_its_host_is_emptied() -> None:
     lending = seen(cluster(2, [desktops(1, 1, first=1, attributes={"gpuops.pool": "lab"})]))
     [refusal] = planned(lending, vms=Displacement.POWER_OFF).rejections
-    assert str(refusal) == "esx-01: vdi-001 cannot leave it while it runs: lends its GPUs over the network (pool lab)"
-    assert refusal.hint.startswith("gpuops pool reclaim --server vdi-001 drains it")
+    assert (
+        str(refusal)
+        == "esx-01: vdi-001 cannot leave the host while it runs: lends its GPUs over the network (pool lab)"
+    )
+    assert refusal.hint.startswith("run gpuops pool reclaim --server vdi-001 first")
     drained = seen(cluster(2, [desktops(1, 1, first=1, attributes={"gpuops.pool": ""})]))
     assert leaving(planned(drained), "esx-01") == {"vdi-001": (Leaving.VMOTION, "esx-02")}
 
@@ -146,7 +150,7 @@ def test_what_ha_keeps_free_is_kept_without_the_hosts_that_are_down() -> None:
 
 def test_suspended_with_a_vgpu_or_in_maintenance_already_is_refused_by_name() -> None:
     inventory = seen(cluster(2, [desktops(1, 1, first=1, power="suspended")]))
-    assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended there, with a vGPU"]
+    assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended on it with a vGPU"]
     away = inventory.with_hosts([replace(inventory.find_host("esx-02"), in_maintenance=True)])
     assert refusals(planned(away, "esx-02")) == ["esx-02: is in maintenance mode already"]
     unknown = inventory.with_hosts([replace(inventory.find_host("esx-02"), booted=None)])

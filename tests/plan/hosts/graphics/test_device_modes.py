@@ -127,9 +127,9 @@ def test_a_label_goes_with_the_mode_of_its_device() -> None:
 def test_a_mode_that_is_not_offered_is_refused_with_those_that_are() -> None:
     plan = planned(ON, seen(state(configurable=("host", "vGpuSameSize"))))
     assert [str(each) for each in plan.rejections] == [
-        "esx-1 0000:3b:00.0: vCenter does not configure it to directPath; to: host, vGpuSameSize"
+        "esx-1 0000:3b:00.0: vCenter does not offer mode directPath for it; it offers: host, vGpuSameSize"
     ]
-    assert "to: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
+    assert "it offers: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
 
 
 def test_a_size_that_is_configured_and_not_in_force_is_due() -> None:
@@ -179,9 +179,9 @@ def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
     ("told", "left"),
     [
         ({"h-1": frozenset({NONE})}, ""),
-        ({"h-1": frozenset({NONE, MAINTENANCE})}, "not in force before maintenance mode of esx-1"),
-        ({"h-1": frozenset({MAINTENANCE, REBOOT})}, "not in force before a reboot of esx-1"),
-        ({}, "not in force before a reboot of esx-1"),
+        ({"h-1": frozenset({NONE, MAINTENANCE})}, "takes effect after maintenance mode of esx-1"),
+        ({"h-1": frozenset({MAINTENANCE, REBOOT})}, "takes effect after a reboot of esx-1"),
+        ({}, "takes effect after a reboot of esx-1"),
     ],
 )
 def test_what_is_left_to_do_is_what_vcenter_says(told: dict[str, Any], left: str) -> None:
@@ -189,9 +189,9 @@ def test_what_is_left_to_do_is_what_vcenter_says(told: dict[str, Any], left: str
     found = left_to_do(planned(ON, inventory), told, inventory, "mode")
     assert [each.split(":")[0] for each in found] == ([left] if left else [])
     assert [impact_words(each) for each in told.values()] == [
-        "vCenter: takes a reboot" if REBOOT in each
-        else "vCenter: takes maintenance mode" if MAINTENANCE in each
-        else "vCenter: in force at once"
+        "vCenter: needs a reboot" if REBOOT in each
+        else "vCenter: needs maintenance mode" if MAINTENANCE in each
+        else "vCenter: in effect at once"
         for each in told.values()
     ]  # fmt: skip
 

@@ -108,7 +108,7 @@ FIXED = replace(TOLD, module_options="NVreg_RegistryDwords=RmPVMRL=0x11")
         (
             inventory(None, Vm("v", "desk", host="h-1", power=PowerState.SUSPENDED, devices=(VgpuDevice(1, "p"),))),
             {"type": SHARED},
-            "desk is suspended there",
+            "desk is suspended on it",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_an_assignment_policy_disturbs_no_suspended_desktop() -> None:
 
 def test_what_documents_disagree_about_is_a_warning() -> None:
     plan = planned(inventory(gpu(device_id=T4)), vgpu_mode=MIXED, gpu=("3b:00.0",))
-    assert [text for text in plan.warnings if "is not known; the host will tell" in text]
+    assert [text for text in plan.warnings if "has a mixed-size mode; the host may refuse it" in text]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_what_is_so_already_is_nothing_to_do() -> None:
             {},
             "d is susp",
         ),
-        (True, inventory(OFF, beside=True), {}, "only goes with the devices beside it"),
+        (True, inventory(OFF, beside=True), {}, "can only be switched together with its dependent devices"),
         (True, inventory(OFF, connected=None), {}, "is not connected"),
         (True, inventory(OFF, settings=HostSettings(unread=("no",))), {}, "cannot be read: no"),
         (True, inventory(OFF, settings=HostSettings(passthrough=(OFF,))), {"label": "ml"}, "takes no hardware labels"),

@@ -109,7 +109,7 @@ def test_a_directpath_vm_blocks_and_comes_back_nowhere() -> None:
     found = answer(vm(FIRST, devices=(given,)))
     assert found.stays[0].reasons == ("has a passthrough device that is no vGPU",)
     assert [each.reasons for each in found.loss.stranded] == [
-        ("vm-1-1-1 has a passthrough device of its host: it starts nowhere else",)
+        ("vm-1-1-1 has a passthrough device of its own host and starts on no other",)
     ]
     assert [(each.profile, each.placed, each.running) for each in found.loss.profiles] == [
         ("nvidia_a40-8q", 1, 1),
@@ -124,7 +124,7 @@ def test_a_stun_is_the_range_of_bandwidths_and_the_sum_of_vgpus() -> None:
     assert answer(telling({10_000: 12}, profile="nvidia_a40-8c")).stuns == {}
     slow = answer(telling({10_000: 120, 25_000: 50}))
     assert slow.ready
-    assert "the stun of vm-1-1-1 may be 120 s, and 100 s are tolerated" in slow.notes
+    assert "the stun of vm-1-1-1 may last 120 s; the cluster tolerates 100 s" in slow.notes
     raised = answer(in_cluster(telling({10_000: 101}), drs_options=(("VmDevicesStunTimeTolerated", "101"),)))
     assert raised.ready and raised.notes == ()
 
@@ -132,7 +132,7 @@ def test_a_stun_is_the_range_of_bandwidths_and_the_sum_of_vgpus() -> None:
 def test_a_setting_of_a_vm_that_is_named_after_stun_is_shown() -> None:
     found = answer(vm(FIRST, extra_config={"vmotion.stunLimit": "7"}))
     assert found.ready
-    assert "vm-1-1-1 has vmotion.stunLimit = 7: it may have a limit of its own for its stun" in found.notes
+    assert "vm-1-1-1 has vmotion.stunLimit = 7: its own limit for the stun may apply" in found.notes
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ def test_hosts_are_named_by_profile_and_many_are_counted() -> None:
 
 def test_a_cluster_that_keeps_its_hosts_is_named() -> None:
     [line] = said(Custody((), True), Custody((), True))
-    assert line.startswith("cluster desktops keeps the configuration of its hosts (esx-1, esx-2): its next remediation")
+    assert line.startswith("cluster desktops manages the configuration of its hosts (esx-1, esx-2)")
     [alone] = said(Custody((), True), cluster=None)
-    assert alone.startswith("cluster esx-1 keeps")
+    assert alone.startswith("cluster esx-1 manages")
 
 
 @pytest.mark.parametrize("unknown", [None, Custody(), Custody((), None), Custody(None, False)])
 def test_what_cannot_be_read_is_not_nobody(unknown: Custody | None) -> None:
     [line] = said(unknown, Custody((), False))
     assert line == (
-        "whether a host profile or its cluster's configuration sets module options of esx-1 back cannot be read"
+        "this login cannot read whether a host profile or the cluster's configuration resets module options of esx-1"
     )

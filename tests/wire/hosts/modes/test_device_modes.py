@@ -65,11 +65,11 @@ def test_an_older_vcenter_lists_none_and_goes_on_as_before(serve: Callable[[str]
 def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench) -> None:
     planned = bench.set(MIXED, apply=False)
     assert bench.effects == []
-    assert planned.plan.afterwards[0].startswith("vCenter tells only when it is set whether it is in force at once")
+    assert planned.plan.afterwards[0].startswith("only when the mode is set, vCenter reports")
     report = bench.set(MIXED)
     assert (report.exit_code, report.plan.afterwards, bench.effects) == (0, (), ["ConfigureDirectPathDevice"])
     [outcome] = report.outcomes
-    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "vCenter: in force at once")
+    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "vCenter: in effect at once")
     assert isinstance(outcome.step, ConfigureModes)
     assert (bench.gpu.mode, bench.device().mode) == ("mixedSize", DeviceMode.VGPU_MIXED_SIZE)
     again = bench.set(MIXED)
@@ -82,8 +82,8 @@ def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench
 @pytest.mark.parametrize(
     ("rebinds", "impact", "left"),
     [
-        (False, "vCenter: takes a reboot", "not in force before a reboot of esx-02.sup: "),
-        (True, "vCenter: takes maintenance mode", "not in force before maintenance mode of esx-02.sup: "),
+        (False, "vCenter: needs a reboot", "takes effect after a reboot of esx-02.sup: "),
+        (True, "vCenter: needs maintenance mode", "takes effect after maintenance mode of esx-02.sup: "),
     ],
 )
 def test_what_a_change_takes_is_told_when_it_is_set(bench: Bench, *, rebinds: bool, impact: str, left: str) -> None:
@@ -96,7 +96,7 @@ def test_what_a_change_takes_is_told_when_it_is_set(bench: Bench, *, rebinds: bo
     again = bench.set(replace(WHOLE, label="ml"))
     assert "a reboot is pending" in again.plan.because[0]
     back = bench.set(SetPassthrough(False, (str(FREE),), None, HOST))
-    assert (back.exit_code, back.outcomes[0].reason) == (0, "vCenter: in force at once")
+    assert (back.exit_code, back.outcomes[0].reason) == (0, "vCenter: in effect at once")
     assert (bench.gpu.passthrough_enabled, bench.device().mode) == (False, DeviceMode.VGPU_SAME_SIZE)
 
 
@@ -135,7 +135,7 @@ def test_a_mode_that_vcenter_does_not_offer_is_refused(bench: Bench) -> None:
     for request, mode in ((MIXED, "vGpuMixedSize"), (WHOLE, "directPath")):
         [refusal] = request.plan(seen, catalog_of(seen)).rejections
         assert str(refusal) == (
-            f"esx-02.sup 0000:af:00.0: vCenter does not configure it to {mode}; to: host, vGpuSameSize"
+            f"esx-02.sup 0000:af:00.0: vCenter does not offer mode {mode} for it; it offers: host, vGpuSameSize"
         )
 
 
@@ -146,7 +146,7 @@ def test_reserved_slots_that_lose_their_gpus_are_named(bench: Bench) -> None:
     [warning] = bench.set(WHOLE, apply=False).plan.warnings
     assert warning == (
         "sup-cluster: 9 of nvidia_a40-8q reserved, not free: 8 would be left, or may be: "
-        "VMs for which it is reserved may find no GPU"
+        "VMs with this reservation may find no GPU"
     )
     bench.server.world.direct_path.reservations = (replace(reservation, units=10),)
     assert bench.set(WHOLE, apply=False).plan.warnings == ()

@@ -88,7 +88,7 @@ def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
     monkeypatch.setattr(direct_path_devices, "configure", worded)
     report = bench.set(MIXED)
     assert [(each.verdict, each.reason) for each in report.outcomes] == [(Verdict.DONE, "")]
-    assert report.plan.afterwards[0].startswith("not in force before a reboot of esx-02.sup")
+    assert report.plan.afterwards[0].startswith("takes effect after a reboot of esx-02.sup")
 
 
 @pytest.mark.long

@@ -76,7 +76,7 @@ def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
     monkeypatch.setattr(device_modes._ConfigureCall, "result", real)
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "sameSize"]
     report = bench.on_site(lambda site: configure(request, site, apply=True))
-    assert [each.reason for each in report.outcomes] == ["vCenter: in force at once"], "of the device that was left"
+    assert [each.reason for each in report.outcomes] == ["vCenter: in effect at once"], "of the device that was left"
     assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "mixedSize"]
     assert not bench.on_site(lambda site: configure(request, site, apply=True)).changed
 
