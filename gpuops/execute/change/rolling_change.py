@@ -8,8 +8,7 @@ from typing import Final
 
 from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
-from gpuops.execute.change.current_ids import order_now
-from gpuops.execute.change.history import History, history_of, vms_taken_from
+from gpuops.execute.change.history import History, history_of, order_now, vms_taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
@@ -17,8 +16,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, lease_during_run
 from gpuops.execute.runs.exclusion import in_rotation, locked_for_change, open_change
-from gpuops.execute.runs.given_up import note_returned, still_given_up
-from gpuops.execute.runs.nights import last_policy
+from gpuops.execute.runs.nights import last_policy, note_returned, still_given_up
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed
