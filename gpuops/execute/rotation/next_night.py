@@ -27,10 +27,7 @@ from gpuops.plan.rotation.returns.return_time import Durations
 
 
 def preview(
-    policy: Policy | None,
-    site: Site,
-    at: datetime | time | None = None,
-    policy_file: Path | None = None,
+    policy: Policy | None, site: Site, at: datetime | time | None = None, policy_file: Path | None = None
 ) -> NightPreview:
     """Return the night that would begin at this moment if vCenter's state stayed as it is now. Writes nothing.
 
@@ -120,7 +117,9 @@ def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = N
             policy = remembered_policy(journal)
     if policy.spare is not None:
         if at is not None:
-            raise UsageError("--at: a watch looks at its queue now, and plans no night", hint="leave out --at")
+            raise UsageError(
+                "--at: under `mode: spare-capacity` the queue is always that of now", hint="leave out --at"
+            )
         request, inventory, moment = planned_once(policy, site)
         catalog = catalog_of(inventory)
         night_plan = request.night_plan(request.may_take(inventory, catalog, moment), inventory, catalog, moment)

@@ -171,6 +171,7 @@ class RotationRun:
     def _make_report(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> Report:
+        """Plan the run on this inventory, and add the refusals and warnings that the planner cannot know."""
         night = self.kind.takes
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
@@ -336,12 +337,7 @@ class RotationRun:
         )
         try:
             outcomes = execute(
-                plan,
-                executor,
-                self._limits,
-                self.site.progress,
-                returning=not night,
-                in_flight=self.site.in_flight,
+                plan, executor, self._limits, self.site.progress, returning=not night, in_flight=self.site.in_flight
             )
         except (NotConnected, PartlyDone) as lost:
             lost.then_finish(RESUME)

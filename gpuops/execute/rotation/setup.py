@@ -55,7 +55,7 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
         if not created:
             raise
         raise PartlyDone(
-            f"{error.message}; made before that: {', '.join(created)}",
+            f"{error.message}; created before that: {', '.join(created)}",
             hint="run the same command again: it creates the rest",
         ) from error
     remaining = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())

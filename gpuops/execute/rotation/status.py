@@ -46,7 +46,13 @@ def status(
         inventory = with_creation_of_strangers(inventory, policy, originals, site.vcenter)
         night_vms = taken_vms(policy, originals, inventory)
         if not text:
-            night_vms = tuple(replace(night_vm, command=_with_policy(night_vm.command)) for night_vm in night_vms)
+            # without a policy in this machine's journal, the command that returns a VM needs the policy's file
+            night_vms = tuple(
+                replace(night_vm, command=f"{RETURN_COMMAND} --policy FILE")
+                if night_vm.command == RETURN_COMMAND
+                else night_vm
+                for night_vm in night_vms
+            )
         skipped = _skipped_nights(journal, policy, site.clock())
         lock_vm = policy.lock_vm if policy else None
         highest = highest_number(lock_vm, (policy,), journal, inventory) if policy and lock_vm else NO_NUMBER
@@ -81,11 +87,6 @@ def status(
     )
 
 
-def _with_policy(command: str) -> str:
-    """Return the command with `--policy FILE` if it needs one: this machine's journal has no policy of a night."""
-    return f"{command} --policy FILE" if command == RETURN_COMMAND else command
-
-
 def _read_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...], StateDamaged | None]:
     """Return the holder of the lock, the runs that were cut off, and the error if these cannot be read."""
     try:
@@ -95,7 +96,7 @@ def _read_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, 
 
 
 def _skipped_nights(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
-    """Return the nights of the policy, upcoming or open, that are skipped."""
+    """Return the skipped nights of the policy from tonight on."""
     if journal is None or policy is None or not policy.windows:
         return ()
     return tuple(sorted(night for night in journal.skipped_nights(policy.name) if night >= policy.night(now)))

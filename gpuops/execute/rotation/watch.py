@@ -35,8 +35,8 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.nights.spare import GivesWay, SlotHistory, kept_states, suspendable_ml_vms
-from gpuops.plan.rotation.nights.watch_look import WatchLook, WatchReport, look_at
+from gpuops.plan.rotation.nights.spare import SlotHistory, kept_states, suspendable_ml_vms
+from gpuops.plan.rotation.nights.watch_look import WatchReport, look_at
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 EVERY_S: Final = 3600.0
@@ -132,7 +132,9 @@ class Watch:
         assert isinstance(request, RotateNight), "what a watch plans"
         rule = self._rule_now()
         looked = look_at(request, rule, report.plan, before, catalog_of(before), before.taken_at)
-        looked = replace(looked, gives=replace(looked.gives, vms=self._not_tried_lately(looked)))
+        # an ML VM whose stop failed a short time ago is not stopped again yet
+        gives_way = tuple(giving for giving in looked.gives.vms if giving.taken_vm.original.vm not in self.tried)
+        looked = replace(looked, gives=replace(looked.gives, vms=gives_way))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
         gives = [giving.taken_vm for giving in looked.gives.vms]
@@ -144,12 +146,11 @@ class Watch:
             spare = SpareNow(suspends=suspendable_ml_vms(rule, running, before, catalog_of(before)))
             outcomes = restore(self.policy, self.site, names, apply=True, spare=spare).outcomes
         elif looked.starts:
-            outcomes = self._start().outcomes
+            outcomes = rotate(
+                RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._known_now()
+            ).outcomes
         self._note_tried(outcomes)
         return WatchReport(looked, before, outcomes)
-
-    def _start(self) -> Report:
-        return rotate(RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._known_now())
 
     def _settle(self) -> None:
         """Finish a run that was cut off, of this watch or of a return under this policy, like `rotate resume`."""
@@ -172,10 +173,6 @@ class Watch:
         if failed_s is None or self.site.passed_s() - failed_s >= AFTER_FAILURE_S:
             return self.rule
         return replace(self.rule, give_way=GivesWayBy.STOP)
-
-    def _not_tried_lately(self, looked: WatchLook) -> tuple[GivesWay, ...]:
-        """Return the ML VMs to stop for desktops, without those whose stop failed a short time ago."""
-        return tuple(giving for giving in looked.gives.vms if giving.taken_vm.original.vm not in self.tried)
 
     def _note_tried(self, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
@@ -314,6 +311,6 @@ def _refuse_beside_nights(policy: Policy, site: Site) -> None:
     if night_vms:
         first_original = night_vms[0].original
         raise Locked(
-            f"night {first_original.night} has taken {first_original.name}, which policy {policy.name} means too",
+            f"night {first_original.night} has taken {first_original.name}, which policy {policy.name} selects too",
             hint="gpuops rotate day ends that night; start the watch then",
         )

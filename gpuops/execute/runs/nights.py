@@ -79,16 +79,13 @@ class NightVms:
                 leases=frozenset(state.leases.get(saved.night, ())),
                 given_up=saved.returned is not None and saved.vm in state.given_up,
                 closes_late=key in state.lost_closes and now - state.lost_closes[key] < LATE,
-                gated_as=_gated_as(*state.gates.get(key, (0, ""))),
+                gated_as=machine if closed_gates > 0 else None,
             )
             for key, saved in state.originals.items()
+            for closed_gates, machine in [state.gates.get(key, (0, ""))]
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(originals, key=lambda original: (original.night, original.name)))
-
-
-def _gated_as(count: int, machine: str) -> str | None:
-    return machine if count > 0 else None
 
 
 def _body(original: Original) -> dict[str, Any]:
