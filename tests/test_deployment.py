@@ -26,7 +26,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import ValidationError, validators
 
 from gpuops.execute.migrations import HEAD
-from gpuops.execute.state.health import serve_health
+from gpuops.execute.state.http_listener import serve_health
 from tests.execute.conftest import postgresql
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.ports import free_port

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
+    from gpuops.execute.past.every_vcenter import overdue_vcenters
     from gpuops.execute.past.history import history, past_night
-    from gpuops.execute.past.overdue_vcenters import overdue_vcenters
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.adopt import adopt as rotate_adopt
     from gpuops.execute.rotation.installed_timers import timers as rotate_timers
     from gpuops.execute.rotation.next_night import preview as rotate_plan
+    from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
-    from gpuops.execute.rotation.queue_look import queue_look
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
     from gpuops.execute.rotation.unlock import unlock as rotate_unlock

@@ -32,8 +32,7 @@ def doctor(
     Raises UsageError, HostNotFound for an unknown name.
     """
     from gpuops.execute.roles import compare_login
-    from gpuops.execute.runs.given_up import still_given_up
-    from gpuops.execute.runs.nights import lock_vms_of
+    from gpuops.execute.runs.nights import lock_vms_of, still_given_up
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
     from gpuops.vsphere.transport.messages import expat_version
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from gpuops.errors import Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.steps.vm_runs import settle_steps
-from gpuops.execute.vm_creation import CREATION_S, creation_error, end_cut_off_creations, request_vms
+from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, end_cut_off_creations, request_vms, settle_steps
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Rejection, Report, Request
 from gpuops.plan.core.privileges import too_old

@@ -48,7 +48,7 @@ def watch(
     from gpuops.api import rotate_watch, rotate_watch_look
     from gpuops.console.opening import open_site, refuse_vcenter_of_runners
     from gpuops.console.running import policy_of_run
-    from gpuops.execute.state.health import health_address, serve_health
+    from gpuops.execute.state.http_listener import health_address, serve_health
     from gpuops.report.nights.watch import look_document, look_text
 
     address = health_address(health) if health is not None else None

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Locked, Refused
-from gpuops.execute.change.current_ids import ids_now, intents_now, order_now
-from gpuops.execute.change.history import DisplacedVm, History, history_of
+from gpuops.execute.change.history import DisplacedVm, History, history_of, ids_now, intents_now, order_now
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, load_change_order
 from gpuops.execute.runs.exclusion import open_change
-from gpuops.execute.runs.given_up import note_returned
+from gpuops.execute.runs.nights import note_returned
 from gpuops.execute.runs.run_kind import RESUME_CHANGE
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import Agreement, apply_agreed
@@ -68,10 +67,14 @@ def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inve
         target = open_change_state.host(name) if thing is Thing.HOST else open_change_state.vm(name)
         if target is not None:
             return open_change_state.without(target)
-    before = (
-        next((given_up for given_up in journal.given_up() if _is_called(given_up, thing, name)), None)
-        if journal
-        else None
+    given_up_before = journal.given_up() if journal is not None else ()
+    before = next(
+        (
+            given_up
+            for given_up in given_up_before
+            if given_up.thing is thing and name in (given_up.name, f"moid:{given_up.ref}")
+        ),
+        None,
     )
     if before is not None:
         return Abandonment((before,), (f"it was given up at {format_zoned_minute(before.at)}",), already=True)
@@ -79,10 +82,6 @@ def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inve
         raise Refused(f"{name}: no change of hosts is open", hint=STATUS)
     objection = "is no host of the change that is open" if thing is Thing.HOST else "was taken from no host, or is back"
     raise Refused(f"{name} {objection}", hint=STATUS)
-
-
-def _is_called(given_up: GivenUp, thing: Thing, name: str) -> bool:
-    return given_up.thing is thing and name in (given_up.name, f"moid:{given_up.ref}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,9 @@ class _OpenChange:
     def of(cls, run: Run, journal: Journal, inventory: Inventory) -> _OpenChange:
         mine, order = journal.state.runs[run.id], load_change_order(run.order)
         if isinstance(order, MovesOrder):
-            raise Refused("the change that is open is moves of VMs", hint="gpuops change abort ends it")
+            raise Refused(
+                "the open change moves VMs: no part of it can be given up", hint="gpuops change abort ends it"
+            )
         ids = ids_now(order.uuids, mine.intents.values(), inventory)
         given_up = {ids.get(ref, ref) for ref in mine.given_up}
         history = history_of(intents_now(mine.intents.values(), ids), given_up)

@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown
-from gpuops.execute.change.current_ids import ids_now, intents_now
-from gpuops.execute.change.history import History, history_of
+from gpuops.execute.change.history import History, history_of, ids_now, intents_now
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.journal.step_json import dump_step
 from gpuops.execute.lease.lease import HeldLease

@@ -186,10 +186,5 @@ class _MoveRun:
     def _executor(self, inventory: Inventory) -> VmExecutor:
         vcenter, passed_s = self.site.vcenter, self.site.passed_s
         return VmExecutor(
-            vcenter,
-            self.journal,
-            self.run,
-            inventory,
-            leases=lease_for_all_vms(self.lease),
-            passed_s=passed_s,
+            vcenter, self.journal, self.run, inventory, leases=lease_for_all_vms(self.lease), passed_s=passed_s
         )

@@ -8,8 +8,7 @@ from typing import Final
 
 from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
-from gpuops.execute.change.current_ids import order_now
-from gpuops.execute.change.history import History, history_of, vms_taken_from
+from gpuops.execute.change.history import History, history_of, order_now, vms_taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
@@ -17,8 +16,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
 from gpuops.execute.lease.lease import HeldLease, lease_during_run
 from gpuops.execute.runs.exclusion import in_rotation, locked_for_change, open_change
-from gpuops.execute.runs.given_up import note_returned, still_given_up
-from gpuops.execute.runs.nights import last_policy
+from gpuops.execute.runs.nights import last_policy, note_returned, still_given_up
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed
@@ -238,14 +236,7 @@ def _host_rounds(
 ) -> HostRounds:
     inventory = site.vcenter.inventory()
     executor = HostTaskExecutor(
-        site.vcenter,
-        site.hosts,
-        journal,
-        run,
-        inventory,
-        lease=lease,
-        passed_s=site.passed_s,
-        uuids=order.uuids,
+        site.vcenter, site.hosts, journal, run, inventory, lease=lease, passed_s=site.passed_s, uuids=order.uuids
     )
     return HostRounds(site, order_now(order, executor.ids), executor, show_line)
 
@@ -276,16 +267,7 @@ def _report_outcomes(
     if not open_outcomes:
         host_rounds.executor.journal.end(host_rounds.executor.run, cut_off=giving_up)
     afterwards = (_next_move(host_rounds, open_outcomes, giving_up=giving_up),) if open_outcomes else ()
-    return ChangeReport(
-        order.verb,
-        order.rolling,
-        before,
-        Roll(),
-        tuple(outcomes),
-        True,
-        afterwards,
-        names=order.names,
-    )
+    return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards, names=order.names)
 
 
 def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:
@@ -322,7 +304,8 @@ def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
         stopped = _why_none_is_begun(host_rounds)
         if stopped:
             break
-        size = _fit(host_rounds, waiting)
+        inventory = host_rounds.executor.look()
+        size = next_round(waiting, order.rolling, inventory, catalog_of(inventory))[0]
         outcomes += host_rounds.take(waiting[:size])
         del waiting[:size]
         stopped = _why_stopped(outcomes, order)
@@ -333,12 +316,6 @@ def _why_none_is_begun(host_rounds: HostRounds) -> str:
     """Return why no other host may be begun now; empty if one may."""
     closed = next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None)
     return host_rounds.executor.lease_objection() or (str(closed) if closed is not None else "")
-
-
-def _fit(host_rounds: HostRounds, waiting: Sequence[HostStep]) -> int:
-    """Return how many of the next hosts can be down together."""
-    inventory = host_rounds.executor.look()
-    return next_round(waiting, host_rounds.order.rolling, inventory, catalog_of(inventory))[0]
 
 
 def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: ChangeOrder) -> str:

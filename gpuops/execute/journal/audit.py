@@ -41,7 +41,9 @@ def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
 def _parse_head(head: str) -> tuple[int, str]:
     seq, _, checksum = head.partition(":")
     if not seq.isascii() or not seq.isdigit() or len(checksum) != len(GENESIS):
-        raise UsageError(f"{head!r} is no head of a journal", hint="an audit prints it: SEQ:CHECKSUM")
+        raise UsageError(
+            f"{head!r} is no head of a journal", hint="use the line SEQ:CHECKSUM that gpuops rotate audit verify prints"
+        )
     return int(seq), checksum
 
 

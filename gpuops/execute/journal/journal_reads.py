@@ -106,6 +106,10 @@ class JournalReads:
         return self._store.read(after)
 
     def _first_read(self) -> JournalState:
+        """Return the state by the last checkpoint and the records after it.
+
+        If this version cannot use the checkpoint, all records are read from the first.
+        """
         records = self._store.read(None)
         state = load_state(self.vcenter, records[0]) if records and records[0].kind is Kind.CHECKPOINT else None
         if state is None and records and records[0].seq > 1:

@@ -131,8 +131,8 @@ def _dropped_requests(connection: Connection) -> str:
 def _turn(database: Database) -> Iterator[None]:
     if not _ALEMBIC.acquire(timeout=_TURN_S):
         raise StateDamaged(
-            f"the tables of {database.name} were not brought up: another upgrade here takes over {_TURN_S} s",
-            hint=f"try again; until then {RETURN_HINT}",
+            f"the tables of {database.name} were not upgraded: another upgrade here takes over {_TURN_S} s",
+            hint=f"run the command again later; until then {RETURN_HINT}",
         )
     try:
         yield
@@ -157,5 +157,5 @@ def _without_right(database: Database, failed: StateDamaged) -> StateDamaged | N
         return None
     return StateDamaged(
         f"{failed.message}: this account may not make or change the tables of {database.name}",
-        hint=f"gpuops runner init --sql prints what one that may runs there, once; until then {RETURN_HINT}",
+        hint=f"gpuops runner init --sql prints the statements for an account that may; until then {RETURN_HINT}",
     )

@@ -233,7 +233,10 @@ def take(
         before = site.vcenter.with_tags(before)
     vm, nonce, nonces = LockVm(site.vcenter, name, before, ref=ref), secrets.token_hex(8), nonces.on(name)
     if vm.managed is not None and not returning:
-        raise Refused(f"lock_vm: {name} {vm.managed}", hint="name a VM of yours, or let gpuops rotate init make one")
+        raise Refused(
+            f"lock_vm: {name} {vm.managed}",
+            hint="set lock_vm to a VM that no other product manages, or let gpuops rotate init create one",
+        )
     # Keep all nonces until the lease is ours: the last request of a killed run may take effect between two tries.
     dead = nonces.read() | {nonce}
     for number in range(TRIES + 1):

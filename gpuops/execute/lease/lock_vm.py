@@ -31,7 +31,8 @@ class LockVm:
         refs = [vm.ref for vm in self._seen.vms.values() if vm.name == name and ref in (None, vm.ref)]
         if len(refs) != 1:
             raise Refused(
-                f"lock_vm: {len(refs) or 'no'} VMs are called {name}", hint="one small VM, powered off, is needed"
+                f"lock_vm: {len(refs) or 'no'} VMs are called {name}",
+                hint="exactly one small VM, powered off, must have this name",
             )
         self.name, self._ref = name, refs[0]
         self.why = "somebody else is at it"

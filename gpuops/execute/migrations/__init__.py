@@ -1,13 +1,14 @@
-"""The tables of gpuops's databases as alembic makes and changes them: one revision after the other.
+"""The revisions of gpuops's database tables, which alembic applies one after another.
 
-There is one list of revisions for all databases. A PostgreSQL has all tables; of the files in a state directory each
-has those of its `Contents`. `journal/upgrading.py` runs what is missing when a database is opened to be written, or
-prints it. Nothing else makes a table.
+There is one list of revisions for all databases. A PostgreSQL database has all tables; a file in a state directory has
+those of its `Contents`. `journal/upgrading.py` applies the missing revisions when a database is opened for writing, or
+prints them. Nothing else creates a table.
 
-To add or change one: a file in `versions/`, its number at the end of `REVISIONS`. A revision says its tables itself and
-imports none of the code's, which will be others when it runs. Runs of the version before may be under way, and go on:
-what they write must still fit, and what they read be there. A revision sends statements and asks nothing, for an
-administrator may run them by hand. There is no way back: who needs the database as it was restores it.
+To add or change a table, add a file in `versions/` and its number at the end of `REVISIONS`. A revision defines its
+tables itself and imports nothing from the code, which will have changed by the time it runs. Runs of the previous
+version may continue during an upgrade: what they write must still fit, and what they read must still exist. A revision
+only sends statements and reads nothing, since an administrator may run them manually. There is no downgrade: restore a
+backup of the database instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 VERSION_TABLE: Final = "alembic_version"
 
 REVISIONS: Final = ("0001", "0002", "0003", "0004")
-"""All of them, in their order: alembic, which takes 0.2 s to import, is not asked when the last one is there."""
+"""In order. alembic, which takes 0.2 s to import, is not loaded if a database has the last one."""
 
 HEAD: Final = REVISIONS[-1]
 
@@ -27,7 +28,7 @@ class Contents(Enum):
     """What a database keeps; a PostgreSQL keeps all of them."""
 
     JOURNAL = "journal"
-    """And what is beside it: jobs."""
+    """With the jobs."""
     MEASUREMENTS = "measurements"
     POOLS = "pools"
     RUNNERS = "runners"

@@ -12,8 +12,7 @@ from datetime import datetime
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal
-from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs.nights import NightVms, note_returned
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.agreement import Agreement, apply_agreed

@@ -20,11 +20,7 @@ from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewher
 
 
 def adopt(
-    site: Site,
-    from_vcenter: str,
-    *,
-    apply: bool = True,
-    consent: Callable[[Adoption], None] = agreed,
+    site: Site, from_vcenter: str, *, apply: bool = True, consent: Callable[[Adoption], None] = agreed
 ) -> Adoption:
     """Adopt the VMs of open nights of the vCenter with this instance uuid that are in this vCenter.
 

@@ -1,4 +1,4 @@
-"""Preview a night for `rotate plan`, and note for `rotate skip-next` that the next night is skipped."""
+"""Preview the next night (`rotate plan`) and its ML queue (`gpuops queue`), or skip that night (`rotate skip-next`)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from datetime import UTC, datetime, time
 from pathlib import Path
 
 from gpuops.advise.forecast import Forecast, forecast
-from gpuops.errors import StateDamaged
-from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.past.history import FollowedNights
 from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.rotation.night_extension import add_to_queue, by_owners, desktop_use
-from gpuops.execute.rotation.required import require_mode
+from gpuops.execute.rotation.setup import require_mode
+from gpuops.execute.rotation.watch import planned_once
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, look_at_queue
 from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_to_take
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import NightPreview, morning_of, preview_night
@@ -25,10 +27,7 @@ from gpuops.plan.rotation.returns.return_time import Durations
 
 
 def preview(
-    policy: Policy | None,
-    site: Site,
-    at: datetime | time | None = None,
-    policy_file: Path | None = None,
+    policy: Policy | None, site: Site, at: datetime | time | None = None, policy_file: Path | None = None
 ) -> NightPreview:
     """Return the night that would begin at this moment if vCenter's state stayed as it is now. Writes nothing.
 
@@ -105,3 +104,32 @@ def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
         if was_skipped is not skipped:
             journal.skip(policy.name, night.id, skipped=skipped)
         return Skip(policy.name, night, skipped, was_skipped is not skipped)
+
+
+def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = None) -> QueueLook:
+    """Return the queue at this moment if vCenter's state stayed as it is now. Writes nothing.
+
+    `policy` None = the policy of the last night in the journal. `at` as for `preview`; under `mode: spare-capacity` the
+    queue is always that of now, and a moment is refused (UsageError).
+    """
+    if policy is None:
+        with site.journal_to_read(site.vcenter.uuid) as journal:
+            policy = remembered_policy(journal)
+    if policy.spare is not None:
+        if at is not None:
+            raise UsageError(
+                "--at: under `mode: spare-capacity` the queue is always that of now", hint="leave out --at"
+            )
+        request, inventory, moment = planned_once(policy, site)
+        catalog = catalog_of(inventory)
+        night_plan = request.night_plan(request.may_take(inventory, catalog, moment), inventory, catalog, moment)
+        return look_at_queue(night_plan, inventory, catalog, moment)
+    night_preview = preview(policy, site, at)
+    starts_at = {expected.start.vm.ref: expected.run.begins for expected in night_preview.expected_runs}
+    return look_at_queue(
+        night_preview.night_plan,
+        night_preview.inventory,
+        catalog_of(night_preview.inventory),
+        night_preview.at,
+        starts_at,
+    )

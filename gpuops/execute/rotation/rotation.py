@@ -11,11 +11,9 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.night_extension import add_to_queue, before_return
-from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
 from gpuops.execute.rotation.rotation_lock import locked_journal, require_no_rotation, without_journal
-from gpuops.execute.rotation.rotation_run import RotationRun
-from gpuops.execute.rotation.setup import require_setup
-from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
+from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
+from gpuops.execute.rotation.setup import require_broker, require_markers_seen, require_mode, require_setup
 from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import (
@@ -193,8 +191,10 @@ def rotate(
 def _starts_cut_off(site: Site) -> Mapping[str, bool]:
     """Return VM ref -> whether its start succeeded, for the starts of nights that did not end."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
-        nights = [run for run in journal.open_runs(ROTATION_RUNS) if RunKind(run.kind).takes] if journal else []
-        return {vm: well for night in nights for vm, well in journal.starts_of(night).items()} if journal else {}
+        if journal is None:
+            return {}
+        nights = [run for run in journal.open_runs(ROTATION_RUNS) if RunKind(run.kind).takes]
+        return {vm: succeeded for night in nights for vm, succeeded in journal.starts_of(night).items()}
 
 
 def _stop_half_started(
@@ -303,11 +303,7 @@ def _run_once_locked(
             except BegunSince:  # another run began after the plan was made: plan again instead of failing the return
                 return run_once()
 
-        report = (
-            _wait_for_vcenter(return_once, _longest_waiting_policy((*nights, obeyed), site), site, journal)
-            if returning
-            else run_once()
-        )
+        report = _wait_for_vcenter(return_once, (*nights, obeyed), site, journal) if returning else run_once()
         return without_journal(report, journal)
 
 
@@ -321,23 +317,21 @@ def _policies_to_obey(
     return policy if isinstance(policy, Policy) else remembered_policy(journal), nights
 
 
-def _longest_waiting_policy(policies: Sequence[Policy], site: Site) -> Policy:
-    """Return the policy under which a return waits longest for a vCenter that cannot be reached."""
-    now = site.clock()
-    return max(policies, key=lambda policy: waits_until(policy, now))
+def _wait_for_vcenter(
+    run_once: Callable[[], Report], policies: Sequence[Policy], site: Site, journal: Journal
+) -> Report:
+    """Do `run_once`; while vCenter cannot be reached, wait for it as long as any of the policies allows, and try again.
 
-
-def _wait_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
-    """Return the report of a return that waits for a vCenter that cannot be reached, and then continues.
-
-    It continues like a run that was cut off: it settles the open steps and plans again.
+    Each try is like `rotate resume`: it settles the open steps and plans again. The report has the outcomes of all.
     """
+    now = site.clock()
+    longest_waiting = max(policies, key=lambda policy: waits_until(policy, now))
 
     def pause(seconds: float) -> None:
         journal.alive()
         site.pause(seconds)
 
-    vcenter_wait = VcenterWait(policy, site.clock, pause, site.say)
+    vcenter_wait = VcenterWait(longest_waiting, site.clock, pause, site.say)
     report_progress, outcomes_so_far = site.progress, list[Outcome]()
     before_it_went: tuple[Outcome, ...] = ()
 
@@ -358,12 +352,7 @@ def _wait_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: Site
 
 
 def resume(
-    site: Site,
-    *,
-    apply: bool = True,
-    consent: Consent = agreed,
-    unattended: bool = False,
-    asks: bool = False,
+    site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False, asks: bool = False
 ) -> Report:
     """Finish the run that was cut off, under the policy it began with; an empty plan if no run was.
 
@@ -381,16 +370,7 @@ def resume(
     kind, no_guests = RunKind(last.kind), site.no_guests
     if kind.takes and no_guests is not None:
         raise no_guests
-    report = rotate(
-        kind,
-        policy,
-        site,
-        apply=apply,
-        consent=consent,
-        only=last.vms,
-        unattended=unattended,
-        asks=asks,
-    )
+    report = rotate(kind, policy, site, apply=apply, consent=consent, only=last.vms, unattended=unattended, asks=asks)
     warnings = (f"{no_guests.line}: {WITHOUT_GUESTS}",) if no_guests is not None else ()
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
 

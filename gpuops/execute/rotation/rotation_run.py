@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
-from gpuops.execute.past.followed_nights import FollowedNights
-from gpuops.execute.past.nights_elsewhere import nights_elsewhere
+from gpuops.execute.past.every_vcenter import nights_elsewhere
+from gpuops.execute.past.history import FollowedNights
 from gpuops.execute.rotation.night_extension import by_owners
-from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
-from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
+from gpuops.execute.runs.nights import (
+    NightVms,
+    known_originals,
+    note_later_starts,
+    note_returned,
+    note_witnesses,
+    with_creation_of_strangers,
+)
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
-from gpuops.execute.runs.witnesses import note_witnesses, with_creation_of_strangers
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.steps.plan_executor import execute
@@ -37,6 +42,7 @@ from gpuops.plan.rotation.nights.bounds import refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.spare import Key
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
 from gpuops.plan.rotation.returns.day import RotateDay, add_advice, hooks_of, is_returned
 from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under, refuse_nights_elsewhere
@@ -44,6 +50,28 @@ from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
 from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter, key_of
+
+
+@dataclass(frozen=True, slots=True)
+class SpareNow:
+    """What a watch knows from its earlier looks, for one of its runs."""
+
+    lowest: Mapping[Key, int] = field(default_factory=dict)
+    """The fewest free slots during the calm time, by profile and cluster or host."""
+    not_yet: Mapping[str, str] = field(default_factory=dict)
+    """VM ref -> why a waiting ML VM is not started now."""
+    finished: frozenset[str] = frozenset()
+    """Instance uuids (or refs) of ML VMs that ended by themselves."""
+    expected: Mapping[str, int] = field(default_factory=dict)
+    """Pool -> how many of its desktops must run, by a forecast."""
+    suspends: frozenset[str] = frozenset()
+    """ML VMs (refs) that a restore of this watch suspends with their memory instead of stopping them."""
+    past: FollowedNights | None = None
+    """The nights read from its journal so far; None = read the journal from its first record when needed."""
+
+
+NOTHING_KNOWN: Final = SpareNow()
+"""For a run that is resumed without its watch: it starts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +171,7 @@ class RotationRun:
     def _make_report(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> Report:
+        """Plan the run on this inventory, and add the refusals and warnings that the planner cannot know."""
         night = self.kind.takes
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
@@ -308,12 +337,7 @@ class RotationRun:
         )
         try:
             outcomes = execute(
-                plan,
-                executor,
-                self._limits,
-                self.site.progress,
-                returning=not night,
-                in_flight=self.site.in_flight,
+                plan, executor, self._limits, self.site.progress, returning=not night, in_flight=self.site.in_flight
             )
         except (NotConnected, PartlyDone) as lost:
             lost.then_finish(RESUME)

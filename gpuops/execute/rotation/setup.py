@@ -1,4 +1,4 @@
-"""Create what a policy needs in vCenter (lock VM, custom attributes) for `rotate init`. Can be run again safely."""
+"""Create what a policy needs in vCenter for `rotate init`, and check before a run that everything it needs is there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed
+from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed, UsageError
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
-from gpuops.execute.steps.vm_runs import settle_steps, settled_run
-from gpuops.execute.vm_creation import creation_error, end_cut_off_creations, request_vms
+from gpuops.execute.steps.vm_runs import creation_error, end_cut_off_creations, request_vms, settle_steps, settled_run
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Verdict
@@ -55,7 +55,7 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
         if not created:
             raise
         raise PartlyDone(
-            f"{error.message}; made before that: {', '.join(created)}",
+            f"{error.message}; created before that: {', '.join(created)}",
             hint="run the same command again: it creates the rest",
         ) from error
     remaining = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
@@ -109,3 +109,30 @@ def _write_lease_number(policy: Policy, name: str, site: Site) -> None:
         vm.look()
         if not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
             raise Refused(f"lease number {highest.number} could not be written to {name}: {vm.why}")
+
+
+def require_mode(kind: RunKind, policy: Policy) -> None:
+    """Raise UsageError for a night under a policy of spare capacity, and for a watch under a policy of nights."""
+    if (kind is RunKind.WATCH) is (policy.spare is not None):
+        return
+    other_kind = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
+    hint = f"gpuops {other_kind} --policy FILE --dry-run, or another policy (gpuops help watch)"
+    raise UsageError(f"policy {policy.name} says `mode: {policy.mode}`: {kind} takes nothing under it", hint=hint)
+
+
+def require_broker(policy: Policy, site: Site) -> None:
+    """Raise UsageError if the policy needs a connection broker and none is configured."""
+    if policy.gates and site.gates is None:
+        raise UsageError(
+            f"policy {policy.name} says `broker: {policy.broker}`, and no connection broker is configured",
+            hint="put [targets.NAME.broker] into the configuration file (gpuops help broker)",
+        )
+
+
+def require_markers_seen(policy: Policy, site: Site) -> None:
+    """Raise Refused if the marker's custom attribute is not visible: then no marked VM could be found."""
+    if policy.marker not in site.vcenter.defined_attributes():
+        raise Refused(
+            f"no custom attribute is called {policy.marker}, or this login cannot read it: no marker can be found",
+            hint="use the policy of that night (--policy FILE) and the login that ran it",
+        )

@@ -11,19 +11,18 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
-from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.past.every_vcenter import overdue_vcenters
 from gpuops.execute.rotation.installed_timers import timer_misfits
-from gpuops.execute.runs.given_up import still_given_up
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs.nights import NightVms, last_policy, note_witnesses, still_given_up, with_creation_of_strangers
 from gpuops.execute.runs.run_kind import RunKind, left_open_runs
-from gpuops.execute.runs.witnesses import note_witnesses, with_creation_of_strangers
 from gpuops.execute.site import Site
-from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.nights.night_record import LockHolder, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.lease import NO_NUMBER
-from gpuops.plan.rotation.status import RotationStatus
-from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, marker_of, taken_vms
+from gpuops.plan.rotation.returns.return_time import night_due
+from gpuops.plan.rotation.status import NightStanding, RotationStatus
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, Whereabouts, marker_of, taken_vms
 
 
 def status(
@@ -47,7 +46,13 @@ def status(
         inventory = with_creation_of_strangers(inventory, policy, originals, site.vcenter)
         night_vms = taken_vms(policy, originals, inventory)
         if not text:
-            night_vms = tuple(replace(night_vm, command=_with_policy(night_vm.command)) for night_vm in night_vms)
+            # without a policy in this machine's journal, the command that returns a VM needs the policy's file
+            night_vms = tuple(
+                replace(night_vm, command=f"{RETURN_COMMAND} --policy FILE")
+                if night_vm.command == RETURN_COMMAND
+                else night_vm
+                for night_vm in night_vms
+            )
         skipped = _skipped_nights(journal, policy, site.clock())
         lock_vm = policy.lock_vm if policy else None
         highest = highest_number(lock_vm, (policy,), journal, inventory) if policy and lock_vm else NO_NUMBER
@@ -82,11 +87,6 @@ def status(
     )
 
 
-def _with_policy(command: str) -> str:
-    """Return the command with `--policy FILE` if it needs one: this machine's journal has no policy of a night."""
-    return f"{command} --policy FILE" if command == RETURN_COMMAND else command
-
-
 def _read_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...], StateDamaged | None]:
     """Return the holder of the lock, the runs that were cut off, and the error if these cannot be read."""
     try:
@@ -96,7 +96,30 @@ def _read_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, 
 
 
 def _skipped_nights(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
-    """Return the nights of the policy, upcoming or open, that are skipped."""
+    """Return the skipped nights of the policy from tonight on."""
     if journal is None or policy is None or not policy.windows:
         return ()
     return tuple(sorted(night for night in journal.skipped_nights(policy.name) if night >= policy.night(now)))
+
+
+def standing(site: Site, inventory: Inventory) -> NightStanding:
+    """Return how many desktops open nights hold and when they are due, counted like `rotate status`.
+
+    Reads the journal of this machine and the markers in the snapshot; sends no request to vCenter. Raises StateDamaged
+    for a journal that cannot be read.
+    """
+    with site.journal_to_read(inventory.vcenter) as journal:
+        policy = last_policy(journal)
+        originals = NightVms(journal).all(returned=True) if journal is not None else ()
+    night_vms = taken_vms(policy, originals, inventory)
+    away_desktops = [
+        night_vm
+        for night_vm in night_vms
+        if night_vm.whereabouts is Whereabouts.AWAY and night_vm.original.role is not Role.ML
+    ]
+    due = (
+        night_due(policy, [night_vm.original for night_vm in away_desktops], site.clock())
+        if policy is not None and away_desktops
+        else None
+    )
+    return NightStanding(len(away_desktops), due.back_by if due is not None else None)

@@ -60,7 +60,10 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
 
 
 def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
-    """Return the lock VM of the policy (None = of the last night's policy) and the highest lease number seen."""
+    """Return the lock VM of the policy (None = of the last night's policy) and the highest lease number seen.
+
+    Raises UsageError for a policy without a lock VM.
+    """
     with site.journal_to_read(site.vcenter.uuid, returning=policy is not None) as journal:
         policy = policy or remembered_policy(journal)
         if policy.lock_vm is None:
@@ -75,6 +78,6 @@ def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
 def _write(vm: LockVm, lease: Lease) -> None:
     if not vm.write(lease):
         raise Locked(
-            f"the lease on {vm.name} could not be given back: {vm.why}",
+            f"the lease on {vm.name} could not be released: {vm.why}",
             hint="gpuops rotate status shows who holds it; try again",
         )

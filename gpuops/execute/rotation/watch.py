@@ -12,16 +12,17 @@ Between two looks it waits until vCenter reports a change, at most for a set tim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NoReturn
 
+from gpuops.advise.forecast import SLOT, Forecast, forecast
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
-from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.execute.past.history import FollowedNights
+from gpuops.execute.rotation.night_extension import desktop_use
 from gpuops.execute.rotation.rotation import restore, resume, rotate
-from gpuops.execute.rotation.spare_now import SpareNow
-from gpuops.execute.rotation.watch_forecast import PoolForecasts
+from gpuops.execute.rotation.rotation_run import SpareNow
 from gpuops.execute.rotation.watch_state import WatchState, alone, keep, load
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed, catalog_of
@@ -34,9 +35,63 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.nights.spare import GivesWay, SlotHistory, kept_states, suspendable_ml_vms
-from gpuops.plan.rotation.nights.watch_look import WatchLook, WatchReport, look_at
+from gpuops.plan.rotation.nights.spare import SlotHistory, kept_states, suspendable_ml_vms
+from gpuops.plan.rotation.nights.watch_look import WatchReport, look_at
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
+
+EVERY_S: Final = 3600.0
+"""How often the store is read anew. A forecast goes by earlier weeks, which an hour does not change."""
+
+
+@dataclass(slots=True)
+class PoolForecasts:
+    """The forecasts of the pools of one policy whose `ready` follows one."""
+
+    policy: Policy
+    site: Site
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    read_at: datetime | None = None
+    """By vCenter's clock, which the store uses; None = not read yet."""
+    read_s: float = 0.0
+
+    def count_expected(self) -> dict[str, int]:
+        """Return pool -> how many of its desktops must run now. A pool without measurements is missing."""
+        pools = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
+        if not pools:
+            return {}
+        if self.read_at is None or self.site.passed_s() - self.read_s >= EVERY_S:
+            self._read()
+        assert self.read_at is not None, "it was read"
+        now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
+        counts = {
+            name: self.forecasts[name].up(now, now + ahead.ahead)
+            for name, ahead in pools.items()
+            if ahead is not None and name in self.forecasts
+        }
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _read(self) -> None:
+        """Read the store again. If it is damaged, log that; `at_least` of each pool then applies alone."""
+        inventory = self.site.vcenter.inventory()
+        inventory = self.site.vcenter.with_tags(inventory) if self.policy.needs_tags else inventory
+        now = inventory.taken_at
+        self.read_at, self.read_s = now, self.site.passed_s()
+        try:
+            histories = desktop_use(self.site, inventory, self.policy)
+        except StateDamaged as damaged:
+            self.site.say(f"{damaged.line}; no desktop comes back by a forecast, `at_least` holds")
+            histories = {}
+        self.forecasts = {
+            pool.name: forecast(
+                histories[pool.name],
+                now,
+                now + pool.ready_ahead.ahead + timedelta(seconds=EVERY_S) + SLOT,
+                pool.ready_ahead.zone,
+            )
+            for pool in self.policy.pools
+            if pool.ready_ahead is not None and pool.name in histories
+        }
+
 
 SHORTEST_S: Final = 10.0
 """Shortest time between two looks; all changes in that time are handled by one look."""
@@ -77,7 +132,9 @@ class Watch:
         assert isinstance(request, RotateNight), "what a watch plans"
         rule = self._rule_now()
         looked = look_at(request, rule, report.plan, before, catalog_of(before), before.taken_at)
-        looked = replace(looked, gives=replace(looked.gives, vms=self._not_tried_lately(looked)))
+        # an ML VM whose stop failed a short time ago is not stopped again yet
+        gives_way = tuple(giving for giving in looked.gives.vms if giving.taken_vm.original.vm not in self.tried)
+        looked = replace(looked, gives=replace(looked.gives, vms=gives_way))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
         gives = [giving.taken_vm for giving in looked.gives.vms]
@@ -89,12 +146,11 @@ class Watch:
             spare = SpareNow(suspends=suspendable_ml_vms(rule, running, before, catalog_of(before)))
             outcomes = restore(self.policy, self.site, names, apply=True, spare=spare).outcomes
         elif looked.starts:
-            outcomes = self._start().outcomes
+            outcomes = rotate(
+                RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._known_now()
+            ).outcomes
         self._note_tried(outcomes)
         return WatchReport(looked, before, outcomes)
-
-    def _start(self) -> Report:
-        return rotate(RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._known_now())
 
     def _settle(self) -> None:
         """Finish a run that was cut off, of this watch or of a return under this policy, like `rotate resume`."""
@@ -117,10 +173,6 @@ class Watch:
         if failed_s is None or self.site.passed_s() - failed_s >= AFTER_FAILURE_S:
             return self.rule
         return replace(self.rule, give_way=GivesWayBy.STOP)
-
-    def _not_tried_lately(self, looked: WatchLook) -> tuple[GivesWay, ...]:
-        """Return the ML VMs to stop for desktops, without those whose stop failed a short time ago."""
-        return tuple(giving for giving in looked.gives.vms if giving.taken_vm.original.vm not in self.tried)
 
     def _note_tried(self, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
@@ -259,6 +311,6 @@ def _refuse_beside_nights(policy: Policy, site: Site) -> None:
     if night_vms:
         first_original = night_vms[0].original
         raise Locked(
-            f"night {first_original.night} has taken {first_original.name}, which policy {policy.name} means too",
+            f"night {first_original.night} has taken {first_original.name}, which policy {policy.name} selects too",
             hint="gpuops rotate day ends that night; start the watch then",
         )

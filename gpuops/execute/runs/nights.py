@@ -1,4 +1,4 @@
-"""Read nights from the journal: their policies, and the state of their VMs that the return must restore."""
+"""Read nights from the journal: their policies, and their VMs as the return must restore them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError, UsageError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.model.nights.night_record import Original
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.model.stored import to_stored
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.abandonment import Missed, is_back, missed
 from gpuops.plan.rotation.power_moments import started_anew
-from gpuops.plan.rotation.taken_vms import vms_of
+from gpuops.plan.rotation.taken_vms import marked_strangers, vms_of
+from gpuops.plan.rotation.witness import Witness, judge_vcenter, key_of, the_vm
 
 
 class NightVms:
@@ -75,16 +79,13 @@ class NightVms:
                 leases=frozenset(state.leases.get(saved.night, ())),
                 given_up=saved.returned is not None and saved.vm in state.given_up,
                 closes_late=key in state.lost_closes and now - state.lost_closes[key] < LATE,
-                gated_as=_gated_as(*state.gates.get(key, (0, ""))),
+                gated_as=machine if closed_gates > 0 else None,
             )
             for key, saved in state.originals.items()
+            for closed_gates, machine in [state.gates.get(key, (0, ""))]
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(originals, key=lambda original: (original.night, original.name)))
-
-
-def _gated_as(count: int, machine: str) -> str | None:
-    return machine if count > 0 else None
 
 
 def _body(original: Original) -> dict[str, Any]:
@@ -193,3 +194,52 @@ def remembered_policy(journal: Journal | None) -> Policy:
     if policy is None:
         raise UsageError("no night in the journal of this vCenter", hint="add --policy FILE")
     return policy
+
+
+def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
+    """Return the originals with later starts by other users and with what contradicts the journal, by vCenter."""
+    noted = note_later_starts(originals, inventory, vcenter)
+    still_open = [original for original in noted if not (original.returned or original.given_up)]
+    witnesses = [_with_history(Witness(original, the_vm(original, inventory)), vcenter) for original in still_open]
+    contradictions = judge_vcenter(witnesses).contradictions
+    if not contradictions:
+        return noted
+    kept_open = {key_of(original) for original in still_open}
+    return tuple(
+        replace(original, contradiction=contradictions.get(key_of(original), ""))
+        if key_of(original) in kept_open
+        else original
+        for original in noted
+    )
+
+
+def _with_history(witness: Witness, vcenter: Vcenter) -> Witness:
+    moment = witness.asks_about
+    if moment is None or witness.vm is None:
+        return witness
+    ref = witness.vm.ref
+    has_task = vcenter.has_power_task_near(ref, moment)
+    if has_task is False and witness.vm.power is PowerState.ON:
+        has_task = vcenter.started_by_this_login(ref, moment)
+    return replace(witness, has_task=has_task)
+
+
+def with_creation_of_strangers(
+    inventory: Inventory, policy: Policy | None, originals: Sequence[Original], vcenter: Vcenter
+) -> Inventory:
+    """Return the snapshot with the creation times of VMs whose marker names a night that did not save them."""
+    strangers = marked_strangers(policy, originals, inventory)
+    return vcenter.with_creation(inventory, strangers) if strangers else inventory
+
+
+def still_given_up(journal: Journal | None, site: Site, inventory: Inventory | None = None) -> tuple[Missed, ...]:
+    """Return those that are not back. Reads vCenter only if the journal has any."""
+    given_up_vms = journal.given_up() if journal is not None else ()
+    return missed(given_up_vms, inventory or site.vcenter.inventory()) if given_up_vms else ()
+
+
+def note_returned(journal: Journal, inventory: Inventory) -> None:
+    """Note in the journal which of those are back."""
+    returned = [given_up for given_up in journal.given_up() if is_back(given_up, inventory)]
+    if returned:
+        journal.back(returned)

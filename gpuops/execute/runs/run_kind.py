@@ -61,6 +61,5 @@ def morning_first(kind: RunKind, left_open: Sequence[Run]) -> None:
     if kind.takes and cut_off is not None:
         run_noun = "morning" if cut_off.kind == RunKind.DAY else "restore"
         raise Refused(
-            f"the {run_noun} that began at {format_zoned_minute(cut_off.started)} did not end",
-            hint=CUT_OFF_HINT,
+            f"the {run_noun} that began at {format_zoned_minute(cut_off.started)} did not end", hint=CUT_OFF_HINT
         )

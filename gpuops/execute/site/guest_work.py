@@ -60,7 +60,7 @@ class KnowsSecrets(Protocol):
 def guest_work(vcenter: Vcenter) -> GuestWork:
     """Return the vCenter as one that runs commands in guests. Raises Refused for a saved inventory."""
     if not isinstance(vcenter, GuestWork):
-        raise Refused("a saved inventory runs nothing", hint="use --vcenter")
+        raise Refused("a saved inventory cannot run commands in guests", hint="use --vcenter")
     return vcenter
 
 
@@ -82,7 +82,9 @@ class ScriptRunner:
         """Return how a command ended; it is ended after `limit_s` seconds. Raises OutcomeUnknown, NotConnected."""
         for end in self.port.wait_for_commands([command], limit_s):
             return end
-        raise OutcomeUnknown(f"{command.name}: its guest reported no end of a script", hint="run the command again")
+        raise OutcomeUnknown(
+            f"{command.name}: its guest did not report that a script ended", hint="run the command again"
+        )
 
     def failure(self, end: CommandEnd) -> str:
         """Return `failure_reason` without the passwords that gpuops has."""

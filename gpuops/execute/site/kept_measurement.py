@@ -39,7 +39,7 @@ class MeasuringPort(Protocol):
 def measuring_port(vcenter: Vcenter) -> MeasuringPort:
     """Return the vCenter as a port for measurements. Raises Refused for a saved inventory."""
     if not isinstance(vcenter, MeasuringPort):
-        raise Refused("a saved inventory runs nothing", hint="use --vcenter")
+        raise Refused("a saved inventory cannot run commands in guests", hint="use --vcenter")
     return vcenter
 
 

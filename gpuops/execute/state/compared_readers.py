@@ -61,4 +61,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _private(file_stat: os.stat_result) -> None:
     if file_stat.st_uid != os.geteuid() or stat.S_IMODE(file_stat.st_mode) & 0o022:
-        raise StateDamaged("others can write what is remembered of vCenters")
+        raise StateDamaged("others can write the list of vCenters whose readers were compared")

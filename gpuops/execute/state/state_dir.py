@@ -45,7 +45,7 @@ def prepare_state_dir(path: Path) -> None:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
     if way is not None:
         raise StateDamaged(
-            f"{way.why}, and so another directory can be put in the place of {path}",
+            f"{way.why}, so another user can replace {path}",
             hint=f"{way.fix}, or set GPUOPS_STATE_DIR to a directory elsewhere",
         )
 
@@ -83,7 +83,7 @@ def private_file(path: Path, *, make: bool = True) -> None:
             raise _refuse_link("file", path, hint=hint) from error
         raise StateDamaged(
             f"the state file {path} cannot be used: {error.strerror}",
-            hint="move what is there aside, or set GPUOPS_STATE_DIR to another directory of yours",
+            hint="move that file away, or set GPUOPS_STATE_DIR to another directory of yours",
         ) from error
     try:
         file_stat = os.fstat(descriptor)

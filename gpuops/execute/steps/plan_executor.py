@@ -212,17 +212,20 @@ class _Run:
                     break  # its end may be what the next step waits for
         off = self._shut_down_guests(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
+        # a wait that ended nothing counts in full: a clock that stood still meanwhile must not prolong the time limits
         self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
         finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
         finished += [(sent, None) for sent in off]
         for sent, _ in finished:
             self._queue.remove_sent(sent)
+        # one look for all of them, before any outcome is decided
         self._look_after([sent.step.vm for sent, _ in finished])
         in_use = self._executor.in_use_again([sent.in_flight.step for sent, _ in finished])
         for sent, ended in finished:
             if ended is not None:
                 outcome = self._executor.finish(sent.in_flight, ended)
                 if outcome.verdict is Verdict.DONE and sent.step.vm in in_use:
+                    # a user came while the desktop was being suspended: it is resumed at once
                     yield from self._give_back(sent.waiting, in_use[sent.step.vm])
                     continue
             else:

@@ -24,15 +24,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.abandonment import vm_now
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import is_satisfied
-from gpuops.plan.core.steps import (
-    CloseGate,
-    GateStep,
-    PowerOnVm,
-    RunInGuest,
-    ShutDownGuest,
-    Step,
-    SuspendVm,
-)
+from gpuops.plan.core.steps import CloseGate, GateStep, PowerOnVm, RunInGuest, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 
 _BEFORE: Final[dict[type[Step], PowerState]] = {

@@ -1,7 +1,12 @@
-"""Runs of steps on VMs that no rotation meets: new VMs, removals, marks.
+"""Runs of steps on VMs that no rotation touches: new VMs, removals, marks.
 
 A run stays open if its call is killed or cut off. The next call of the same kind and order settles and ends it.
-"""
+
+New VMs are requested under the lock of rotations. vCenter then copies disks for hours: this is waited for without the
+lock, so that `rotate day` does not wait. A new VM is recognised by its inventory path and its settings.
+
+A VM that is removed is recognised by the instance UUID that the plan saw, and by the name and notes that gpuops gave
+it. Name and notes are read once more directly before each request."""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
+from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
 from gpuops.execute.steps.plan_executor import execute
@@ -18,8 +24,9 @@ from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
-from gpuops.plan.core.steps import Step
+from gpuops.plan.core.steps import CreationStep, PowerOffForRemoval, RemovalStep, RemoveVm, Step
 
 STEP_S: Final = float(Limits().step_timeout_s)
 """How long a step that a killed call left in flight is waited for."""
@@ -87,3 +94,52 @@ def end_cut_off_runs(
         if cut_off.order == order and (begun_before is None or cut_off.started < begun_before):
             settle_steps(inventory, journal, cut_off, site, timeout_s=timeout_s)
             journal.end(cut_off, cut_off=True)
+
+
+CREATION_S: Final = 4 * 3600.0
+"""Limit for new VMs: copying the disks of a large template takes hours."""
+
+_ERRORS: Final = {error.code: error for error in (NoPermission, Refused)}
+
+
+def request_vms(
+    steps: Sequence[CreationStep], inventory: Inventory, journal: Journal, run: Run, site: Site
+) -> tuple[dict[str, Outcome], Inventory]:
+    """Request these VMs, and return the outcomes of the requests that ended at once, by VM ref, and the latest look.
+
+    `settle_steps` waits for the others. `inventory`: the snapshot that they were planned on. Raises NotConnected and
+    StateDamaged; the run then stays open.
+    """
+    executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
+    started = [executor.begin(step) for step in steps]
+    return {outcome.step.vm: outcome for outcome in started if isinstance(outcome, Outcome)}, executor.inventory
+
+
+def end_cut_off_creations(kind: str, order: str, inventory: Inventory, site: Site) -> bool:
+    """Settle and end the runs of this kind and order that killed calls left open; return whether there were any.
+
+    Waits for what vCenter still makes, without the lock of rotations.
+    """
+    with site.journal_to_read(inventory.vcenter) as journal:
+        if journal is None or all(run.order != order for run in journal.open_runs((kind,))):
+            return False
+    with site.unlocked_journal() as journal:
+        end_cut_off_runs(kind, order, inventory, journal, site, timeout_s=CREATION_S)
+    return True
+
+
+def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:
+    """Return the error for a VM that vCenter does not show. `outcome` None: another call has settled the run."""
+    if outcome is not None and outcome.verdict is Verdict.SKIPPED:
+        return Refused(f"{name}: {outcome.reason}")
+    if outcome is not None and outcome.verdict is Verdict.FAILED:
+        return _ERRORS.get(outcome.fault, StepFailed)(outcome.reason)
+    reason = outcome.reason if outcome is not None and outcome.reason else "vCenter does not show it yet"
+    return OutcomeUnknown(f"{name}: {reason}", hint="run the same command again: it makes no second VM")
+
+
+def next_removal_step(vm: Vm, notes: str) -> RemovalStep:
+    """Return the step that brings the VM closer to its removal: it is powered off first."""
+    if vm.power is PowerState.OFF:
+        return RemoveVm(vm.ref, vm.name, notes)
+    return PowerOffForRemoval(vm.ref, vm.name, notes)

@@ -21,8 +21,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.execute.steps.vm_runs import settle_steps
-from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
+from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps
 from gpuops.extras.clusters.answers import ClusterMade
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.permission import reject_missing_privileges, required_privileges

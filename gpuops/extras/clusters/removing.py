@@ -10,8 +10,7 @@ from typing import Final
 
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
-from gpuops.execute.steps.vm_runs import execute_steps, settle_steps, step_failure
-from gpuops.execute.vm_removal import next_removal_step
+from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settle_steps, step_failure
 from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.overrides import take_back, vms_with_override

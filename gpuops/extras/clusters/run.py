@@ -14,7 +14,7 @@ from gpuops.execute.journal.orders import ClusterOrder, dump_order, load_cluster
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked
-from gpuops.execute.vm_creation import CREATION_S
+from gpuops.execute.steps.vm_runs import CREATION_S
 from gpuops.extras.clusters.members import marked_vms, marker_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef

@@ -18,7 +18,7 @@ from gpuops.errors import Refused, TargetError, UsageError
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.targets import Configuration
-    from gpuops.execute.state.health import Health
+    from gpuops.execute.state.http_listener import Health
     from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration
     from gpuops.extras.fleet.runner.due import Rotations
     from gpuops.extras.fleet.runner.service import OverdueAlarm
@@ -98,7 +98,7 @@ def runner_run(
 
     from gpuops.clock import wall_clock
     from gpuops.config.vcenter.targets import parsed_configuration
-    from gpuops.execute.state.health import health_address, serve_health
+    from gpuops.execute.state.http_listener import health_address, serve_health
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.extras.fleet.runner.configuration import ObeyedConfiguration

@@ -103,7 +103,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
 
     Changes nothing. Raises StateDamaged, NotConnected.
     """
-    from gpuops.execute.rotation.queue_look import queue_look
+    from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.runs.nights import last_policy
     from gpuops.execute.site import catalog_of
     from gpuops.extras.jobs.job_turns import job_turns, serving_order

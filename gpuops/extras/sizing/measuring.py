@@ -183,8 +183,7 @@ class MeasuringCall:
         return vm
 
     def _make_vm(self, number: int, settings: Mapping[str, str]) -> str:
-        from gpuops.execute.steps.vm_runs import settle_steps, settled_run
-        from gpuops.execute.vm_creation import CREATION_S, creation_error, request_vms
+        from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps, settled_run
         from gpuops.plan.vm.clone import Clone
 
         wish, name = self.measurement.wish, self.measurement.name(number)
@@ -240,8 +239,7 @@ def remove_vms(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
     Raises NotConnected. The journal is written without the lock of rotations: no rotation uses these VMs, and only one
     measurement runs at a time.
     """
-    from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
-    from gpuops.execute.vm_removal import next_removal_step
+    from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settled_run, step_failure
 
     inventory = site.vcenter.inventory()
     if not own_vms(measurement, inventory):

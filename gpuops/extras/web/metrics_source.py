@@ -8,9 +8,9 @@ from gpuops import clock
 from gpuops.api import Site, catalog_of
 from gpuops.console.opening import reports_other_vcenters
 from gpuops.errors import StateDamaged
-from gpuops.execute.past.followed_history import FollowedHistory
-from gpuops.execute.past.overdue_vcenters import overdue_vcenters
-from gpuops.execute.rotation.standing import standing
+from gpuops.execute.past.every_vcenter import overdue_vcenters
+from gpuops.execute.past.history import FollowedHistory
+from gpuops.execute.rotation.status import standing
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.observe.store_reads import newest_use
 from gpuops.extras.web.metrics_view import MetricValues

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.errors import UsageError
-from gpuops.execute.state.health import STALE_S, Health, health_address, serve_health
+from gpuops.execute.state.http_listener import STALE_S, Health, health_address, serve_health
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
@@ -161,7 +161,7 @@ def _health(port: int, path: str = "/healthz") -> int:
 
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     port, now = free_port(), [0.0]
-    monkeypatch.setattr("gpuops.execute.state.health.clock.passed_s", lambda: now[0])
+    monkeypatch.setattr("gpuops.execute.state.http_listener.clock.passed_s", lambda: now[0])
     with serve_health(("127.0.0.1", port)) as health:
         assert _health(port) == 503, "it has not looked yet"
         health.note_look()

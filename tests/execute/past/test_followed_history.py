@@ -18,9 +18,8 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.past.followed_history import FollowedHistory
-from gpuops.execute.past.history import history
-from gpuops.execute.rotation.standing import standing
+from gpuops.execute.past.history import FollowedHistory, history
+from gpuops.execute.rotation.status import standing
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.model.nights.history import GpuHours, PastEvents

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.store import MemoryStore
-from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.execute.past.history import FollowedNights
 from gpuops.execute.runs.nights import NightVms
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.vcenter.owner import NotedOwner

@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal
-from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.past.every_vcenter import overdue_vcenters
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.rotation.status import status
 from gpuops.execute.runs.nights import NightVms

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked
-from gpuops.execute.rotation import hung_run
+from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
@@ -70,7 +70,7 @@ def holding(
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     """After an evening; whoever does not end by himself is given a second."""
-    monkeypatch.setattr(hung_run, "GRACE_S", 1.0)
+    monkeypatch.setattr(rotation_lock, "GRACE_S", 1.0)
     night = Night(tmp_path / "state")
     night.run(RunKind.NIGHT)
     return night

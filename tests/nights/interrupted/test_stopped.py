@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked, PartlyDone
-from gpuops.execute.rotation import hung_run
+from gpuops.execute.rotation import rotation_lock
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -129,7 +129,7 @@ def test_a_night_that_hangs_is_ended_by_the_morning_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real process that is stopped between two suspends holds the lock; the morning ends it and takes its lease."""
-    monkeypatch.setattr(hung_run, "GRACE_S", zombie.GRACE_S)
+    monkeypatch.setattr(rotation_lock, "GRACE_S", zombie.GRACE_S)
     with SimServer(build("lab")) as server:
         jumps = Jumps(server, tmp_path)
         evening = jumps.running()

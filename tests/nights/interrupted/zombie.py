@@ -22,7 +22,7 @@ from pathlib import Path
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute.rotation import hung_run
+from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.rotation import restore, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
@@ -66,7 +66,7 @@ class Sleeper:
 def main(arguments: Sequence[str]) -> int:
     port, ca_file, state_dir, what, *stop = arguments
     sleeper = Sleeper(stop[0], int(stop[1]), float(stop[2])) if stop else Sleeper("", 0, 0.0)
-    hung_run.GRACE_S = GRACE_S  # type: ignore[misc]
+    rotation_lock.GRACE_S = GRACE_S  # type: ignore[misc]
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
     return work(target, Path(state_dir), what, sleeper)
 

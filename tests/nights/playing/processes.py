@@ -18,8 +18,8 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.rotation import rotation_lock
-from gpuops.execute.rotation.hung_run import GRACE_S
 from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.rotation.rotation_lock import GRACE_S
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed

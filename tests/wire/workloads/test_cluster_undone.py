@@ -12,8 +12,7 @@ import pytest
 from gpuops.errors import UsageError
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.step_executor import SLICE_S
-from gpuops.execute.vm_creation import CREATION_S
-from gpuops.execute.vm_removal import next_removal_step
+from gpuops.execute.steps.vm_runs import CREATION_S, next_removal_step
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.plan import ClusterPlan

@@ -16,8 +16,7 @@ from pyVmomi import vim
 
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
-from gpuops.execute.vm_removal import next_removal_step
+from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settled_run, step_failure
 from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.removing import delete_cluster
