@@ -6,10 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from gpuops.advise.idle import judge_vms
 from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.extensions import load
+from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ def idle(
     Returns the verdicts, and the inventory with their evidence. Raises UsageError for an unknown pool, VmNotFound,
     VmAmbiguous.
     """
-    from gpuops.advise.idle import judge_vms
 
     refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
@@ -109,7 +110,6 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
         return replace(report, applied=apply)
     from gpuops.execute.steps.plan_executor import execute
     from gpuops.execute.steps.vm_executor import VmExecutor
-    from gpuops.model.nights.rotation import Limits
 
     def execute_under_lock(agreement: Agreement[Report]) -> Report:
         nonlocal looked_at
