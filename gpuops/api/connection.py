@@ -270,7 +270,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
         return HostsVgpuUse(shell, say, site.passed_s)
     if not is_installed("observe"):
         return None
-    return cast("VgpuUseSource", load("observe.store_reads.StoredVgpuUse")(*site.measurements_store, say))
+    return cast("VgpuUseSource", load("observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say))
 
 
 def _check_journal_url(journal_url: str) -> str:
