@@ -155,7 +155,7 @@ def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> st
     name = connection.hostname
     if not name:
         if connection.port is not None:
-            raise TargetError("port says nothing without hostname", hint="set hostname, or VMWARE_HOST and VMWARE_PORT")
+            raise TargetError("port is set, but hostname is not", hint="set hostname, or VMWARE_HOST and VMWARE_PORT")
         return None
     if name.startswith((SIMULATED, SERVED)) or name in configuration.targets:
         return name

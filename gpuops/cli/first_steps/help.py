@@ -348,7 +348,9 @@ def _is_unchanged(path: Path, text: str, *, force: bool) -> bool:
             return False
         raise
     if content != text.encode() and not force:
-        raise UsageError(f"{path} is there and says something else", hint="--force replaces it, --into DIR spares it")
+        raise UsageError(
+            f"{path} exists and has other content", hint="add --force to replace it, or --into DIR to write elsewhere"
+        )
     return content == text.encode()
 
 

@@ -76,7 +76,7 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     from gpuops.extensions import load
 
     if night is None:
-        raise UsageError("--replay: no policy says which nights", hint="say --policy FILE, which has pools and windows")
+        raise UsageError("--replay needs a policy", hint="add --policy FILE: it defines the pools and the windows")
     if vm is not None:
         raise UsageError("--replay and --vm exclude each other", hint="a replay counts desktops, and shows none")
     with open_site(common) as site:

@@ -57,7 +57,7 @@ def mark(
     from gpuops.plan.rotation.marks import RotateMark
 
     if opt_in is opt_out:
-        raise UsageError("say exactly one of --opt-in and --opt-out", hint="gpuops help marks")
+        raise UsageError("give exactly one of --opt-in and --opt-out", hint="gpuops help marks explains both")
     request = RotateMark(load_policy(policy), opt_out, tuple(vm or ()), pool, folder, value, undo)
     carry_out(
         lambda site, apply, consent: run(request, site, apply=apply, consent=consent),

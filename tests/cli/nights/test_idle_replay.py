@@ -168,7 +168,7 @@ NO_WHILE: Final = """  - name: cad
 @pytest.mark.parametrize(
     ("words", "change", "said", "next_move"),
     [
-        ("--replay 1d", None, "--replay: no policy says which nights", "say --policy FILE"),
+        ("--replay 1d", None, "--replay needs a policy", "add --policy FILE"),
         (
             "--replay 1d --policy P --vm vdi-01",
             None,
