@@ -19,8 +19,7 @@ from typing import Any
 from typer.main import get_command
 
 from gpuops.cli.app import app
-from gpuops.cli.first_steps.help import OPTIONS, pages
-from gpuops.cli.first_steps.option_table import option_table
+from gpuops.cli.first_steps.help import OPTIONS, option_table, pages
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gpuops.advise.machine_match import match_machines
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ def broker_show(site: Site) -> BrokerState:
 
     Raises UsageError if no broker is configured, NotConnected.
     """
-    from gpuops.advise.machine_match import match_machines
     from gpuops.model.desktops.broker_state import BrokerState, pool_states
 
     with open_broker(site) as broker:

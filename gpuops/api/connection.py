@@ -14,12 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
-from gpuops.api.broker import broker_login_source
+from gpuops.api.broker import broker_login_source, kept_open
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
-from gpuops.execute.site import Site
+from gpuops.execute.site import WITHOUT_GUESTS, Site
+from gpuops.execute.site.broker_gates import BrokerGates
+from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
 from gpuops.execute.site.host_shell import HostsHealth
+from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.extensions import is_installed, load
 from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
@@ -27,7 +30,6 @@ from gpuops.plan.core.versions import why_only_read
 if TYPE_CHECKING:
     from gpuops.config.vcenter.destination import Destination, Simulated
     from gpuops.config.vcenter.targets import GuestEntry
-    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.site.vgpu_use import VgpuShell
@@ -60,7 +62,6 @@ def connect(
     """
     from gpuops.config.vcenter.destination import Simulated
     from gpuops.config.vcenter.login import login
-    from gpuops.execute.site import WITHOUT_GUESTS
     from gpuops.execute.state.refused_logins import guarded_login
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
@@ -162,7 +163,6 @@ def notice_way(
     """Return how the notices of its runs are sent; None if its target names no receivers."""
     if where.notify is None:
         return None
-    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir
 
     broker_login_source = NoticeWay(where.notify, state_dir or default_state_dir(environ), environ)
@@ -227,10 +227,6 @@ def _ask_sessions_of(
 
     sources: dict[Source, SessionSource] = {}
     if site.broker is not None:
-        from gpuops.api.broker import kept_open
-        from gpuops.execute.site.broker_gates import BrokerGates
-        from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
-
         open_once = lru_cache(maxsize=1)(partial(kept_open, site))  # one login for both; a failed one is made again
         broker_sessions = BrokerSessions(open_once, say, BrokerRest(site.passed_s))
         site.gates = BrokerGates(open_once, broker_sessions)
@@ -274,7 +270,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
         return HostsVgpuUse(shell, say, site.passed_s)
     if not is_installed("observe"):
         return None
-    return cast("VgpuUseSource", load("observe.store_reads.StoredVgpuUse")(*site.measurements_store, say))
+    return cast("VgpuUseSource", load("observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say))
 
 
 def _check_journal_url(journal_url: str) -> str:

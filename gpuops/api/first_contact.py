@@ -6,7 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from gpuops.api.broker import open_broker
 from gpuops.errors import GpuopsError, NoPermission
+from gpuops.execute.site import catalog_of
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -24,7 +26,6 @@ Part = TypeVar("Part")
 def judged_contact(site: Site) -> JudgedContact:
     """Look once at a vCenter, and judge the table of assumptions by that. Raises NotConnected in its kinds."""
     from gpuops.catalog.assumptions import assumptions, contact_session, contact_setup
-    from gpuops.execute.site import catalog_of
     from gpuops.plan.doctor.assumptions import judge_assumptions
     from gpuops.report.first_contact import JudgedContact
 
@@ -79,7 +80,6 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
 
 
 def _machines(site: Site) -> tuple[DesktopMachine, ...]:
-    from gpuops.api.broker import open_broker
 
     if site.broker is None:
         return ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.errors import NoPermission
 from gpuops.execute.site import Site, catalog_of
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,6 @@ def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site:
 
     Returns the same snapshot if this login may not ask: such entries are then not compared.
     """
-    from gpuops.model.vcenter.vm import DirectPathDevice, PowerState
 
     waiting = (vm for vm in inventory.vms.values() if vm.power is not PowerState.ON and vm.host in hosts)
     compared = {vm.host for vm in waiting if any(isinstance(device, DirectPathDevice) for device in vm.devices or ())}

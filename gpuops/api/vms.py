@@ -6,14 +6,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from gpuops.advise.idle import judge_vms
 from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
-from gpuops.execute.site.agreement import Agreement, apply_agreed
 from gpuops.extensions import load
+from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
     from gpuops.advise.idle import JudgedVm
+    from gpuops.execute.site.agreement import Agreement
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
@@ -63,7 +65,6 @@ def idle(
     Returns the verdicts, and the inventory with their evidence. Raises UsageError for an unknown pool, VmNotFound,
     VmAmbiguous.
     """
-    from gpuops.advise.idle import judge_vms
 
     refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
@@ -91,9 +92,9 @@ def refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
     """Raise UsageError for an unknown pool."""
     pools = [vm_pool.name for vm_pool in policy.pools] if policy is not None else []
     if pool is not None and pool not in pools:
-        hint = "say --policy FILE, which has the pools"
+        hint = "add --policy FILE: a policy defines the pools"
         if policy is not None:
-            hint = f"pools there: {', '.join(pools)}"
+            hint = f"pools of this policy: {', '.join(pools)}"
         raise UsageError(f"there is no pool {pool!r}", hint=hint)
 
 
@@ -107,9 +108,9 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return replace(report, applied=apply)
+    from gpuops.execute.site.agreement import apply_agreed
     from gpuops.execute.steps.plan_executor import execute
     from gpuops.execute.steps.vm_executor import VmExecutor
-    from gpuops.model.nights.rotation import Limits
 
     def execute_under_lock(agreement: Agreement[Report]) -> Report:
         nonlocal looked_at

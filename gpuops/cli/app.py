@@ -21,10 +21,10 @@ import typer
 from typer.core import TyperGroup
 
 from gpuops import __version__
-from gpuops.cli.bash_words import completing
 from gpuops.config.user_paths import name_missing_user
 from gpuops.console import output, signals
 from gpuops.console.commands import CommandGroup, VerbCommand
+from gpuops.console.completion import completing
 from gpuops.console.failure import run_guarded
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import also_csv, reads_sites, spread
@@ -118,25 +118,32 @@ class Commands(UserDict[str, Any]):
 
 
 _MODULES: Final = {
-    "advice": ("capacity", "place", "profiles"),
-    "first_steps": ("config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
-    "hosts": ("change",),
+    "advice.capacity": ("capacity",),
+    "advice.place": ("place",),
+    "advice.profiles": ("profiles",),
+    "first_steps.config": ("config",),
+    "first_steps.demo": ("demo",),
+    "first_steps.help": ("help", "template"),
+    "first_steps.schema": ("explain", "schema"),
+    "first_steps.setup": ("login", "setup"),
+    "first_steps.sim": ("sim",),
+    "hosts.change": ("change",),
     "hosts.host_settings": ("host",),
-    "monitoring": ("doctor", "guest", "inventory", "readiness"),
-    "monitoring.doctor": ("roles",),
-    "nights": ("broker", "history", "idle", "queue", "rotate"),
-    "vms": ("attach", "defrag"),
-    "vms.attach": ("detach",),
+    "monitoring.doctor": ("doctor", "readiness", "roles"),
+    "monitoring.guest": ("guest",),
+    "monitoring.inventory": ("inventory",),
+    "nights.looks": ("broker", "history", "idle", "queue"),
+    "nights.rotate": ("rotate",),
+    "vms.attach": ("attach", "detach"),
+    "vms.defrag": ("defrag",),
 }
-"""Commands by the package of their modules, or by the one module that has them."""
+"""The commands of each module below `gpuops.cli`."""
 
 
 def _module_of(command: str) -> str:
-    """Return the module of a command."""
     if (module := command_module(command)) is not None:
         return module
-    package = next(package for package, commands in _MODULES.items() if command in commands)
-    return f"gpuops.cli.{package}" if "." in package else f"gpuops.cli.{package}.{command}"
+    return "gpuops.cli." + next(module for module, commands in _MODULES.items() if command in commands)
 
 
 @cache

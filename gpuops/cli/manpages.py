@@ -13,8 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from typer.main import get_command
+
 from gpuops import __version__
-from gpuops.cli.first_steps.option_table import option_table
+from gpuops.cli.first_steps import help
+from gpuops.cli.first_steps.help import option_table
 
 _SHAPES: Final = (
     (re.compile(r"`([^`]+)`"), r"\\fB\1\\fR"),
@@ -35,10 +38,8 @@ def pages(root: Any, manual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def write(directory: Path) -> int:
     """Write all pages below the directory, and return their number."""
-    from typer.main import get_command
 
     from gpuops.cli.app import app
-    from gpuops.cli.first_steps import help
 
     count = 0
     for path, text in pages(get_command(app), help.pages()):

@@ -1,7 +1,7 @@
-"""Draws how far a run is on the terminal that stderr is: a bar, what is in flight below it, both gone at the end.
+"""Progress of runs, drawn on the terminal of stderr, and the progress of a change of hosts as lines.
 
-A thread of rich draws it anew four times a second, so that times go on while the run waits. Nothing of it may end the
-run: what cannot be drawn is not drawn, and what the terminal no longer takes is lost.
+A thread of rich draws it four times a second, so that durations advance while the run waits. Drawing never ends the
+run: errors of the terminal are ignored.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -107,3 +108,23 @@ class _LossyStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class ChangeProgress:
+    """Prints each line of a change's progress on stderr, and after an interruption how to continue."""
+
+    def __init__(self) -> None:
+        self._began = False
+
+    def __call__(self, line: str) -> None:
+        self._began = True
+        output.progress(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._began:
+            output.note_if_cut_off(kind, "cut off, hosts may be out of service", "gpuops change resume")

@@ -9,9 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuops.config.user_paths import config_file
 from gpuops.console import completion, output
 from gpuops.console.options import CommonOptions
-from gpuops.errors import UsageError
+from gpuops.errors import Refused, UsageError
 from gpuops.model.vcenter.inventory import Inventory
 
 _one_of_several: ContextVar[bool] = ContextVar("one of several sites", default=False)
@@ -112,7 +113,6 @@ def flags_of(common: CommonOptions) -> Flags:
 
 
 def _configuration() -> NamedTargets:
-    from gpuops.config.user_paths import config_file
     from gpuops.config.vcenter.sources import read_configuration
 
     return read_configuration(config_file(os.environ))
@@ -142,7 +142,6 @@ def vcenter_of_site(common: CommonOptions) -> str | None:
 
 def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
     """Return the targets that --site selects. Raises UsageError for none, TargetError for an unreadable file."""
-    from gpuops.config.user_paths import config_file
     from gpuops.config.vcenter.sites import chosen_sites
 
     return chosen_sites(word, _configuration(), config_file(os.environ))
@@ -153,7 +152,6 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
     from gpuops.config.vcenter.address import Address
     from gpuops.config.vcenter.destination import Destination
     from gpuops.config.vcenter.sources import resolve
-    from gpuops.errors import Refused
 
     configuration = _configuration()
     destination = resolve(flags_of(common), os.environ, configuration)

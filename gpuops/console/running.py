@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from gpuops.clock import pause, wall_clock
 from gpuops.console import output
 from gpuops.console.options import CommonOptions, RunOptions
 from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
@@ -96,7 +97,6 @@ class Progress:
         if self._drawn is not None:
             self._drawn.ended(outcome)
         if output.manners().verbose:
-            from gpuops.clock import wall_clock
             from gpuops.report.layout import Text
             from gpuops.report.plan_text import outcome_line, step_key
 
@@ -197,7 +197,6 @@ def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOption
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """Return how a return waits for vCenter, with notes: until an hour after its desktops are due."""
-    from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
     from gpuops.model.nights.rotation import Policy

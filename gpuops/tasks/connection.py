@@ -1,7 +1,7 @@
-"""The arguments of a task that say which vCenter is meant, and the site that they lead to.
+"""From the arguments of a task to the vCenter, the site and the request.
 
-What it leaves out comes from GPUOPS_*, VMWARE_*, GOVC_* and the configuration file, in this order, as for the command
-line.
+Arguments that a task leaves out come from GPUOPS_*, VMWARE_*, GOVC_* and the configuration file, in this order, as for
+the command line.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 
+from gpuops.clock import pause, wall_clock
 from gpuops.config.user_paths import config_file, name_missing_user
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
 from gpuops.config.vcenter.layers import Flags
@@ -25,7 +27,6 @@ from gpuops.model.vcenter.target import Secret
 if TYPE_CHECKING:
     from gpuops.api import HostShell, Site
     from gpuops.model.nights.rotation import Policy
-
 
 _LAST_PORT: Final = 65535
 
@@ -128,7 +129,6 @@ def open_site(
     of. Raises UsageError too, for a shell that means nothing.
     """
     from gpuops.api import connect_checked
-    from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
     warnings: list[str] = []
@@ -155,7 +155,7 @@ def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> st
     name = connection.hostname
     if not name:
         if connection.port is not None:
-            raise TargetError("port says nothing without hostname", hint="set hostname, or VMWARE_HOST and VMWARE_PORT")
+            raise TargetError("port is set, but hostname is not", hint="set hostname, or VMWARE_HOST and VMWARE_PORT")
         return None
     if name.startswith((SIMULATED, SERVED)) or name in configuration.targets:
         return name
@@ -176,3 +176,39 @@ def _reader(name: str | None) -> BulkReader | None:
 
 def _path(text: str | None) -> Path | None:
     return Path(text).expanduser() if text else None
+
+
+Request = TypeVar("Request")
+
+
+def request_of(kind: type[Request], options: Mapping[str, Any]) -> Request:
+    """Return the request that these options make: text becomes the word of the field's vocabulary. None = left out."""
+    hints = get_type_hints(kind)
+    options_given = {name: option for name, option in options.items() if option is not None}
+    return kind(**{name: _field_value(hints[name], option) for name, option in options_given.items()})
+
+
+def vm_of(options: dict[str, Any]) -> str | None:
+    """Take out the options that name a VM, and return how gpuops names it; None = the task names none."""
+    name, moid, uuid = (options.pop(key, None) for key in ("vm", "moid", "uuid"))
+    if moid:
+        return f"moid:{moid}"
+    return f"uuid:{uuid}" if uuid else name
+
+
+def policy_of(file: str | None) -> Policy | None:
+    """Return the rotation policy of a file. Raises PolicyError."""
+    from gpuops.config.policy import load_policy
+
+    return load_policy(Path(file).expanduser()) if file else None
+
+
+def _field_value(hint: Any, option: Any) -> Any:
+    if isinstance(option, list):
+        return tuple(option)
+    words = [
+        type_in_hint
+        for type_in_hint in (hint, *get_args(hint))
+        if isinstance(type_in_hint, type) and issubclass(type_in_hint, StrEnum)
+    ]
+    return words[0](option) if words else option

@@ -24,8 +24,7 @@ from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.report.document import PrintedDocument
 from gpuops.report.hosts.change import ChangeDocument
 from gpuops.report.hosts.host_plan import changes, host_report_document
-from gpuops.tasks.connection import ConnectionArguments, open_site
-from gpuops.tasks.requests import request_of
+from gpuops.tasks.connection import ConnectionArguments, open_site, request_of
 from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reasons_of, task_result
 
 OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")

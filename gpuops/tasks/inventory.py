@@ -15,8 +15,7 @@ from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
 from gpuops.report.document import Document
 from gpuops.report.monitoring.fleet import Fleet, HostView, fleet
 from gpuops.report.vms.vm_state import vm_state
-from gpuops.tasks.connection import ConnectionArguments, open_site
-from gpuops.tasks.requests import policy_of
+from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
 
 
 def machines(connection: ConnectionArguments, *, policy: str | None = None) -> tuple[Document, list[str]]:

@@ -1,16 +1,20 @@
-"""`perform`, by which a module of Ansible runs its task."""
+"""Run the task of an Ansible module, and write its texts in the words of the module.
+
+The planner and the errors name options as the command line spells them (`--power cycle`). A user of a module does not
+type these, so each text that a module returns is translated once: `power: cycle`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from importlib import import_module
 from inspect import signature
 from typing import Any, Final, TypeVar, cast
 
 from gpuops.extensions import task_module
-from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
-from gpuops.tasks.requests import vm_of
+from gpuops.tasks.connection import ConnectionArguments, HostShellArguments, vm_of
 from gpuops.tasks.result import TaskResult
 
 _MODULES: Final = {
@@ -49,3 +53,88 @@ def perform(module: str, arguments: Mapping[str, Any], *, apply: bool) -> TaskRe
 
 def _take_group(group: type[Group], options: dict[str, Any]) -> Group:
     return group(**{field.name: options.pop(field.name) for field in fields(group)})
+
+
+Arguments = Mapping[str, Mapping[str, Any]]
+"""An `argument_spec`."""
+
+_VALUE: Final = r"""(?:'[^']*'|"[^"]*"|(?!--)[^\s;,()'"][^\s;,()]*(?<![.:]))"""
+_OPTION: Final = re.compile(
+    rf"(?<![\w-])--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])"
+    rf"(?:(?P<gap>[ =])(?P<value>{_VALUE})(?P<more>(?:[ ]--(?P=name)[ =]{_VALUE})*))?"
+)
+_AGAIN: Final = re.compile(rf" --[a-z0-9-]+[ =]({_VALUE})")
+_COMMAND: Final = re.compile(r"((?<![\w./@-])gpuops [a-z](?:(?!: )[^;,()\n])*)")
+"""A command to type: it stays one, whatever arguments the module has."""
+_PROSE: Final = re.compile(r"[a-z-]+")
+
+_TOLD: Final = frozenset({"because", "reasons", "afterwards", "hint"})
+
+
+def in_words_of(arguments: Arguments, text: str) -> str:
+    """Return the text with options that the module has as arguments written as arguments; all else stays.
+
+    >>> module = {"power": {"choices": ["cycle", "off"]}, "gpu": {"type": "list"}, "all": {"type": "bool"}}
+    >>> in_words_of(module, "it runs; --power cycle restarts it")
+    'it runs; power: cycle restarts it'
+    >>> in_words_of(module, "--all takes every device, --gpu names one, --force is of the command line")
+    'all: true takes every device, gpu names one, --force is of the command line'
+    >>> in_words_of(module, "set the others alone: --gpu 0000:3b:00.0 --gpu 0000:af:00.0")
+    'set the others alone: gpu: ["0000:3b:00.0", "0000:af:00.0"]'
+    >>> in_words_of(module, "gpuops host passthrough off --gpu 0000:3b:00.0 gives it back")
+    'gpuops host passthrough off --gpu 0000:3b:00.0 gives it back'
+    """
+    arguments_by_name = _all_of(arguments)
+    parts = _COMMAND.split(text)  # every other part is a command
+    return "".join(part if odd % 2 else _translate(arguments_by_name, part) for odd, part in enumerate(parts))
+
+
+def result_in_words_of(arguments: Arguments, task_result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a module returns, its reasons in the module's words; documents of the command line stay as they are."""
+    return {key: _part_in_words(arguments, key, part) for key, part in task_result.items()}
+
+
+def _part_in_words(arguments: Arguments, key: str, part: Any) -> Any:
+    if key in _TOLD:
+        return [in_words_of(arguments, reason) for reason in part] if isinstance(part, list) else part
+    if key == "vms" and isinstance(part, list):
+        return [result_in_words_of(arguments, reason) if isinstance(reason, dict) else reason for reason in part]
+    return part
+
+
+def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
+    """Return the arguments and those of each element, by name; the outer one counts where both have a name."""
+    inner: dict[str, Mapping[str, Any]] = {}
+    for argument in arguments.values():
+        inner |= _all_of(argument.get("options") or {})
+    return {**inner, **arguments}
+
+
+def _translate(arguments: Arguments, text: str) -> str:
+    def replace_option(match: re.Match[str]) -> str:
+        name = match["name"].replace("-", "_")
+        argument = arguments.get(name)
+        if argument is None:
+            return match[0]
+        following = f"{match['gap']}{match['value']}{_translate(arguments, match['more'])}" if match["value"] else ""
+        if argument.get("type") == "bool":
+            return f"{name}: true{following}"
+        if not match["value"] or not _is_value(match["value"], argument):
+            return f"{name}{following}"
+        words = [_quote(word) for word in (match["value"], *_AGAIN.findall(match["more"]))]
+        return f"{name}: {words[0]}" if len(words) == 1 else f"{name}: [{', '.join(words)}]"
+
+    return _OPTION.sub(replace_option, text)
+
+
+def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
+    """Return whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
+    choices: Collection[str] | None = argument.get("choices")
+    if choices is not None:
+        return word in choices
+    return word.isdigit() if argument.get("type") == "int" else _PROSE.fullmatch(word) is None
+
+
+def _quote(word: str) -> str:
+    """Quoted where YAML would read something else: `0000:18:00.0` is a number there."""
+    return f'"{word}"' if ":" in word and word[0] not in "'\"" else word

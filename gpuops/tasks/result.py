@@ -15,8 +15,7 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.placement.project import project
 from gpuops.report.document import Document, PrintedDocument, as_values
 from gpuops.report.vms.vm_state import differences
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
-from gpuops.tasks.requests import policy_of
+from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, policy_of
 
 REFUSED: Final = "refused, nothing changed"
 PARTLY: Final = "partly done"

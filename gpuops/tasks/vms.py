@@ -22,8 +22,7 @@ from gpuops.plan.vm.several import Change, Part, SeveralVms
 from gpuops.report.document import Document
 from gpuops.report.plan_json import TogetherDocument, report_document
 from gpuops.report.vms.vm_state import vm_state
-from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
-from gpuops.tasks.requests import request_of, vm_of
+from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site, request_of, vm_of
 from gpuops.tasks.result import BAD, REFUSED, TaskResult, difference, inventory_after, result_of, task_result
 
 

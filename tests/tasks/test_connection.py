@@ -86,7 +86,7 @@ def test_what_cannot_be_meant_is_said() -> None:
         reach(ConnectionArguments(hostname="vc", reader="xml"), {})
     with pytest.raises(UsageError, match="exclude each other"):
         reach(ConnectionArguments(hostname="vc", password="p", password_file="/f"), {})
-    with pytest.raises(TargetError, match="port says nothing"):
+    with pytest.raises(TargetError, match="port is set, but hostname is not"):
         reach(ConnectionArguments(port=443), {"HOME": "/nonexistent"})
     with pytest.raises(TargetError, match="no vCenter is configured"):
         reach(ConnectionArguments(), {"HOME": "/nonexistent"})

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuops.tasks import words
-from gpuops.tasks.words import in_words_of, result_in_words_of
+from gpuops.tasks import perform
+from gpuops.tasks.perform import in_words_of, result_in_words_of
 
 MODULE: dict[str, dict[str, Any]] = {
     "power": {"type": "str", "choices": ["refuse", "cycle", "off", "on"]},
@@ -50,7 +50,7 @@ def test_only_what_the_module_has_is_an_argument(text: str, expected: str | None
 
 
 def test_the_examples_of_its_docstring_are_true() -> None:
-    assert doctest.testmod(words) == (0, 5)
+    assert doctest.testmod(perform) == (0, 5)
 
 
 def test_each_vm_of_a_result_has_its_reasons_in_these_words() -> None:

@@ -10,6 +10,7 @@ import typer
 from gpuops.console import output
 from gpuops.console.options import CommonOptions, HostShellOptions
 from gpuops.console.spread import reads_sites, spread
+from gpuops.errors import UsageError
 from gpuops.plan.capacity.capacity_request import CapacityRequest
 
 
@@ -68,7 +69,6 @@ def _forecast(
 ) -> None:
     """Print when profiles run out. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops.console.opening import open_site, read_inventory
-    from gpuops.errors import UsageError
     from gpuops.extensions import load
 
     excluded = {

@@ -8,11 +8,14 @@ from typing import Annotated, Final
 
 import typer
 
+from gpuops.config.user_paths import config_file
 from gpuops.console import output
 from gpuops.console.commands import VerbTable
+from gpuops.console.completion import configured_targets
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import spread
 from gpuops.errors import UsageError
+from gpuops.files.file import read_text
 
 config = VerbTable("config", "Write, show and change the configuration file: the vCenters of this machine.")
 File = Annotated[
@@ -25,7 +28,6 @@ def keys(incomplete: str) -> list[str]:
     """TARGET.KEY of the targets that are there."""
     from gpuops.config.decoding import keys_of
     from gpuops.config.vcenter.targets import TABLES, NamedTarget
-    from gpuops.console.completion import configured_targets
 
     single = [key for key in keys_of(NamedTarget) if key not in TABLES]
     every = [f"{name}.{key}" for name in configured_targets() for key in single]
@@ -82,7 +84,6 @@ def config_show(common: CommonOptions, file: File = None) -> None:
     from gpuops.config.vcenter.origins import TargetLines, shown_targets
     from gpuops.config.vcenter.sources import read_configuration
     from gpuops.console.opening import flags_of
-    from gpuops.files.file import read_text
     from gpuops.report.first_steps.config import show_document, show_text
 
     if common.password_stdin:
@@ -127,6 +128,5 @@ def config_set(
 
 
 def _path(file: Path | None) -> Path:
-    from gpuops.config.user_paths import config_file
 
     return config_file(os.environ) if file is None else file

@@ -1,4 +1,4 @@
-"""`gpuops setup`: asks for a vCenter and a login, tries them, and writes the configuration file and a password file."""
+"""`gpuops setup`: set up a vCenter by questions and answers. `gpuops login test`: check a login."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from gpuops.config.user_paths import config_file
 from gpuops.console import output
+from gpuops.console.commands import VerbTable
+from gpuops.console.options import CommonOptions
 from gpuops.console.spread import spread
 from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
+from gpuops.files.file import templates
 from gpuops.files.private_file import write_new, write_private
+from gpuops.model.vcenter.vm import PowerState
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -113,7 +118,6 @@ def setup(
       gpuops setup
       gpuops setup --address vc.example.com --username gpuops@vsphere.local
     """
-    from gpuops.config.user_paths import config_file
 
     preset = {"address": address, "username": username}
     _require_terminal(preset)
@@ -237,7 +241,6 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
 def _attach_to_try(site: Site) -> tuple[str, str] | None:
     """Return a VM that is off with a profile that it can have now, else the first of both; None without VMs."""
     from gpuops.api import run
-    from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.vm.attach import Attach
 
     inventory = site.vcenter.inventory()
@@ -279,7 +282,6 @@ def _offer_roles(answers: _Answers) -> bool:
     """
     from gpuops.api import roles
     from gpuops.config.role_file import load_roles
-    from gpuops.files.file import templates
     from gpuops.report.monitoring.doctor import roles_text
 
     try:
@@ -309,3 +311,34 @@ def _show(answers: _Answers, example: tuple[str, str] | None, *, roles_made: boo
     commands = [f"{command}{vcenter}" for command in ("gpuops inventory", attach, "gpuops doctor")]
     files = [answers.path, *answers.files()]
     output.show(setup_text(files, commands), SetupDocument(answers.name, [*map(str, files)], roles_made, [*commands]))
+
+
+login = VerbTable("login", "Log in to a vCenter, and say who and what.")
+
+
+@login.callback()
+def _group() -> None:
+    """Log in to a vCenter, and say who and what."""
+
+
+@login.command("test")
+@spread
+def login_test(common: CommonOptions) -> None:
+    """Log in, say who and what, what it lacks for each verb, and compare what VI/JSON and SOAP tell.
+
+    Privileges that are lacking are named with their places; they are no failure of the login.
+
+    Inventories are read over VI/JSON (vCenter 8.0 U1 and later), which is faster, once both gave equal snapshots here;
+    that is remembered for this vCenter and its version in the state directory. Changes nothing in vCenter.
+
+    \b
+    Example:
+      gpuops login test --vcenter sim:lab
+    """
+    from gpuops.api import login_test as ask
+    from gpuops.console.opening import open_site
+    from gpuops.report.first_steps.login import LoginTestDocument, login_text
+
+    with open_site(common) as site:
+        test = ask(site)
+    output.show(login_text(test), LoginTestDocument.made_of(test))

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.console import output
-from gpuops.console.change_progress import ChangeProgress
 from gpuops.console.commands import UNFINISHED, VerbTable
+from gpuops.console.drawn_progress import ChangeProgress
 from gpuops.console.options import CommonOptions, DryRun, HostShellOptions, RunOptions
 from gpuops.console.spread import reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.plan.core.plan import Report
 
 if TYPE_CHECKING:
     from gpuops.plan.core.abandonment import Abandonment
-    from gpuops.plan.core.plan import Report
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 change = VerbTable("change", "See, finish or give up a rolling change of hosts that did not end.")
@@ -99,7 +100,6 @@ def abandon(
     """
     from gpuops.api import change_abandon
     from gpuops.console.opening import open_site
-    from gpuops.errors import UsageError
     from gpuops.model.nights.journal import Thing
 
     if (host is None) == (vm is None):
@@ -163,7 +163,6 @@ def show_abandoned(abandonment: Abandonment) -> None:
 def show(report: ChangeReport | Report) -> None:
     """Print the report and end with its exit code."""
     from gpuops.console.running import show_brief
-    from gpuops.plan.core.plan import Report
     from gpuops.report.brief import change_line, run_line
     from gpuops.report.hosts.change import ChangeDocument, change_text
     from gpuops.report.plan_json import DefragExecuteDocument

@@ -347,7 +347,7 @@ def _roll(
 ) -> None:
     from gpuops.api import change
     from gpuops.cli.hosts.change import confirm_reboots, show
-    from gpuops.console.change_progress import ChangeProgress
+    from gpuops.console.drawn_progress import ChangeProgress
     from gpuops.console.opening import open_site, remember
 
     verb = kind.replace("-", " ")

@@ -13,7 +13,7 @@ from gpuops.console.options import CommonOptions, PolicyFile
 from gpuops.console.spread import spread
 from gpuops.errors import report_exit_code
 from gpuops.model.guests.guest import GuestWay
-from gpuops.plan.guest.rows import MustHave
+from gpuops.plan.guest.rows import GuestNeeds, MustHave
 
 if TYPE_CHECKING:
     from gpuops.model.nights.ml_queue import SshDoor
@@ -64,7 +64,6 @@ def guest_check(
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.plan.guest.question import GuestQuestion, wanted_frameworks
-    from gpuops.plan.guest.rows import GuestNeeds
     from gpuops.report.monitoring.guest import guest_check_document, guest_check_text
 
     needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))

@@ -1,23 +1,138 @@
-"""`gpuops rotate`: idle desktops are suspended for ML VMs at night, and every desktop is back in the morning."""
+"""`gpuops rotate`: suspend idle desktops for ML VMs at night, and bring every desktop back in the morning."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli.nights.rotate_mark import mark
-from gpuops.cli.nights.rotate_repair import adopt, clear_marker
-from gpuops.cli.nights.rotate_state import abandon, audit, overdue, status, unlock
-from gpuops.cli.nights.rotate_timers import timers
-from gpuops.cli.nights.rotate_watch import watch
-from gpuops.console import output
+from gpuops.cli.nights.rotate_state import abandon, audit, overdue, status, timers, unlock, watch
+from gpuops.console import completion, output
 from gpuops.console.commands import UNFINISHED, VerbTable
-from gpuops.console.options import ByTimer, CommonOptions, PolicyFile, RunOptions, Saved
+from gpuops.console.options import ByTimer, CommonOptions, DryRun, PolicyFile, RunOptions, Saved
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.plan.rotation.returns.foreign_nights import Adoption
+
+
+@spread
+def mark(
+    common: CommonOptions,
+    run_options: RunOptions,
+    policy: Annotated[Path, PolicyFile],
+    opt_in: Annotated[bool, typer.Option("--opt-in", help="The mark by which owners agree (`owner`).")] = False,
+    opt_out: Annotated[
+        bool, typer.Option("--opt-out", help="The mark that keeps a desktop out of every night (`opt_out`).")
+    ] = False,
+    vm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VM", help="This desktop; may be repeated.", autocompletion=completion.vms),
+    ] = None,
+    pool: Annotated[str | None, typer.Option(metavar="NAME", help="The desktops of this pool of the policy.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The policy's desktops in this folder: desktops/cad.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The attribute's value where the policy accepts any: true.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Clear the mark.")] = False,
+) -> None:
+    """Set or clear the custom attribute by which owners agree to nights, or keep a desktop out of them.
+
+    A second run changes nothing. Another owner's value is neither overwritten nor cleared. A tag is set in vCenter.
+
+    \b
+    Examples:
+      gpuops rotate mark --opt-in --pool office --dry-run --policy templates/policy.yaml --vcenter prod
+      gpuops rotate mark --opt-out --vm vdi-07 --policy templates/policy.yaml --vcenter prod
+      gpuops rotate mark --opt-out --vm vdi-07 --undo --policy templates/policy.yaml --vcenter prod
+    """
+    from gpuops.api import run
+    from gpuops.config.policy import load_policy
+    from gpuops.console.running import carry_out
+    from gpuops.plan.rotation.marks import RotateMark
+
+    if opt_in is opt_out:
+        raise UsageError("give exactly one of --opt-in and --opt-out", hint="gpuops help marks explains both")
+    request = RotateMark(load_policy(policy), opt_out, tuple(vm or ()), pool, folder, value, undo)
+    carry_out(
+        lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
+        "rotate-mark",
+        common,
+        run_options,
+    )
+
+
+@spread
+def clear_marker(
+    common: CommonOptions,
+    run_options: RunOptions,
+    vm: Annotated[list[str], typer.Option("--vm", metavar="VM", help="A VM that no night of this vCenter took.")],
+    policy: Annotated[Path | None, PolicyFile] = None,
+) -> None:
+    """Clear the rotation marker of a VM and do nothing else to it: of a copy, or where the marker cannot be read.
+
+    A copy of a VM that a night took carries the night's marker too. Afterwards no return touches or names it. Refused
+    for a VM that an open night of the journal holds: rotate day brings that back and clears its marker.
+    Without --policy it goes by the marker of the last night's policy.
+
+    \b
+    Example:
+      gpuops rotate clear-marker --vm vdi-07-copy --dry-run --policy templates/policy.yaml --vcenter prod
+    """
+    from gpuops.api import rotate_clear_marker
+    from gpuops.config.policy import load_policy
+    from gpuops.console.running import carry_out, somebody_is_asked
+
+    night_policy = load_policy(policy) if policy is not None else None
+    carry_out(
+        lambda site, apply, consent: rotate_clear_marker(
+            night_policy, site, tuple(vm), apply=apply, consent=consent, asks=somebody_is_asked(run_options)
+        ),
+        "rotate-clear-marker",
+        common,
+        run_options,
+        guarded=True,
+    )
+
+
+@spread
+def adopt(
+    common: CommonOptions,
+    from_vcenter: Annotated[
+        str, typer.Option("--from", metavar="UUID", help="Instance uuid of the vCenter whose nights took the VMs.")
+    ],
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> None:
+    """Take over VMs that nights of another vCenter took and that are in this vCenter now; rotate day returns them.
+
+    A vCenter that was rebuilt has a new instance uuid and no markers. rotate day then names the VMs of its open nights
+    and touches none, because the other vCenter may still exist. Both must be in one journal. Nothing is asked of
+    vCenter; VMs that are not here stay with the other vCenter.
+
+    \b
+    Example:
+      gpuops rotate adopt --from 3c5e0b0a-8f4e-4f43-9d67-0c8a5f1b2d11 --dry-run --vcenter prod
+    """
+    from gpuops.api import rotate_adopt
+    from gpuops.console.opening import open_site
+    from gpuops.report.nights.rotation_setup import adoption_document, adoption_text
+
+    def ask(planned: Adoption) -> None:
+        from gpuops.console.running import confirm
+
+        if not yes:
+            confirm(adoption_text(planned), "the above makes these VMs the nights of this vCenter")
+
+    with open_site(common, guarded=True) as site:
+        adopted = rotate_adopt(site, from_vcenter, apply=not dry_run, consent=ask)
+    output.show(adoption_text(adopted), adoption_document(adopted))
+
 
 rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
 

@@ -1,25 +1,28 @@
-"""`gpuops rotate status`, `overdue`, `audit verify`, `unlock`, `abandon`: what nights took, their journal and lease."""
+"""State of nights: `gpuops rotate status`, `overdue`, `audit verify`, `unlock`, `abandon`, `timers`, `watch`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from gpuops import clock
+from gpuops.clock import wall_clock
 from gpuops.console import output
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun, PolicyFile
+from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import reads_sites, spread
-from gpuops.errors import PartlyDone, StateDamaged
+from gpuops.errors import PartlyDone, StateDamaged, UsageError, VcenterUnreachable
 from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
+    from gpuops.plan.rotation.nights.watch_look import WatchReport
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.report.document import Document
-
 
 EVERY_S: Final = 5.0
 
@@ -76,7 +79,6 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
 
 def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
     """Yield the first look, and each that differs from the one before; continue while vCenter does not answer."""
-    from gpuops.errors import VcenterUnreachable
     from gpuops.report.layout import Text
 
     last_document: Document | None = None
@@ -237,3 +239,98 @@ def abandon(
     rules = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
         show_abandoned(rotate_abandon(site, vm, rules, apply=not dry_run, consent=confirm_giving_up(yes=yes)))
+
+
+@spread
+def timers(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    cron: Annotated[bool, typer.Option("--cron", help="Print lines for a crontab.")] = False,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Print drop-ins for timers of systemd; the default.")
+    ] = False,
+    cron_tz: Annotated[
+        bool | None,
+        typer.Option(
+            "--cron-tz/--no-cron-tz",
+            show_default="as this machine's cron",
+            help="Whether that cron reads CRON_TZ, as cronie does; otherwise in this machine's own hours.",
+        ),
+    ] = None,
+) -> None:
+    """Print when systemd or cron has to call the night and the return of a policy.
+
+    Asks no vCenter, and installs nothing. `doctor --policy`, `rotate plan` and `rotate status` warn where the installed
+    calls do not meet the windows.
+
+    \b
+    Examples:
+      gpuops rotate timers --policy templates/policy.yaml
+      gpuops rotate timers --policy templates/policy.yaml --cron --no-cron-tz
+    """
+    from gpuops.api import rotate_timers
+    from gpuops.config.policy import load_policy
+    from gpuops.report.nights.rotation_setup import cron_text, systemd_text, timers_document
+
+    if cron and systemd:
+        raise UsageError("--cron and --systemd exclude each other", hint="leave one of them out")
+    calls = rotate_timers(load_policy(policy), cron_tz=cron_tz)
+    text = cron_text(calls, str(policy.expanduser().absolute()), common.vcenter) if cron else systemd_text(calls)
+    output.show(text.split("\n"), timers_document(calls))
+
+
+@spread
+def watch(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Look once, show what would be done if it had been calm; change nothing.")
+    ] = False,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer GET /healthz there: 200 while it looks at vCenter, 503 when it does not.",
+        ),
+    ] = None,
+) -> None:
+    """Run ML VMs at any hour on GPUs that are free beyond the policy's reserve; stop them when desktops need these.
+
+    A service: it goes on until it is stopped (templates/gpuops-watch.service). What it has started then runs on;
+    `gpuops rotate day` ends that. The policy says `mode: spare-capacity`. Exit code 6 where another watch of this
+    machine runs, or a night holds VMs that the policy means.
+
+    \b
+    Example:
+      gpuops rotate watch --policy templates/spare-policy.yaml --dry-run --vcenter sim:lab
+      gpuops rotate watch --policy spare.yaml --health 9464 --vcenter prod
+    """
+
+    from gpuops.api import rotate_watch, rotate_watch_look
+    from gpuops.console.opening import open_site, refuse_vcenter_of_runners
+    from gpuops.console.running import policy_of_run
+    from gpuops.execute.state.http_listener import health_address, serve_health
+    from gpuops.report.nights.watch import look_document, look_text
+
+    address = health_address(health) if health is not None else None
+    rules = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
+    if not dry_run:
+        refuse_vcenter_of_runners(common)
+    with open_site(common, guarded=True) as site, ExitStack() as stack:
+        if not dry_run:
+            site.say = output.note
+            collect_garbage_often()
+            alive = stack.enter_context(serve_health(address)).note_look if address is not None else None
+            rotate_watch(rules, site, _tell, alive)
+        look = rotate_watch_look(rules, site)
+    output.show(look_text(look), look_document(look))
+
+
+def _tell(report: WatchReport) -> None:
+    """Print each look that did something or found too little, with --verbose each look."""
+    from gpuops.report.layout import Text
+    from gpuops.report.nights.watch import look_document, watch_lines
+
+    if report.outcomes or report.look.gives.still_missing or output.manners().verbose:
+        output.note(Text(format_second(wall_clock().astimezone()), "dim"))
+        output.show(watch_lines(report), look_document(report))

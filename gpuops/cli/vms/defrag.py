@@ -40,7 +40,7 @@ def defrag(
       gpuops defrag --yes --vcenter sim:scattered
     """
     if request.profile is not None and whole_gpus:
-        raise UsageError("--profile and --whole-gpus exclude each other", hint="ask twice: for the one, for the other")
+        raise UsageError("--profile and --whole-gpus exclude each other", hint="run the command once with each")
 
     from gpuops import api
     from gpuops.console.opening import open_site, read_inventory

@@ -12,7 +12,7 @@ import typer
 from gpuops.console import output
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions
-from gpuops.console.services import collect_garbage_often
+from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import spread
 from gpuops.errors import Refused, TargetError, UsageError
 

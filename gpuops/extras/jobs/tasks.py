@@ -18,8 +18,7 @@ from gpuops.extras.jobs.jobs_file import load_jobs
 from gpuops.extras.jobs.submitted_view import JobListDocument, JobSubmitDocument, SubmittedJobRecord
 from gpuops.model.nights.rotation import Policy
 from gpuops.report.document import Document
-from gpuops.tasks.connection import ConnectionArguments, open_site
-from gpuops.tasks.requests import policy_of
+from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
 from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sqlalchemy import ColumnElement, Connection, func, inspect, select
 
-from gpuops.advise.evidence import vgpu_use_at
-from gpuops.errors import GpuopsError, StateDamaged
+from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.extras.observe import rolling_up
 from gpuops.extras.observe.packing import WHOLE, Block, Values, unpack
 from gpuops.extras.observe.rolling_up import FINE_S
 from gpuops.extras.observe.tables import FILE_NAME, blocks_table, found_database, spans_table, vgpus_table
-from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_USE,
-    VGPU_USE,
     CounterSeries,
     Measured,
     NewestUse,
@@ -36,8 +33,7 @@ from gpuops.model.measurements.measurement import (
 )
 
 if TYPE_CHECKING:
-    from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.vm import Vm
+    pass
 
 FIRST_DAY: Final = date(1970, 1, 1)
 
@@ -321,40 +317,3 @@ def newest_use(
         if earlier_answer is not None and earlier_answer.until == until:
             return earlier_answer
         return NewestUse(until, store.newest(entities, (GPU_USE, GPU_MEMORY), until - _NEWEST_WITHIN, until))
-
-
-_USE_WITHIN: Final = timedelta(hours=1)
-"""How old a reading may be. A reading that is too old for evidence is shown with its age."""
-_STEP: Final = timedelta(minutes=5)
-_NOTHING: Final = "`gpuops observe` has stored no reading of it by its host's nvidia-smi in the last hour"
-
-
-class StoredVgpuUse:
-    """Implements `VgpuUseSource` by the store of measurements, for sites that do not enter hosts at each look."""
-
-    def __init__(self, store_dir: Path, url: str, say: Callable[[str], None]) -> None:
-        """`say` gets the reason once if the store cannot be read; no night ends because of it."""
-        self._store_dir = store_dir
-        self._url = url
-        self._say = say
-        self._said = False
-
-    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        try:
-            return self._read(vms, inventory)
-        except GpuopsError as error:
-            if not self._said:
-                self._said = True
-                self._say(f"the use of vGPUs is not known: {error.line}")
-            return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
-
-    def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
-        store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
-        if store is None:
-            return nothing
-        now = inventory.taken_at
-        with store:
-            windows = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _USE_WITHIN, now + _STEP)
-            use_by_ref = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in windows}
-        return nothing | {ref: use for ref, use in use_by_ref.items() if use is not None}

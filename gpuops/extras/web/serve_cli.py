@@ -12,7 +12,7 @@ import typer
 
 from gpuops.console import output
 from gpuops.console.options import CommonOptions
-from gpuops.console.services import collect_garbage_often
+from gpuops.console.signals import collect_garbage_often
 from gpuops.console.spread import reads_sites, serves_sites, spread
 from gpuops.errors import UsageError
 

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.cli.bash_words import join_pieces, joined_words
 from gpuops.console import completion
+from gpuops.console.completion import join_pieces, joined_words
 from tests.cli.first_steps.test_completion import INVENTORY
 
 

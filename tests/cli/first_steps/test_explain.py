@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from gpuops.cli.first_steps.explain import _TEMPLATES
-from gpuops.cli.first_steps.schema import INPUTS, input_schema
+from gpuops.cli.first_steps.schema import _TEMPLATES, INPUTS, input_schema
 from gpuops.config.explanation import Explanation, explain
 from gpuops.files.file import templates
 

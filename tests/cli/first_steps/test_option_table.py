@@ -11,7 +11,7 @@ from typer.main import get_command
 from typer.testing import Result
 
 from gpuops.cli.app import app
-from gpuops.cli.first_steps.option_table import SHARED, option_table, options_of
+from gpuops.cli.first_steps.help import SHARED, option_table, options_of
 
 FORMATS = {"<text|json|yaml>", None}
 """What `--output` takes; None = csv too, where there is a table."""

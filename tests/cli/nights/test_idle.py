@@ -108,8 +108,11 @@ def test_guests_are_asked_by_the_login_for_guests(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--pool", "office"), "error: there is no pool 'office'\nnext: say --policy FILE, which has the pools"),
-        (("--policy", LAB_POLICY, "--pool", "offise"), "error: there is no pool 'offise'\nnext: pools there: office"),
+        (("--pool", "office"), "error: there is no pool 'office'\nnext: add --policy FILE: a policy defines the pools"),
+        (
+            ("--policy", LAB_POLICY, "--pool", "offise"),
+            "error: there is no pool 'offise'\nnext: pools of this policy: office",
+        ),
         (("--policy", LAB_POLICY, "--vm", "nobody"), "error: no VM 'nobody'"),
     ],
 )

@@ -171,7 +171,7 @@ NO_WHILE: Final = """  - name: cad
 @pytest.mark.parametrize(
     ("words", "change", "said", "next_move"),
     [
-        ("--replay 1d", None, "--replay: no policy says which nights", "say --policy FILE"),
+        ("--replay 1d", None, "--replay needs a policy", "add --policy FILE"),
         (
             "--replay 1d --policy P --vm vdi-01",
             None,
@@ -199,7 +199,7 @@ NO_WHILE: Final = """  - name: cad
             "go further",
         ),
         ("--replay 2027-01-01 --policy P", None, "no night of policy lab-night opened and ended since", "go further"),
-        ("--replay 1d --policy P --pool offise", None, "there is no pool 'offise'", "pools there: office"),
+        ("--replay 1d --policy P --pool offise", None, "there is no pool 'offise'", "pools of this policy: office"),
         ("--replay 1d --policy P", (WINDOW, "windows: any\n"), "policy lab-night has no windows", "add `windows`"),
         (
             "--replay 1d --policy P",

@@ -79,8 +79,8 @@ def test_a_folder_means_the_desktops_of_the_policy_in_it(lab: Lab, policy: Path)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "say exactly one of --opt-in and --opt-out"),
-        (("--opt-in", "--opt-out"), 2, "say exactly one of --opt-in and --opt-out"),
+        ((), 2, "give exactly one of --opt-in and --opt-out"),
+        (("--opt-in", "--opt-out"), 2, "give exactly one of --opt-in and --opt-out"),
         (("--opt-in",), 2, "no desktops are selected"),
         (("--opt-in", "--pool", "ofice"), 2, "there is no pool 'ofice'"),
         (("--opt-in", "--folder", "nowhere"), 2, "policy lab-night has no desktop in folder nowhere"),

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops import api
 from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
-from gpuops.console.services import SERVICE_THRESHOLDS
+from gpuops.console.signals import SERVICE_THRESHOLDS
 from gpuops.extras.observe import observing
 from gpuops.extras.web import metrics_page
 from gpuops.extras.web.http import following

@@ -97,7 +97,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             from gpuops.errors import GpuopsError
             from gpuops.tasks.connection import ConnectionArguments, prepare_process
             from gpuops.tasks.inventory import machines
-            from gpuops.tasks.words import in_words_of
+            from gpuops.tasks.perform import in_words_of
         except ImportError as error:
             raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
         prepare_process()

@@ -45,7 +45,7 @@ def finish(module, ask):
     try:
         from gpuops.errors import GpuopsError
         from gpuops.tasks.connection import prepare_process
-        from gpuops.tasks.words import in_words_of, result_in_words_of
+        from gpuops.tasks.perform import in_words_of, result_in_words_of
     except ImportError:
         module.fail_json(msg=missing_required_lib("gpuops-vsphere"), exception=traceback.format_exc())
     prepare_process()
