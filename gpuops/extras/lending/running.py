@@ -16,10 +16,9 @@ from typing import Final
 from gpuops.errors import Locked, Refused
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.lending import lending
-from gpuops.extras.lending.answers import PoolAnswer
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.guests import PoolGuests, mark_servers
-from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolFileWish, ServerState
+from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolAnswer, PoolFileWish, ServerState
 from gpuops.extras.lending.members import (
     as_the_fleet_is,
     client_uuid,
