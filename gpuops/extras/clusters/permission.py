@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
+from gpuops.extras.clusters.members import REMOVE_PRIVILEGES
 from gpuops.extras.clusters.plan import ClusterPlan
-from gpuops.extras.clusters.removal import REMOVE_PRIVILEGES
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL

@@ -13,10 +13,9 @@ from gpuops.execute.site import Site
 from gpuops.execute.steps.vm_runs import execute_steps, settle_steps, step_failure
 from gpuops.execute.vm_removal import next_removal_step
 from gpuops.extras.clusters.answers import ClusterRemoved
-from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, MarkedVm, marked_vms, removal_refusals
 from gpuops.extras.clusters.overrides import take_back, vms_with_override
 from gpuops.extras.clusters.port import cluster_port
-from gpuops.extras.clusters.removal import REMOVE_PRIVILEGES, removal_refusals
 from gpuops.extras.clusters.run import alone_with, begin, changing, open_runs, require_unused, wait_for_tasks
 from gpuops.extras.clusters.use import keep_runs_away
 from gpuops.model.vcenter.inventory import Inventory

@@ -16,8 +16,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import Locked
 from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.extras.clusters import removing
-from gpuops.extras.clusters.members import marked_vms, marker_of
-from gpuops.extras.clusters.removal import removal_refusals
+from gpuops.extras.clusters.members import marked_vms, marker_of, removal_refusals
 from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.run import changing
 from gpuops.extras.clusters.standing import standing
