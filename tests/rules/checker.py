@@ -311,7 +311,7 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
-            "gpuops/extras/clusters/overrides.py",
+            "gpuops/extras/clusters/removing.py",
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/jobs/store.py",

@@ -27,8 +27,7 @@ from gpuops.extras.clusters.answers import ClusterMade
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.permission import reject_missing_privileges, required_privileges
 from gpuops.extras.clusters.plan import ClusterPlan, ClusterQuestion
-from gpuops.extras.clusters.port import ClusterPort, cluster_port
-from gpuops.extras.clusters.removing import remove_vms
+from gpuops.extras.clusters.removing import ClusterPort, cluster_port, remove_vms
 from gpuops.extras.clusters.run import (
     alone_with,
     begin,
