@@ -12,7 +12,7 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.clusters import all_reduce, guests, running
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
 from gpuops.extras.clusters.launch import Launch, plan_launch
-from gpuops.extras.clusters.use import used_alone
+from gpuops.extras.clusters.run import used_alone
 from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.workloads.cluster import TrainingCluster
 from gpuops.plan.core.rejection import said_once

@@ -60,7 +60,7 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     if plan.launch is None or not apply:
         return ClusterRun(name, plan)
     from gpuops.extras.clusters import running
-    from gpuops.extras.clusters.use import used_alone
+    from gpuops.extras.clusters.run import used_alone
 
     with used_alone(site, cluster, "cluster run") as hold:
         return ClusterRun(name, plan, running.run(plan.launch, site, hold, hear))

@@ -33,12 +33,12 @@ from gpuops.extras.clusters.run import (
     begin,
     changing,
     end,
+    keep_runs_away,
     known_id,
     require_unused,
     vms_before_run,
     wait_for_tasks,
 )
-from gpuops.extras.clusters.use import keep_runs_away
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory

@@ -27,8 +27,16 @@ from gpuops.execute.steps.vm_runs import execute_steps, settle_steps, step_failu
 from gpuops.execute.vm_removal import next_removal_step
 from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, MarkedVm, marked_vms, removal_refusals
-from gpuops.extras.clusters.run import CLUSTER, alone_with, begin, changing, open_runs, require_unused, wait_for_tasks
-from gpuops.extras.clusters.use import keep_runs_away
+from gpuops.extras.clusters.run import (
+    CLUSTER,
+    alone_with,
+    begin,
+    changing,
+    keep_runs_away,
+    open_runs,
+    require_unused,
+    wait_for_tasks,
+)
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.stored import stored_name

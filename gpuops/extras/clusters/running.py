@@ -19,7 +19,7 @@ from gpuops.extras.clusters import guests, scripts
 from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ReadyGuests
 from gpuops.extras.clusters.launch import Launch
-from gpuops.extras.clusters.use import lease_lost_error, require_ours
+from gpuops.extras.clusters.run import lease_lost_error, require_ours
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 
 if TYPE_CHECKING:

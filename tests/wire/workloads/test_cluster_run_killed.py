@@ -28,9 +28,8 @@ from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.run import require_unused, wait_for_tasks
+from gpuops.extras.clusters.run import require_unused, used_alone, wait_for_tasks
 from gpuops.extras.clusters.standing import standing
-from gpuops.extras.clusters.use import used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import SetVmDrs
