@@ -141,7 +141,7 @@ class _Printed:
     """Prints the output of a program line by line, without passwords (`ProgramLines`)."""
 
     def __init__(self, withheld: Sequence[Secret], *, to_stderr: bool) -> None:
-        from gpuops.extras.clusters.program_lines import ProgramLines
+        from gpuops.extras.clusters.run_view import ProgramLines
 
         self._stream = sys.stderr if to_stderr else sys.stdout
         self._lines = ProgramLines(withheld)

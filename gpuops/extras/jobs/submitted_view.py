@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
-from gpuops.extras.clusters.program_lines import ProgramLines
+from gpuops.extras.clusters.run_view import ProgramLines
 from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
 from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.model.time_text import format_minute, format_minutes
