@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuops.errors import report_exit_code
-from gpuops.extras.jobs.job_record import SubmittedJob
+from gpuops.extras.jobs.job import SubmittedJob
 from gpuops.extras.jobs.job_turns import JobTurn
 from gpuops.plan.core.rejection import Rejection
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, UsageError
+from gpuops.extras.jobs.job import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobSubmission
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
 from gpuops.extras.jobs.job_turns import may_cancel, objections, with_owners
 from gpuops.extras.jobs.night_jobs import job_store

@@ -22,9 +22,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_answers import JobDeed
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobTurn, vm_of
 from gpuops.extras.jobs.scripts import LOG_LIMIT
 from gpuops.extras.jobs.store import JobChanged, JobStore

@@ -27,8 +27,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpuops.advise.fair_share import Wish, fair_order, use_of_period
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_record import JobEvent, JobState, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobState, SubmittedJob
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.profile_name import without_brand
 from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare

@@ -30,7 +30,7 @@ from gpuops.plan.core.steps import RemoveVm
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.execute.site import Site
-    from gpuops.extras.jobs.job_record import SubmittedJob
+    from gpuops.extras.jobs.job import SubmittedJob
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.workloads.job_rules import JobRules, JobTemplate

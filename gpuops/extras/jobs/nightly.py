@@ -23,8 +23,8 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.state.lock import rotating
 from gpuops.extras.jobs.bounded_work import AT_A_TIME, side_by_side
 from gpuops.extras.jobs.guest_container import GuestContainers
+from gpuops.extras.jobs.job import JobState, SubmittedJob
 from gpuops.extras.jobs.job_answers import JobDeed, JobsRun
-from gpuops.extras.jobs.job_record import JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import STOP_GRACE, JobGuests, JobPass
 from gpuops.extras.jobs.job_turns import JobTurn, job_turns, least_run
 from gpuops.extras.jobs.night_jobs import job_store

@@ -13,8 +13,7 @@ from gpuops.console import output
 from gpuops.console.options import CommonOptions, PolicyFile
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError, report_exit_code
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
-from gpuops.extras.jobs.job_record import JobState
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobState
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, or its number.")]
 _LOOK_S: Final = 5.0

@@ -14,8 +14,8 @@ from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.execute.journal.journal import os_user
 from gpuops.extras.jobs import job_queue
+from gpuops.extras.jobs.job import JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.job_queue import JobOutput
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.model.workloads.job_rules import JobQuota, JobRules
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.execute.jobs.test_job_run import FIT, NOW
