@@ -27,9 +27,9 @@ from gpuops.extras.lending import lending
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
 from gpuops.extras.lending.members import lends, vm_with
+from gpuops.extras.lending.pool_file import load_program
 from gpuops.extras.lending.reclaim import ServerHealth
 from gpuops.extras.lending.remote_gpu import RemoteProgram
-from gpuops.extras.lending.remote_gpu_file import load_program
 from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory

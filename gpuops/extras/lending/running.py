@@ -28,8 +28,8 @@ from gpuops.extras.lending.members import (
     unseen,
     wish_of,
 )
+from gpuops.extras.lending.pool_file import load_program
 from gpuops.extras.lending.reclaim import Reclaim, after_health, health_warnings
-from gpuops.extras.lending.remote_gpu_file import load_program
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
