@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, UsageError
 from gpuops.extras.jobs.job import JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobSubmission
 from gpuops.extras.jobs.job_run import JobPass
-from gpuops.extras.jobs.job_turns import may_cancel, objections, with_owners
+from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobSubmission, may_cancel, objections, with_owners
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.extras.jobs.nightly import guests_of
 from gpuops.extras.jobs.store import JobStore, another_unended
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpuops.execute.site import Site
     from gpuops.extras.jobs.job import ContainerJob
-    from gpuops.extras.jobs.job_answers import JobsRun
+    from gpuops.extras.jobs.job_turns import JobsRun
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
 

@@ -20,7 +20,7 @@ from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import catalog_of
 from gpuops.execute.steps.vm_runs import end_cut_off_runs, execute_steps, settle_steps, settled_run, step_failure
 from gpuops.execute.vm_creation import CREATION_S, request_vms
-from gpuops.extras.jobs.job_answers import JobVmDeed
+from gpuops.extras.jobs.job_turns import JobVmDeed
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.extras.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
 from gpuops.plan.core.plan import Verdict

@@ -30,9 +30,8 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.state.lock import rotating
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import JobState, SubmittedJob
-from gpuops.extras.jobs.job_answers import JobDeed, JobsRun
 from gpuops.extras.jobs.job_run import STOP_GRACE, JobGuests, JobPass
-from gpuops.extras.jobs.job_turns import JobTurn, job_turns, least_run
+from gpuops.extras.jobs.job_turns import JobDeed, JobsRun, JobTurn, job_turns, least_run
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
