@@ -1,6 +1,4 @@
-"""`gpuops cluster`: clusters of VMs for training.
-
-`gpuops cluster run` and `gpuops cluster bench`: a program, or an all-reduce, over the VMs of a cluster."""
+"""`gpuops cluster`: makes, shows and removes clusters, and runs a program or an all-reduce over their VMs."""
 
 from __future__ import annotations
 

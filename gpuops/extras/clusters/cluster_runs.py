@@ -1,8 +1,7 @@
-"""The functions that run a program over the VMs of a cluster, and that measure an all-reduce over them.
+"""`gpuops cluster run` and `cluster bench`: finds the running cluster by its markers, and runs a program over its VMs.
 
-Measures an all-reduce over the first nodes of a cluster, by TCP and by RDMA: one run for each number of nodes.
-
-Finds a running cluster by the markers of its VMs, for `gpuops cluster run`."""
+The benchmark measures an all-reduce over the first nodes, by TCP and by RDMA: one run for each number of nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Finds the VMs of clusters in a snapshot by their markers.
-
-Finds the reasons to refuse the removal of a cluster."""
+"""Finds the VMs of clusters by their markers, and the reasons to refuse their removal."""
 
 from __future__ import annotations
 

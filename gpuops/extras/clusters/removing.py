@@ -1,14 +1,11 @@
 """Removes the VMs of a cluster and no others. Name, marker and notes are read again before each request.
 
-Overrides of DRS disappear with their VMs; `overrides` removes those of the VMs that stay.
-
-Removes overrides of DRS from VMs that stay when a cluster is removed: another user has them, or the removal failed.
+Overrides of DRS are also removed from VMs that stay: another user has them, or their removal failed.
 
 vCenter removes an override together with its VM (vSphere API reference, ClusterConfigInfoEx.drsVmConfig: only VMs of
 the cluster). For the other VMs the journal shows which overrides a cluster has set. Markers cannot show it: copies of
 a VM have the same marker, and their overrides belong to their owners.
-
-The methods of a vCenter that only the commands for clusters need."""
+"""
 
 from __future__ import annotations
 

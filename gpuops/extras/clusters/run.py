@@ -1,6 +1,6 @@
 """The run of a cluster in the journal. Open from before the first clone until it is complete or removed.
 
-Ensures that one run at a time uses a cluster, on all machines, by a lease on the VM of rank 0.
+A lease on the VM of rank 0 ensures that only one run at a time uses a cluster, on all machines.
 
 A run holds the lease until it ends. A call that removes VMs of a cluster which a run could use takes the lease first.
 

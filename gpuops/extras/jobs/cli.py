@@ -1,6 +1,4 @@
-"""`gpuops job`: jobs in containers.
-
-`gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run`: jobs that nights run."""
+"""`gpuops job`: plans and submits jobs in containers, and looks after those that nights run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
 
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
-which only that user can read, with its output and its end (`gpuops/extras/jobs/scripts.sh`).
+which only that user can read, with its output and its end (`gpuops/guest_scripts/job.sh`).
 The container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt runs
 at most once, and a second call finishes what the first one began.
 

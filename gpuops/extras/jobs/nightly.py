@@ -2,7 +2,7 @@
 
 Before a return, all jobs are stopped in parallel, within the time of one checkpoint. That time is cut short if the
 desktops would otherwise be back too late. After it the return no longer waits for a job, nor for a guest or database
-that hangs (`bounded_work`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
+that hangs (`side_by_side`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
 and the return continues.
 
 Does several things in parallel for a limited time, so that one that hangs does not delay the others.

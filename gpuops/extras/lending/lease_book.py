@@ -4,8 +4,7 @@ A server is a VM with whole GPUs, a client a VM without. A lease gives one clien
 several until a moment. All moments are aware and in UTC, all sizes in MiB.
 
     lent -> ending -> ended
-
-Answers of the commands about pools."""
+"""
 
 from __future__ import annotations
 
@@ -170,7 +169,7 @@ def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
 
 def _some_limit(quota: PoolQuota) -> PoolQuota:
     if quota == PoolQuota():
-        raise ValueError("say `memory`, `shares` or both")
+        raise ValueError("needs `memory`, `shares` or both")
     return quota
 
 

@@ -177,7 +177,7 @@ class _PoolCommand:
         def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> LeaseBook:
             if self.site.clock() - self.began > MOST_AGE:
                 message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
-                raise Locked(f"{message}: nothing was changed", hint="type the same again")
+                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
             after, rejections = decide(self.with_fleet(book))
             if rejections := rejections or tuple(in_another_pool(book, after, other_books)):
                 raise NotDecided(book, rejections)
