@@ -189,9 +189,6 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     Raises UsageError if a VM of the cluster does not run, Locked while another run uses it, Refused if a guest cannot
     be made ready, NotConnected.
     """
-    from gpuops.extras.clusters.cluster_runs import standing
-    from gpuops.extras.clusters.launch import plan_launch
-
     cluster = standing(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
     reasons = _missing_ways_in(cluster, site)
@@ -199,19 +196,12 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
         plan = replace(plan, launch=None, rejections=(*plan.rejections, *reasons))
     if plan.launch is None or not apply:
         return ClusterRun(name, plan)
-    from gpuops.extras.clusters import running
-    from gpuops.extras.clusters.run import used_alone
-
     with used_alone(site, cluster, "cluster run") as hold:
         return ClusterRun(name, plan, running.run(plan.launch, site, hold, hear))
 
 
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     """Measure all-reduces over the first nodes of a cluster. Raises as `cluster_run`, and Refused if none can run."""
-    from gpuops.errors import Refused
-    from gpuops.extras.clusters.cluster_runs import bench, standing
-    from gpuops.plan.core.rejection import said_once
-
     cluster = standing(name, site)
     reasons = said_once(_missing_ways_in(cluster, site))
     if reasons:

@@ -298,8 +298,8 @@ def job_plan(
     """
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, remember
+    from gpuops.extras.jobs.job_queue import job_plan as plan
     from gpuops.extras.jobs.jobs_file import load_jobs, mount_path
-    from gpuops.extras.jobs.placing import job_plan as plan
     from gpuops.extras.jobs.view import JobPlanDocument, jobs_text
 
     jobs = load_jobs(file)

@@ -1,11 +1,9 @@
-"""A pool of GPUs lent over the network as YAML, checked and made into a wish.
+"""Reads the YAML file of a pool, and that of the program that lends its GPUs over the network.
 
-`templates/pool.yaml` is the commented example. `gpuops pool create` reads it here.
-
-Programs that lend GPUs over the network, read from YAML and checked.
-
-`templates/remote-gpu` has the programs that come with gpuops. A pool names one of them, or the path of another file.
-The file holds shell commands for guests: anyone who can write it can run commands there as the login for guests."""
+`templates/pool.yaml` is the commented example of a pool. `templates/remote-gpu` has the programs that come with gpuops;
+a pool names one of them, or the path of another file. A program's file holds shell commands for guests: anyone who can
+write it can run commands there as the login for guests.
+"""
 
 from __future__ import annotations
 
