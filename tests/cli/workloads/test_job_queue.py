@@ -182,7 +182,7 @@ def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[s
 
 
 @pytest.mark.parametrize(
-    "option", [("--priority", "0"), ("--resumes", "0"), ("--run-time", "3h"), ("--mount", "/data"), ("--name", "")]
+    "option", [("--priority", "0"), ("--resumes", "0"), ("--duration", "3h"), ("--mount", "/data"), ("--name", "")]
 )
 def test_a_file_of_jobs_takes_no_option_of_a_job(lab: Lab, option: tuple[str, str]) -> None:
     refused = lab.run("job", "submit", "--file", "templates/jobs.yaml", *option)
