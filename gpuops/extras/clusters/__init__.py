@@ -9,7 +9,7 @@ Read in this order:
 `run`                    the run in the journal, and the lease that keeps others away
 `creating`, `removing`, `showing`  `cluster create`, `delete` and `show`
 `cluster_run`, `all_reduce`, `launch`  what to run, and how it is started on each VM (pure)
-`scripts`, `guests`, `running`, `cluster_runs`  start a program in guests and wait; `cluster run` and `cluster bench`
+`guests`, `running`, `cluster_runs`  start a program in guests and wait; `cluster run` and `cluster bench`
 `view`, `run_view`, `cli`, `tasks`  output, command line, Ansible
 
 The core reaches it by `gpuops/extensions.py`: the command `cluster`, its documents and two Ansible modules.
