@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from gpuops.errors import GpuopsError, PolicyError, UsageError
+from gpuops.extras.lending.pool_file import known_programs, load_program, parse_remote_gpu
 from gpuops.extras.lending.remote_gpu import RemoteProgram
-from gpuops.extras.lending.remote_gpu_file import known_programs, load_program, parse_remote_gpu
 
 TEXT: Final = (Path(__file__).parents[2] / "templates" / "remote-gpu" / "lupine.yaml").read_text(encoding="utf-8")
 LUPINE: Final = load_program("lupine")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.extras.jobs import scripts as job
+from gpuops.extras.jobs import guest_container as job
 from gpuops.guest_scripts import commands
 from gpuops.guest_scripts.commands import one_line_command, powershell_command, script_text, shell_command
 from tests.guest_scripts.test_job import HOSTILE

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.errors import ProtocolError, UsageError
-from gpuops.extras.jobs import scripts
+from gpuops.extras.jobs import guest_container
 from gpuops.extras.jobs.job import ContainerRuntime
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 from tests.waiting import wait_until
@@ -80,7 +80,7 @@ class Home:
     def run(self, script: str, timeout_s: float = 60) -> tuple[int, str]:
         """Exit code and output, as a guest operation would have them."""
         environment = {"HOME": str(self.path), "PATH": os.environ["PATH"], "TMPDIR": str(self.path / "tmp")}
-        directory = tempfile.mkdtemp(prefix=scripts.PREFIX, dir=self.path / "tmp")
+        directory = tempfile.mkdtemp(prefix=guest_container.PREFIX, dir=self.path / "tmp")
         with Path(directory, "printed").open("wb") as printed:
             done = subprocess.run(
                 ["/bin/sh", "-c", script], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
@@ -89,20 +89,23 @@ class Home:
         return done.returncode, Path(directory, "printed").read_text(encoding="utf-8", errors="replace")
 
     def start(self, attempt: str, words: Sequence[str], runtime: ContainerRuntime = ContainerRuntime.PODMAN) -> None:
-        code, printed = self.run(scripts.start(attempt, runtime, (runtime.value, "run", *words)))
+        code, printed = self.run(guest_container.start(attempt, runtime, (runtime.value, "run", *words)))
         assert (code, printed) == (0, "")
 
     def look(self, attempt: str) -> ContainerState:
-        code, printed = self.run(scripts.job_command("look", attempt))
+        code, printed = self.run(guest_container.job_command("look", attempt))
         assert code == 0
-        return scripts.state_of(printed)
+        return guest_container.state_of(printed)
 
     def ended(self, attempt: str) -> ContainerState:
         wait_until(lambda: self.look(attempt).state is not ContainerPhase.RUNNING)
         return self.look(attempt)
 
     def log(self, attempt: str) -> bytes:
-        parts = [self.path / scripts.DIRECTORY / attempt / f"log.{number}" for number in range(scripts.HEAD_PARTS + 1)]
+        parts = [
+            self.path / guest_container.DIRECTORY / attempt / f"log.{number}"
+            for number in range(guest_container.HEAD_PARTS + 1)
+        ]
         return b"".join(each.read_bytes() for each in parts if each.exists())
 
     @property
@@ -143,12 +146,12 @@ def test_all_hostile_words_at_once(home: Home) -> None:
 def test_a_checkpoint_gets_its_words_as_they_are(home: Home) -> None:
     (home.path / "act").write_text("sleep 30")
     home.start("it", ["a"])
-    code, printed = home.run(scripts.job_command("checkpoint", "it", 20, "printf", r"%s\n", *HOSTILE))
+    code, printed = home.run(guest_container.job_command("checkpoint", "it", 20, "printf", r"%s\n", *HOSTILE))
     assert code == 0
-    directory = home.path / scripts.DIRECTORY / "it"
+    directory = home.path / guest_container.DIRECTORY / "it"
     assert (directory / "checkpoint.out").read_bytes().decode() == "".join(f"{each}\n" for each in HOSTILE)
     assert [each.name for each in home.path.rglob("*owned*")] == [] and len(printed) <= 500
-    assert home.run(scripts.job_command("stop", "it", 0))[0] == 0
+    assert home.run(guest_container.job_command("stop", "it", 0))[0] == 0
 
 
 def test_started_eight_times_at_once_it_runs_once(home: Home) -> None:
@@ -167,13 +170,15 @@ def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: 
     (home.path / "act").write_text("trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done")
     home.start("it", ["a"], runtime)
     wait_until(lambda: b"up" in home.log("it"))
-    code, printed = home.run(scripts.job_command("stop", "it", 20))
-    state = scripts.state_of(printed)
+    code, printed = home.run(guest_container.job_command("stop", "it", 20))
+    state = guest_container.state_of(printed)
     assert (code, state.state, state.exit_code) == (0, ContainerPhase.ENDED, 9)
-    assert home.run(scripts.job_command("clear", "it")) == (0, "")
-    assert [each.name for each in (home.path / scripts.DIRECTORY / "it").iterdir()] == ["revoked"]
+    assert home.run(guest_container.job_command("clear", "it")) == (0, "")
+    assert [each.name for each in (home.path / guest_container.DIRECTORY / "it").iterdir()] == ["revoked"]
     home.start("it", ["a"], runtime)
-    assert not (home.path / scripts.DIRECTORY / "it" / "began").exists(), "what is over and noted is not started again"
+    assert not (home.path / guest_container.DIRECTORY / "it" / "began").exists(), (
+        "what is over and noted is not started again"
+    )
 
 
 @pytest.mark.long
@@ -181,9 +186,9 @@ def test_what_does_not_heed_its_mark_is_killed_after_the_grace(home: Home) -> No
     (home.path / "act").write_text("trap '' TERM; echo up; while :; do sleep 0.1; done")
     home.start("it", ["a"], ContainerRuntime.APPTAINER)
     wait_until(lambda: b"up" in home.log("it"))
-    assert home.run(scripts.job_command("clear", "it")) == (scripts.RUNS_STILL, "")
-    code, printed = home.run(scripts.job_command("stop", "it", 1))
-    assert code == 0 and scripts.state_of(printed).exit_code == 137
+    assert home.run(guest_container.job_command("clear", "it")) == (guest_container.RUNS_STILL, "")
+    code, printed = home.run(guest_container.job_command("stop", "it", 1))
+    assert code == 0 and guest_container.state_of(printed).exit_code == 137
 
 
 @pytest.mark.quick_cases(1)
@@ -198,16 +203,16 @@ def test_of_megabytes_both_ends_are_kept_and_what_lies_between_is_counted(home: 
     count, _, tail = rest.partition(b" bytes were left out here]\n")
     left_out = len(whole) - len(head) - len(tail)
     assert whole.startswith(head) and whole.endswith(tail) and left_out == int(count or 0)
-    assert bool(left_out) == (len(whole) > scripts.LOG_LIMIT) and len(log) <= scripts.LOG_LIMIT + 100
-    parts = sorted((home.path / scripts.DIRECTORY / "it").glob("log.[0-7]"))
-    assert {each.stat().st_size for each in parts[:-1]} <= {scripts.PART}
+    assert bool(left_out) == (len(whole) > guest_container.LOG_LIMIT) and len(log) <= guest_container.LOG_LIMIT + 100
+    parts = sorted((home.path / guest_container.DIRECTORY / "it").glob("log.[0-7]"))
+    assert {each.stat().st_size for each in parts[:-1]} <= {guest_container.PART}
 
 
 @pytest.mark.long
 def test_a_disk_that_is_full_ends_no_job_and_is_said(home: Home) -> None:
     """In a file system of 256 KiB, which is mounted where only this script sees it."""
     (home.path / "act").write_text("seq 1 100000; echo was not ended by a broken pipe > $HOME/noted; exit 4")
-    start = scripts.start("it", ContainerRuntime.PODMAN, ("podman", "run", "a"))
+    start = guest_container.start("it", ContainerRuntime.PODMAN, ("podman", "run", "a"))
     lines = (
         'mkdir "$HOME/.gpuops-jobs" && mount -t tmpfs -o size=256k none "$HOME/.gpuops-jobs" || exit 99',
         f"({start})",
@@ -226,7 +231,7 @@ def test_a_disk_that_is_full_ends_no_job_and_is_said(home: Home) -> None:
 
 @pytest.mark.long
 def test_temporary_directories_of_killed_calls_are_removed_a_day_after(home: Home) -> None:
-    old, new = (home.path / "tmp" / f"{scripts.PREFIX}{name}" for name in ("old", "new"))
+    old, new = (home.path / "tmp" / f"{guest_container.PREFIX}{name}" for name in ("old", "new"))
     other = home.path / "tmp/of-somebody-else"
     for each in (old, new, other):
         each.mkdir()
@@ -238,12 +243,12 @@ def test_temporary_directories_of_killed_calls_are_removed_a_day_after(home: Hom
 
 @pytest.mark.long
 def test_what_a_guest_has_is_read(home: Home) -> None:
-    code, printed = home.run(scripts.probe())
+    code, printed = home.run(guest_container.probe())
     assert code == 0
-    assert scripts.parse_probe(printed) == (str(home.path), frozenset(ContainerRuntime), ())
-    assert scripts.parse_probe("home /root\nlacks flock\n") == ("/root", frozenset(), ("flock",))
+    assert guest_container.parse_probe(printed) == (str(home.path), frozenset(ContainerRuntime), ())
+    assert guest_container.parse_probe("home /root\nlacks flock\n") == ("/root", frozenset(), ("flock",))
     with pytest.raises(ProtocolError):
-        scripts.parse_probe("nothing")
+        guest_container.parse_probe("nothing")
 
 
 @pytest.mark.long
@@ -252,14 +257,14 @@ def test_what_a_guest_has_is_read(home: Home) -> None:
 )
 def test_another_answer_is_no_state(text: str) -> None:
     with pytest.raises(ProtocolError):
-        scripts.state_of(text)
+        guest_container.state_of(text)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a b", "a" * 101, "a\n", "$(x)"])
 def test_another_name_is_no_attempt(name: str) -> None:
     with pytest.raises(UsageError):
-        scripts.job_command("look", name)
+        guest_container.job_command("look", name)
 
 
 @pytest.mark.long
@@ -270,7 +275,7 @@ def test_an_attempt_of_the_same_name_in_another_home_is_left_alone(home: Home, t
     for each in (home, other):
         (each.path / "act").write_text("sleep 30")
         each.start("it", ["a"], ContainerRuntime.APPTAINER)
-    assert home.run(scripts.job_command("stop", "it", 1))[0] == 0
+    assert home.run(guest_container.job_command("stop", "it", 1))[0] == 0
     assert home.look("it").state is ContainerPhase.ENDED
     assert other.look("it").state is ContainerPhase.RUNNING
-    assert other.run(scripts.job_command("stop", "it", 1))[0] == 0
+    assert other.run(guest_container.job_command("stop", "it", 1))[0] == 0

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from gpuops.errors import Refused, StepFailed
-from gpuops.extras.lending import scripts as guest_scripts
+from gpuops.extras.lending import guests as guest_scripts
 from gpuops.extras.lending.lease_book import LentShare
 from gpuops.extras.lending.remote_gpu import ProgramHook, RemoteProgram, ServerPorts
 

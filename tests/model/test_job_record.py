@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 
 NOW = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -311,7 +311,7 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
-            "gpuops/extras/clusters/overrides.py",
+            "gpuops/extras/clusters/removing.py",
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/jobs/store.py",
@@ -368,7 +368,7 @@ RULES: Final = (
             "gpuops/report/layout.py",
             "gpuops/report/csv_text.py",  # from here on what layout does not print: cells of CSV
             "gpuops/extras/web/page/html.py",
-            "gpuops/extras/clusters/program_lines.py",  # lines of a guest's program, which are stored too
+            "gpuops/extras/clusters/run_view.py",  # lines of a guest's program, which are stored too
         ),
     ),
     Rule(
@@ -381,7 +381,7 @@ RULES: Final = (
             "gpuops/broker/horizon.py",
             "gpuops/extras/web/http/access.py",  # it becomes a digest, to compare with
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there
-            "gpuops/extras/clusters/program_lines.py",  # for its length
+            "gpuops/extras/clusters/run_view.py",  # for its length
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/transport/automation_login.py",

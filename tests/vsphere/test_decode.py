@@ -11,7 +11,7 @@ import pytest
 from lxml import etree
 
 from gpuops.errors import ProtocolError
-from gpuops.extras.clusters.edited import HUGE_PAGES
+from gpuops.extras.clusters.plan import HUGE_PAGES
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.vm import (
     DirectPathDevice,

@@ -1,7 +1,9 @@
-"""`gpuops cluster`: clusters of VMs for training."""
+"""`gpuops cluster`: makes, shows and removes clusters, and runs a program or an all-reduce over their VMs."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +13,156 @@ from gpuops.console import output
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.run_cli import cluster_bench, cluster_run
 from gpuops.extras.clusters.showing import read_clusters
 
 if TYPE_CHECKING:
     from gpuops.extras.clusters.plan import ClusterPlan
+    from gpuops.model.vcenter.target import Secret
+
+ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="Its name, as in its file.")]
+SshPort = Annotated[
+    int, typer.Option(min=1, max=65535, metavar="PORT", help="Of the guests' SSH servers, for mpirun and horovodrun.")
+]
+_MOST_NODES = 1024
+
+
+@spread
+def cluster_run(
+    common: CommonOptions,
+    name: ClusterName,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The program and its arguments.")],
+    launcher: Annotated[Launcher, typer.Option(help="What starts its ranks.")] = Launcher.MPIRUN,
+    transport: Annotated[
+        Transport | None, typer.Option(help="What ranks talk over; default: what the libraries choose.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many ranks; default: one for each GPU.")
+    ] = None,
+    rendezvous: Annotated[
+        Rendezvous, typer.Option(help="Of torchrun: how its nodes find each other.")
+    ] = Rendezvous.STATIC,
+    timeout: Annotated[
+        int | None, typer.Option(min=1, metavar="SECONDS", help="End it after so long (exit code 124).")
+    ] = None,
+    ssh_port: SshPort = 22,
+    dry_run: DryRun = False,
+) -> None:
+    """Run a program over the VMs of a cluster, and show what rank 0 prints.
+
+    Guest operations start it, as GPUOPS_GUEST_USERNAME. This command ends with its exit code; Ctrl-C ends it in every
+    guest. With --output json what it prints goes to stderr.
+
+    \b
+    Examples:
+      gpuops cluster run train -- python3 train.py
+      gpuops cluster run train --launcher torchrun --transport rdma -- train.py
+      gpuops cluster run train --dry-run -- hostname
+    """
+    from gpuops.api.connection import passwords_of
+    from gpuops.console.opening import open_site
+    from gpuops.extras.clusters.cluster_runs import cluster_run as run
+    from gpuops.extras.clusters.run_view import end_text, launch_text, run_document
+
+    wish = RunWish(tuple(command), launcher, transport, ranks, rendezvous, timeout, ssh_port)
+    with open_site(common) as site:
+        site.say = output.note
+        lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
+        cluster_state = run(name, wish, site, lines.hear, apply=not dry_run)
+    lines.end()
+    output.refused(cluster_state.plan.reasons)
+    document = run_document(cluster_state.cluster, cluster_state.plan, cluster_state.end, cluster_state.exit_code)
+    if cluster_state.end is None:
+        output.show(launch_text(cluster_state.plan), document)
+    else:
+        output.note(end_text(cluster_state.end))
+        output.show((), document)
+    output.leave(cluster_state.exit_code)
+
+
+@spread
+def cluster_bench(
+    common: CommonOptions,
+    name: ClusterName,
+    nodes: Annotated[str, typer.Option(metavar="N,N,...", help="Over so many of its nodes each.")] = "1,2,4",
+    sizes: Annotated[str, typer.Option(metavar="SIZE,SIZE", help="Of the buffer of each rank.")] = "1MiB,64MiB",
+    transports: Annotated[str, typer.Option(metavar="tcp,rdma", help="Both, or one of them.")] = "tcp,rdma",
+    program: Annotated[
+        AllReduceProgram | None, typer.Option(help="What measures; default: the first that the guest has.")
+    ] = None,
+    timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long each number may take.")] = 600,
+    ssh_port: SshPort = 22,
+) -> None:
+    """Measure an all-reduce over nodes of a cluster, by TCP and by RDMA.
+
+    Seconds, bus bandwidth as the NCCL tests define it, and what of it is left with more nodes.
+
+    \b
+    Examples:
+      gpuops cluster bench train
+      gpuops cluster bench train --nodes 2,4 --sizes 64MiB --transports rdma
+    """
+    from gpuops.console.opening import open_site
+    from gpuops.extras.clusters.all_reduce import parse_size
+    from gpuops.extras.clusters.cluster_runs import cluster_bench as bench
+    from gpuops.extras.clusters.run_view import ClusterBenchDocument, bench_text
+
+    wish = BenchWish(
+        _node_counts(nodes),
+        tuple(sorted({parse_size(size) for size in sizes.split(",")})),
+        _transports(transports),
+        program,
+        timeout,
+        ssh_port,
+    )
+    with open_site(common) as site:
+        site.say = output.progress
+        outcome = bench(name, wish, site)
+    output.show(bench_text(outcome), ClusterBenchDocument.made_of(outcome))
+    output.leave(report_exit_code(partly=not outcome.complete))
+
+
+def _node_counts(text: str) -> tuple[int, ...]:
+    """Raise UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    wrong = next((word for word in words if not word.isdecimal() or not 1 <= int(word[:5]) <= _MOST_NODES), None)
+    if wrong is not None:
+        raise UsageError(f"--nodes {text}: {wrong!r} is no number of nodes", hint="write --nodes 1,2,4")
+    return tuple(sorted(set(map(int, words))))
+
+
+def _transports(text: str) -> tuple[Transport, ...]:
+    """Raise UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    wrong = next((word for word in words if word not in list(Transport)), None)
+    if wrong is not None:
+        raise UsageError(f"--transports {text}: there is no {wrong!r}", hint="write tcp,rdma, or one of them")
+    return tuple(dict.fromkeys(map(Transport, words)))
+
+
+class _Printed:
+    """Prints the output of a program line by line, without passwords (`ProgramLines`)."""
+
+    def __init__(self, withheld: Sequence[Secret], *, to_stderr: bool) -> None:
+        from gpuops.extras.clusters.run_view import ProgramLines
+
+        self._stream = sys.stderr if to_stderr else sys.stdout
+        self._lines = ProgramLines(withheld)
+
+    def hear(self, piece: bytes) -> None:
+        self._print(self._lines.hear(piece))
+
+    def end(self) -> None:
+        self._print(self._lines.end())
+
+    def _print(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._stream.write(f"{line}\n")
+        self._stream.flush()
+
 
 cluster = VerbTable("cluster", "Make, show, use and remove clusters of VMs for training.")
 cluster.command("run")(cluster_run)

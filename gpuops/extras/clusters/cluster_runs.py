@@ -1,4 +1,7 @@
-"""The functions that run a program over the VMs of a cluster, and that measure an all-reduce over them."""
+"""`gpuops cluster run` and `cluster bench`: finds the running cluster by its markers, and runs a program over its VMs.
+
+The benchmark measures an all-reduce over the first nodes, by TCP and by RDMA: one run for each number of nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,151 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import report_exit_code
+from gpuops.errors import Refused, UsageError, report_exit_code
+from gpuops.execute.lease.lease import HeldLease
+from gpuops.execute.site import Site
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.extras.clusters import all_reduce, guests, running
+from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
+from gpuops.extras.clusters.launch import Launch, plan_launch
+from gpuops.extras.clusters.members import MarkedVm, marked_vms
+from gpuops.extras.clusters.run import used_alone
+from gpuops.guest_scripts.commands import shell_command
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.cluster import Member, RdmaKind, TrainingCluster
+from gpuops.plan.core.rejection import said_once
 
 if TYPE_CHECKING:
-    from gpuops.execute.site import Site
-    from gpuops.extras.clusters.cluster_run import BenchResult, BenchWish, RunEnd, RunWish
+    from gpuops.extras.clusters.cluster_run import RunEnd
     from gpuops.extras.clusters.launch import LaunchPlan
-    from gpuops.model.workloads.cluster import TrainingCluster
     from gpuops.plan.core.plan import Rejection
+
+_MOST_PRINTED: Final = 1 << 20
+"""The limit for bytes that are read of a measurement."""
+SIMULATED: Final = "simulated: not measured"
+
+
+def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
+    """Return the measurements, and the reasons for missing ones. Raises Refused if none is possible, NotConnected."""
+    port = guest_work(site.vcenter)
+    run_id = secrets.token_hex(8)
+    launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), run_id)
+    if launch_plan.launch is None:
+        reasons = said_once(launch_plan.rejections)
+        raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
+    with used_alone(site, cluster, "cluster bench") as lease:
+        look = shell_command("all_reduce_programs")
+        program = wish.program or all_reduce.chosen_program(guests.look(launch_plan.launch, look, port))
+        if program is None:
+            raise Refused(
+                f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
+                hint="install NCCL tests, the OSU micro-benchmarks or python3-mpi4py in the template",
+            )
+        cells: list[BenchCell] = []
+        for transport in wish.transports:
+            for nodes in wish.nodes:
+                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=port.is_simulated))
+                if cells[-1].left:
+                    break
+    return BenchResult(cluster.name, program, tuple(cells), simulated=port.is_simulated)
+
+
+def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
+    """Return the cluster with only its first nodes. Raises UsageError if it has fewer."""
+    if nodes > len(cluster.members):
+        most = len(cluster.members)
+        raise UsageError(f"--nodes {nodes}: cluster {cluster.name} has {most}", hint=f"--nodes {most} is the most")
+    return replace(cluster, members=cluster.members[:nodes])
+
+
+def _cell(
+    wish: BenchWish,
+    program: AllReduceProgram,
+    cluster: TrainingCluster,
+    nodes: int,
+    transport: Transport,
+    site: Site,
+    lease: HeldLease,
+    *,
+    simulated: bool,
+) -> BenchCell:
+    first_nodes = _part(cluster, nodes)
+    cell = BenchCell(len(first_nodes.members), sum(member.gpus for member in first_nodes.members), transport)
+    if transport is Transport.RDMA and simulated:
+        return replace(cell, why_not=SIMULATED)
+    run_id = secrets.token_hex(8)
+    lines: list[str] = []
+    launch: Launch | None = None
+    for command in all_reduce.measuring_commands(program, wish.sizes):
+        plan = plan_launch(
+            RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), first_nodes, run_id
+        )
+        if plan.launch is None:
+            return replace(cell, why_not="; ".join(map(str, said_once(plan.rejections))))
+        launch = plan.launch
+        lines += launch.command_lines
+    assert launch is not None, "there is a size"
+    site.say(f"{transport}, {len(first_nodes.members)} of {max(wish.nodes)} nodes")
+    printed = bytearray()
+
+    def hear(piece: bytes) -> None:
+        printed.extend(piece[: _MOST_PRINTED - len(printed)])
+
+    launch = replace(launch, command_lines=(" && ".join(lines),), unused=cluster.members[nodes:])
+    end = running.run(launch, site, lease, hear)
+    text = printed.decode("utf-8", "replace")
+    if end.exit_code:
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
+        why = f"ended after {wish.limit_s} s" if end.exit_code == running.TIMED_OUT else f"exit code {end.exit_code}"
+        return replace(cell, why_not=f"{why}: {last.strip()[:200]}", left=end.left)
+    try:
+        return replace(cell, times=all_reduce.parse_times(program, text, wish.sizes), left=end.left)
+    except UsageError as error:
+        return replace(cell, why_not=error.message, left=end.left)
+
+
+def standing(name: str, site: Site) -> TrainingCluster:
+    """Return the cluster of this name with the current addresses of its guests.
+
+    Raises UsageError if it does not exist, if a VM is missing or does not run, or if two clusters have the name.
+    """
+    inventory = site.vcenter.inventory()
+    members = marked_vms(inventory, name)
+    if not members:
+        cluster_names = ", ".join(sorted({member.marker.cluster for member in marked_vms(inventory)}))
+        hint = (
+            f"clusters there: {cluster_names}"
+            if cluster_names
+            else "gpuops cluster create --file cluster.yaml makes one"
+        )
+        raise UsageError(f"there is no cluster {name!r}", hint=hint)
+    _require_complete(name, members)
+    return TrainingCluster(name, tuple(_member(member, inventory, site) for member in members))
+
+
+def _require_complete(name: str, members: tuple[MarkedVm, ...]) -> None:
+    hint = "gpuops cluster create with its file makes it whole, gpuops cluster delete removes it"
+    if len({member.marker.id for member in members}) > 1:
+        raise UsageError(f"there are two clusters {name!r}", hint="gpuops cluster show shows their VMs")
+    nodes = members[0].marker.nodes
+    missing = sorted(set(range(nodes)) - {member.marker.rank for member in members})
+    if missing:
+        ranks = ", ".join(map(str, missing))
+        raise UsageError(f"cluster {name} is not whole: of its {nodes} VMs rank {ranks} is missing", hint=hint)
+    stopped = [member.vm.name for member in members if member.vm.power is not PowerState.ON]
+    if stopped:
+        raise UsageError(f"cluster {name}: {', '.join(stopped)} does not run", hint=hint)
+
+
+def _member(marked: MarkedVm, inventory: Inventory, site: Site) -> Member:
+    host = inventory.host_of(marked.vm)
+    guest = site.vcenter.wait_for_guest(marked.vm.ref, 0.0, address=True)
+    rdma = marked.marker.rdma.value if marked.marker.rdma is not RdmaKind.NONE else None
+    return Member(
+        marked.vm.ref, marked.vm.name, host.name if host is not None else "", marked.marker.gpus, guest.address, rdma
+    )
+
 
 PRIVILEGES: Final = (
     "VirtualMachine.GuestOperations.Execute",
@@ -49,9 +189,6 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     Raises UsageError if a VM of the cluster does not run, Locked while another run uses it, Refused if a guest cannot
     be made ready, NotConnected.
     """
-    from gpuops.extras.clusters.launch import plan_launch
-    from gpuops.extras.clusters.standing import standing
-
     cluster = standing(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
     reasons = _missing_ways_in(cluster, site)
@@ -59,20 +196,12 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
         plan = replace(plan, launch=None, rejections=(*plan.rejections, *reasons))
     if plan.launch is None or not apply:
         return ClusterRun(name, plan)
-    from gpuops.extras.clusters import running
-    from gpuops.extras.clusters.use import used_alone
-
     with used_alone(site, cluster, "cluster run") as hold:
         return ClusterRun(name, plan, running.run(plan.launch, site, hold, hear))
 
 
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     """Measure all-reduces over the first nodes of a cluster. Raises as `cluster_run`, and Refused if none can run."""
-    from gpuops.errors import Refused
-    from gpuops.extras.clusters.bench import bench
-    from gpuops.extras.clusters.standing import standing
-    from gpuops.plan.core.rejection import said_once
-
     cluster = standing(name, site)
     reasons = said_once(_missing_ways_in(cluster, site))
     if reasons:

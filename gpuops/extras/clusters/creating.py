@@ -7,12 +7,17 @@ removed.
 
 The call holds the lock of the machine while it decides and changes something. It does not hold it while disks are
 copied, guests boot or a question is open, so that rotations can run meanwhile.
-"""
+
+Find the privileges that making a cluster requires, and reject the plan if the login lacks one.
+
+The new VMs do not exist yet, so privileges on them are looked up on the template (vSphere API reference, privileges
+of each method and of each field of ConfigSpec). The others are looked up on the objects that a new VM uses (vSphere
+security guide, required privileges for common tasks: deploy a virtual machine from a template)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StepFailed
@@ -23,28 +28,103 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps
 from gpuops.extras.clusters.answers import ClusterMade
-from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.permission import reject_missing_privileges, required_privileges
+from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, marked_vms
 from gpuops.extras.clusters.plan import ClusterPlan, ClusterQuestion
-from gpuops.extras.clusters.port import ClusterPort, cluster_port
-from gpuops.extras.clusters.removing import remove_vms
+from gpuops.extras.clusters.removing import ClusterPort, cluster_port, remove_vms
 from gpuops.extras.clusters.run import (
     alone_with,
     begin,
     changing,
     end,
+    keep_runs_away,
     known_id,
     require_unused,
     vms_before_run,
     wait_for_tasks,
 )
-from gpuops.extras.clusters.use import keep_runs_away
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.model.workloads.cluster import ClusterWish
-from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.steps import CloneVm
+from gpuops.plan.core.plan import Outcome, Rejection, Verdict
+from gpuops.plan.core.privileges import EDIT_CLUSTER, pool_owner
+from gpuops.plan.core.steps import CloneVm, SetVmDrs
+
+CREATE_PRIVILEGES: Final = (
+    "VirtualMachine.Provisioning.DeployTemplate",
+    "VirtualMachine.Config.AddRemoveDevice",
+    "VirtualMachine.Config.AdvancedConfig",
+    "VirtualMachine.Config.Annotation",
+    "VirtualMachine.Config.CPUCount",
+    "VirtualMachine.Config.Memory",
+    "VirtualMachine.Config.Resource",
+    "VirtualMachine.Interact.PowerOn",
+    *REMOVE_PRIVILEGES,  # a VM that could not be completed is removed again
+)
+"""Required for each new VM; looked up on the template."""
+MAKE_IN_FOLDER: Final = frozenset({"VirtualMachine.Inventory.CreateFromExisting"})
+ALLOCATE_SPACE: Final = frozenset({"Datastore.AllocateSpace"})
+ASSIGN_NETWORK: Final = frozenset({"Network.Assign"})
+
+
+def required_privileges(
+    plan: ClusterPlan, folder: str | None, inventory: Inventory
+) -> Mapping[ObjectKind, Mapping[str, frozenset[str]]]:
+    """Return the privilege ids that making the cluster requires, by kind and managed object id; {} without changes.
+
+    `folder` is the managed object id of the folder for the new VMs. None puts them into the template's folder, so
+    the privilege is asked of the template, which inherits it from there. Raises VmNotFound, VmAmbiguous.
+    """
+    privileges_by_object: dict[ObjectKind, dict[str, frozenset[str]]] = {kind: {} for kind in ObjectKind}
+    if not plan.changes:
+        return {}
+
+    def need(kind: ObjectKind, ref: str | None, privileges: Collection[str]) -> None:
+        if ref is not None:
+            privileges_by_object[kind][ref] = privileges_by_object[kind].get(ref, frozenset()) | frozenset(privileges)
+
+    template = inventory.find_vm(plan.wish.template)
+    need(ObjectKind.TEMPLATE, template.ref, CREATE_PRIVILEGES)
+    for member in plan.members:
+        if any(isinstance(step, SetVmDrs) for step in member.steps):
+            need(ObjectKind.CLUSTER, member.host.cluster, EDIT_CLUSTER)
+        if member.new is None:
+            continue
+        need(ObjectKind.TEMPLATE if folder is None else ObjectKind.FOLDER, folder or template.ref, MAKE_IN_FOLDER)
+        need(*pool_owner(member.host), ASSIGN_TO_POOL)
+        for datastore in template.datastores if member.new.datastore is None else (member.new.datastore,):
+            need(ObjectKind.DATASTORE, datastore, ALLOCATE_SPACE)
+        need(ObjectKind.PORT_GROUP, member.new.card.port_group if member.new.card else None, ASSIGN_NETWORK)
+    return {kind: by_object for kind, by_object in privileges_by_object.items() if by_object}
+
+
+def reject_missing_privileges(
+    plan: ClusterPlan, lacking: Mapping[str, Collection[str]], inventory: Inventory
+) -> ClusterPlan:
+    """Return the plan with one rejection for each object on which the login lacks privileges (`lacking`: by object)."""
+    reasons = []
+    for ref, missing in lacking.items():
+        if missing:
+            name, kind = _name_and_kind(ref, plan, inventory)
+            reason = f"this login lacks {', '.join(sorted(missing))}"
+            reasons.append(Rejection(name, reason, hint=f"ask for a role with it on the {kind}"))
+    return replace(plan, rejections=(*plan.rejections, *reasons)) if reasons else plan
+
+
+def _name_and_kind(ref: str, plan: ClusterPlan, inventory: Inventory) -> tuple[str, str]:
+    """Return the name and the kind of an object that the plan uses; an unknown id is the folder's."""
+    if ref in inventory.clusters:
+        return inventory.clusters[ref].name, "cluster"
+    if ref in inventory.hosts:
+        return inventory.hosts[ref].name, "host"
+    if ref in inventory.datastores:
+        return inventory.datastores[ref].name, "datastore"
+    if ref in inventory.vms:
+        return inventory.vm(ref).name, "template"
+    is_port_group = any(member.new and member.new.card and member.new.card.port_group == ref for member in plan.members)
+    return (plan.wish.port_group or ref, "port group") if is_port_group else (plan.wish.folder or ref, "folder")
+
 
 BOOT_S: Final = 900.0
 """The time from the last start until the last guest has an address."""

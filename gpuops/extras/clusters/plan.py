@@ -8,7 +8,12 @@ computed host by host, and the ranks are distributed by these numbers:
 * spread: each VM goes to the host with the fewest VMs of the cluster; among these, to the one with most room.
 
 Each host gets consecutive ranks, so that neighbours of a ring communicate within a host where possible.
-"""
+
+Reports settings of a VM of a cluster that an admin has changed since it was made. They are not changed back.
+
+The level of latency sensitivity is not read, only its reservation of CPU.
+
+Explains why a cluster is not made: by host and VM, and in one line for each problem."""
 
 from __future__ import annotations
 
@@ -18,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from gpuops.extras.clusters.edited import HUGE_PAGES, changes_by_admin
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.one_vm import MemberSteps, gpu_types, member_steps
 from gpuops.extras.clusters.prerequisites import (
@@ -29,7 +33,6 @@ from gpuops.extras.clusters.prerequisites import (
     template_rows,
     uplink_node,
 )
-from gpuops.extras.clusters.refusals import HostRoom, no_room, refused_once, row_refusal
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.host import Host
@@ -38,11 +41,112 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarker, ClusterWish, LatencyLevel, RdmaKind
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.privileges import too_old
+from gpuops.plan.core.rejection import said_once
 from gpuops.plan.core.steps import NEW_VM, CloneVm, NewCard, PowerOnVm, ReconfigureVm, SetVmDrs, Step
 from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.clone import Clone
+
+HUGE_PAGES: Final = "sched.mem.lpage.enable1GPage"
+"""The extraConfig key for guest memory in pages of 1 GiB, which requires that all memory is reserved (VMware vSphere
+Resource Management, "Backing Guest vRAM with 1GB Pages")."""
+
+
+def changes_by_admin(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
+    """Yield a line for each setting that differs from the file; settings that cannot be read are left out."""
+    for is_so in _differences(wish, vm, host):
+        yield f"{vm.name}: {is_so}: it stays so, only gpuops cluster delete and create make it anew"
+
+
+def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
+    if wish.cpus is not None and vm.vcpus not in (None, wish.cpus):
+        yield f"has {vm.vcpus} vCPUs, and the file says {wish.cpus}"
+    if wish.memory_mib is not None and vm.memory_mib not in (None, wish.memory_mib):
+        yield f"has {vm.memory_mib} MiB of memory, and the file says {wish.memory_mib}"
+    reserved = vm.memory_reservation_mib
+    if reserved is not None and vm.memory_mib is not None and reserved < vm.memory_mib:
+        yield f"has {reserved} MiB of its {vm.memory_mib} MiB of memory reserved"
+    if wish.huge_pages and vm.extra_config is not None and vm.extra_config.get(HUGE_PAGES, "").upper() != "TRUE":
+        yield "has no pages of 1 GiB, which the file says"
+    if wish.latency is LatencyLevel.HIGH and None not in (vm.vcpus, vm.cpu_reservation_mhz, host.cpu_mhz):
+        whole = (vm.vcpus or 0) * (host.cpu_mhz or 0)
+        if (vm.cpu_reservation_mhz or 0) < whole:
+            yield f"has {vm.cpu_reservation_mhz} of {whole} MHz reserved, and the file says latency sensitivity high"
+
+
+ROOM: Final = "VMs that hosts have room for"
+_TAKES: Final = "takes "
+_LESS: Final = "change in the file what each VM gets: gpus, cpus, memory, datastore"
+
+HostRoom = tuple[tuple[MemberSteps, ...], tuple[Rejection, ...]]
+"""The VMs that fit on a host, and the reasons why no further one fits."""
+
+
+def row_refusal(row: Prerequisite) -> Rejection:
+    return Rejection(row.subject, f"{row.check}: {row.says}", hint=row.next_move)
+
+
+def no_room(
+    wish: ClusterWish,
+    hosts: Sequence[Host],
+    room: Mapping[str, HostRoom],
+    missing_vms: int,
+    rows: Sequence[Prerequisite],
+) -> Iterator[Rejection]:
+    """Yield how many VMs there is room for, then the reasons host by host, then the failed rows.
+
+    `missing_vms`: the number of VMs that do not exist yet, to which `room` applies.
+    """
+    failed = [row_refusal(row) for row in rows if row.passed is False]
+    if not hosts and not failed:
+        where = "" if wish.datastore is not None else " and sees a datastore of the template"
+        hint = "gpuops inventory --hosts shows them; the file's key datastore names another datastore"
+        yield Rejection(wish.name, f"no host that can be reached has GPUs{where}", hint=hint)
+        return
+    holds = sum(len(fitting) for fitting, _ in room.values())
+    hints = [reason.hint for _, reasons in room.values() for reason in reasons[:1] if reason.hint]
+    hint = f"ask for {wish.nodes - missing_vms + holds} nodes or fewer" if holds else next(iter(hints), _LESS)
+    yield Rejection(wish.name, ROOM, missing_vms, holds, hint=hint)
+    for host in hosts:
+        fitting, reasons = room[host.ref]
+        for reason in reasons[:1]:
+            of_gpu = reason.subject.startswith(f"{host.name} ")
+            if fitting and of_gpu:  # held by a VM that is only planned
+                yield Rejection(host.name, f"{_TAKES}{len(fitting)} of them, and has GPUs for no more")
+                continue
+            reason_text = str(reason).removeprefix(f"{host.name}{' ' if of_gpu else ': '}")
+            takes = f"{_TAKES}{len(fitting)} of them, not one more" if fitting else f"{_TAKES}none"
+            yield Rejection(host.name, f"{takes}: {reason_text}", hint=reason.hint)
+    yield from failed
+
+
+def refused_once(rejections: Sequence[Rejection]) -> tuple[Rejection, ...]:
+    """Return one refusal for each problem, the worst first, with its hosts or VMs summed up.
+
+    Too little room is one problem, with its reasons. If no host passes its checks, the checks are the problems; those
+    with the same next move share a line. Only the first failed check of a host counts: a switch without RDMA also has
+    no VMkernel adapter for it.
+    """
+    if not rejections or rejections[0].rule != ROOM:
+        return said_once(rejections)
+    room, *host_refusals = rejections
+    firsts: dict[str, Rejection] = {}
+    for refusal in host_refusals:
+        firsts.setdefault(refusal.subject, refusal)
+    reasons = said_once(firsts.values())
+    if host_refusals and not any(refusal.rule.startswith(_TAKES) for refusal in host_refusals):
+        moves = dict.fromkeys(refusal.hint for refusal in reasons)
+        of_one_move = ([refusal for refusal in reasons if refusal.hint == move] for move in moves)
+        return tuple(_with_others(first, more_refusals) for first, *more_refusals in of_one_move)
+    return (_with_others(room, reasons),)
+
+
+def _with_others(first_refusal: Rejection, more_refusals: Sequence[Rejection]) -> Rejection:
+    return replace(
+        first_refusal, rule="; ".join((first_refusal.reason, *map(str, more_refusals))), needed=None, available=None
+    )
+
 
 _CARDS: Final = {RdmaKind.PVRDMA: "vmxnet3vrdma", RdmaKind.SRIOV: "sriov"}
 """The kinds of network cards that are part of the clone."""

@@ -1,25 +1,124 @@
 """Removes the VMs of a cluster and no others. Name, marker and notes are read again before each request.
 
-Overrides of DRS disappear with their VMs; `overrides` removes those of the VMs that stay.
+Overrides of DRS are also removed from VMs that stay: another user has them, or their removal failed.
+
+vCenter removes an override together with its VM (vSphere API reference, ClusterConfigInfoEx.drsVmConfig: only VMs of
+the cluster). For the other VMs the journal shows which overrides a cluster has set. Markers cannot show it: copies of
+a VM have the same marker, and their overrides belong to their owners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
 
+from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.orders import load_cluster_order
+from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.step_json import load_step
 from gpuops.execute.site import Site
+from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settle_steps, step_failure
 from gpuops.extras.clusters.answers import ClusterRemoved
-from gpuops.extras.clusters.members import MarkedVm, marked_vms
-from gpuops.extras.clusters.overrides import take_back, vms_with_override
-from gpuops.extras.clusters.port import cluster_port
-from gpuops.extras.clusters.removal import REMOVE_PRIVILEGES, removal_refusals
-from gpuops.extras.clusters.run import alone_with, begin, changing, open_runs, require_unused, wait_for_tasks
-from gpuops.extras.clusters.use import keep_runs_away
+from gpuops.extras.clusters.members import REMOVE_PRIVILEGES, MarkedVm, marked_vms, removal_refusals
+from gpuops.extras.clusters.run import (
+    CLUSTER,
+    alone_with,
+    begin,
+    changing,
+    keep_runs_away,
+    open_runs,
+    require_unused,
+    wait_for_tasks,
+)
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.nights.rotation import Limits
+from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Rejection
+from gpuops.model.vcenter.login import ObjectKind
+from gpuops.model.vcenter.vm import Vm, VmDrs
+from gpuops.plan.core.plan import Plan, Rejection, Verdict, Wave
+from gpuops.plan.core.steps import SetVmDrs
+
+
+def vms_with_override(name: str, inventory: Inventory, journal: Journal | None) -> tuple[Vm, ...]:
+    """Return the VMs that still have the override that the cluster has set, sorted by name."""
+    setters = _last_setters(journal)
+    marked = {member.vm.ref for member in marked_vms(inventory, name)}
+    cluster_vms = {vm for vm in (*marked, *setters) if setters.get(vm, name if vm in marked else None) == name}
+    vms = [vm for vm in inventory.vms.values() if vm.ref in cluster_vms and inventory.drs_of(vm) is VmDrs.MANUAL]
+    return tuple(sorted(vms, key=lambda vm: (vm.name, vm.ref)))
+
+
+def take_back(
+    vms: tuple[Vm, ...], inventory: Inventory, journal: Journal, run: Run, site: Site
+) -> Iterator[tuple[str, str]]:
+    """Remove the overrides. Yield the name of each VM and why its override stays; empty if it was removed.
+
+    Raises NotConnected.
+    """
+    names = {vm.ref: vm.name for vm in vms}
+    executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
+    plan = Plan((Wave("leave to DRS", tuple(SetVmDrs(ref, VmDrs.CLUSTER) for ref in names)),))
+    for outcome in execute(plan, executor, Limits(), site.progress, in_flight=site.in_flight) if vms else ():
+        is_done = outcome.verdict in (Verdict.DONE, Verdict.ALREADY)
+        yield (
+            names[outcome.step.vm],
+            "" if is_done else f"its override of DRS stays: {outcome.reason or outcome.verdict}",
+        )
+
+
+def _last_setters(journal: Journal | None) -> dict[str, str | None]:
+    """Return the cluster that last set the override, by VM.
+
+    None: a night has set it since, or it was removed; an override that exists now was set by the owner. A removal
+    counts when its run has ended, because before that it may not have happened.
+    """
+    clusters: dict[str, str] = {}
+    last: dict[str, str | None] = {}
+    taken_back: dict[str, set[str]] = {}
+    for record in journal.records() if journal is not None else ():
+        if record.kind is Kind.BEGUN and record.body["kind"] == CLUSTER:
+            clusters[record.run] = load_cluster_order(record.body.get("order", "")).cluster
+        elif record.kind is Kind.INTENT and stored_name(SetVmDrs) in record.body["step"]:
+            step = load_step(record.body["step"])
+            if isinstance(step, SetVmDrs):
+                last[step.vm] = clusters.get(record.run)
+                if step.drs is VmDrs.CLUSTER:
+                    taken_back.setdefault(record.run, set()).add(step.vm)
+        elif record.kind is Kind.ENDED:
+            last |= dict.fromkeys(taken_back.pop(record.run, ()))
+    return last
+
+
+@runtime_checkable
+class ClusterPort(Protocol):
+    """A vCenter in which clusters are made and removed."""
+
+    def networks(self) -> Networks:
+        """Return the distributed switches and the RDMA devices of the hosts."""
+        ...
+
+    def guest_id(self, vm: str) -> str:
+        """Return the guest OS type of the VM, for example `ubuntu64Guest`; empty if it cannot be read."""
+        ...
+
+    def lacking_on_objects(
+        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+    ) -> Mapping[str, Collection[str]]:
+        """Return the needed privileges that this login lacks, by object; empty if vCenter does not report them."""
+        ...
+
+
+def cluster_port(site: Site) -> ClusterPort:
+    """Return the vCenter of the site as a ClusterPort. Raises Refused for a saved inventory."""
+    vcenter = site.vcenter
+    if not isinstance(vcenter, ClusterPort):
+        raise Refused("a saved inventory makes no VMs", hint="use --vcenter")
+    return vcenter
+
 
 ROUNDS: Final = 4
 """One round to power off, one to remove, and two more for VMs that were being started meanwhile."""

@@ -15,11 +15,11 @@ from gpuops.clock import rounds
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import GuestWork, guest_work
-from gpuops.extras.clusters import guests, scripts
+from gpuops.extras.clusters import guests
 from gpuops.extras.clusters.cluster_run import RunEnd
 from gpuops.extras.clusters.guests import ReadyGuests
 from gpuops.extras.clusters.launch import Launch
-from gpuops.extras.clusters.use import lease_lost_error, require_ours
+from gpuops.extras.clusters.run import lease_lost_error, require_ours
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 1.0
 PATIENCE_S: Final = 300.0
 """How long a guest, its host or vCenter may not answer before the run fails: VMs move, and VMware Tools restart."""
-MOST_FETCHED: Final = scripts.SHOWN + scripts.PART
+MOST_FETCHED: Final = guests.SHOWN + guests.PART
 """The limit for bytes of output, however much a guest holds."""
 TIMED_OUT: Final = 124
 """The exit code of timeout(1)."""

@@ -1,9 +1,11 @@
-"""`gpuops job`: jobs in containers."""
+"""`gpuops job`: plans and submits jobs in containers, and looks after those that nights run."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,7 +13,254 @@ from gpuops.console import output
 from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, PolicyFile
 from gpuops.console.spread import reads_sites, spread
-from gpuops.extras.jobs.queue_cli import job_cancel, job_list, job_logs, job_run, job_show, job_submit
+from gpuops.errors import UsageError, report_exit_code
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobState
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, or its number.")]
+_LOOK_S: Final = 5.0
+
+
+@spread
+def job_submit(
+    common: CommonOptions,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command, word by word.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Jobs: templates/jobs.yaml.")
+    ] = None,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="With its registry: quay.io/lab/train:2.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME", help="vGPU profile, such as a40-12q.")] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: that of the image.")] = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="OWNER", help="Whose quota it counts for; default: whose submitter you are.")
+    ] = None,
+    vcpu: Annotated[int | None, typer.Option(metavar="N", help="Default: 4.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Default: 16GiB.")] = None,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR[:DIR][:rw]", help="Of the guest, in the container. May be repeated."),
+    ] = None,
+    runtime: Annotated[ContainerRuntime | None, typer.Option(help="Default: podman.")] = None,
+    network: Annotated[bool, typer.Option("--network", help="It may reach the network.")] = False,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Among jobs of its owner; default: 0.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Saves its state, run in the container; words as in a shell.")
+    ] = None,
+    resumes: Annotated[int | None, typer.Option(metavar="N", help="How often it may go on; default: 0.")] = None,
+) -> None:
+    """Submit jobs for the nights of a policy: those of a file, or one by options. They wait for a night; see job list.
+
+    Mounts, profiles and how many an owner may have are those of the policy; without --policy, of the last night's.
+    The same job again, while it has not ended, changes nothing.
+
+    \b
+    Examples:
+      gpuops job submit --image quay.io/lab/train:2 --profile a40-8q --duration 3h -- python train.py
+      gpuops job submit --file templates/jobs.yaml --policy templates/policy.yaml
+    """
+    from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
+    from gpuops.extras.jobs.job_queue import job_submit as submit
+    from gpuops.extras.jobs.submitted_view import JobSubmitDocument, submission_text
+
+    options = {
+        "image": image, "profile": profile, "run_time": duration, "name": name, "owner": owner, "vcpu": vcpu,
+        "memory": memory, "mounts": mount, "runtime": runtime, "network": network or None, "priority": priority,
+        "checkpoint": checkpoint, "resumes": resumes, "command": command,
+    }  # fmt: skip
+    jobs = _jobs_meant(file, options)
+    rules = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        submission = submit(jobs, site, rules)
+        vcenter = site.vcenter.uuid
+    output.show(submission_text(submission), JobSubmitDocument.of_submission(submission, vcenter))
+    output.leave(submission.exit_code)
+
+
+def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
+    """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
+    import shlex
+
+    from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of_key
+
+    if file is not None:
+        # `--priority 0` is given too; a list of words or mounts is empty where none was typed
+        given_options = [option_of_key(key) for key, setting in options.items() if setting not in (None, [])]
+        if given_options:
+            hint = "the file has all settings of its jobs"
+            raise UsageError(f"--file and {given_options[0]} exclude each other", hint=hint)
+        return load_jobs(file)
+    missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
+    if missing is not None:
+        hint = "gpuops job submit --help has an example, or use --file"
+        raise UsageError(f"a job needs {option_of_key(missing)}", hint=hint)
+    image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
+    runtime = options["runtime"]
+    settings: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}
+    settings |= {key: setting for key, setting in options.items() if setting is not None}
+    if isinstance(mounts, list):
+        settings["mounts"] = [mount_of_option(mount) for mount in mounts]
+    if isinstance(checkpoint, str):
+        try:
+            settings["checkpoint"] = shlex.split(checkpoint)
+        except ValueError as error:
+            raise UsageError(f"--checkpoint: {error}", hint="quote it as for a shell") from error
+    if isinstance(runtime, ContainerRuntime):
+        settings["runtime"] = runtime.value
+    return (job_of_options(settings),)
+
+
+@spread
+@reads_sites
+def job_list(
+    common: CommonOptions,
+    policy: Annotated[Path | None, PolicyFile] = None,
+) -> None:
+    """List submitted jobs: how each is, its place among those that wait, and when its VM is expected to start.
+
+    Without --policy it goes by the policy that the last night ran under. Changes nothing.
+
+    \b
+    Examples:
+      gpuops job list
+      gpuops job list --policy templates/policy.yaml --vcenter sim:vdi
+    """
+    from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
+    from gpuops.extras.jobs.job_queue import job_queue
+    from gpuops.extras.jobs.submitted_view import JobListDocument, queue_text
+
+    rules = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        listing = job_queue(site, rules)
+        vcenter = site.vcenter.uuid
+    output.show(queue_text(listing), JobListDocument.of_listing(listing, vcenter))
+
+
+@spread
+@reads_sites
+def job_show(common: CommonOptions, job: JobName) -> None:
+    """Show one job: what it runs, how it is, and all that happened to it. Asks no guest.
+
+    \b
+    Example:
+      gpuops job show train
+    """
+    from gpuops.console.opening import open_site
+    from gpuops.extras.jobs.job_queue import job_called
+    from gpuops.extras.jobs.submitted_view import JobShowDocument, job_text
+
+    with open_site(common) as site:
+        submitted = job_called(job, site)
+        vcenter = site.vcenter.uuid
+    output.show(job_text(submitted), JobShowDocument.from_attributes(vcenter=vcenter, job=submitted))
+
+
+@spread
+def job_logs(
+    common: CommonOptions,
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until it has ended, or Ctrl-C.")] = False,
+) -> None:
+    """Show what a job wrote, its newest mebibyte. Of one that runs its guest is asked first.
+
+    \b
+    Examples:
+      gpuops job logs train
+      gpuops job logs --follow train
+    """
+    from gpuops import clock
+    from gpuops.api.connection import passwords_of
+    from gpuops.console.opening import open_site
+    from gpuops.extras.jobs.job_queue import job_output
+    from gpuops.extras.jobs.submitted_view import JobLog, JobLogsDocument
+
+    if follow and common.format.is_document:
+        raise UsageError("--follow prints lines as they come", hint="leave out --output")
+    with open_site(common) as site:
+        output_part, withheld = job_output(job, site), passwords_of(site)
+        if common.format.is_document:
+            output.show(
+                (),
+                JobLogsDocument.of_job(
+                    output_part.job, output_part.written, output_part.cut_off, site.vcenter.uuid, withheld
+                ),
+            )
+            return
+        log = JobLog(withheld)
+        _print(log.begin(output_part.written, output_part.cut_off))
+        if follow and output_part.job.waits:
+            output.note(
+                (f"{output_part.job.job.name} waits for a night: gpuops job list says when it is expected to start",)
+            )
+        for _ in clock.rounds((_LOOK_S,)) if follow else ():
+            if output_part.job.state is not JobState.RUNNING:
+                break
+            before, output_part = output_part, job_output(str(output_part.job.number), site)
+            _print(log.go_on(output_part.since(before)))
+        _print(log.end())
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@spread
+def job_cancel(common: CommonOptions, job: JobName) -> None:
+    """Cancel a job. One that runs saves its state by its checkpoint command first, and is then stopped.
+
+    \b
+    Example:
+      gpuops job cancel train
+    """
+    from gpuops.console.opening import open_site
+    from gpuops.extras.jobs.job_queue import job_cancel as cancel
+    from gpuops.extras.jobs.submitted_view import JobCancelDocument, cancel_text
+
+    with open_site(common) as site:
+        cancelled, deeds = cancel(job, site)
+        vcenter = site.vcenter.uuid
+    output.show(
+        cancel_text(cancelled, deeds), JobCancelDocument.from_attributes(vcenter=vcenter, job=cancelled, deeds=deeds)
+    )
+    output.leave(report_exit_code(partly=not cancelled.ended or any(deed.failed for deed in deeds)))
+
+
+@spread
+def job_run(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Start nothing: let all that run save their state, and stop.")
+    ] = False,
+) -> None:
+    """Look after jobs once: start those whose VM tonight has started, keep what they write, end what is over.
+
+    Before the window closes it stops what runs, each after its checkpoint. Let a clock call it every five minutes.
+    By day it makes the VMs of the policy's template that jobs lack, and removes those that none needs.
+
+    \b
+    Examples:
+      gpuops job run --policy templates/policy.yaml
+      gpuops job run --policy templates/policy.yaml --stop
+    """
+    from gpuops.config.policy import load_policy
+    from gpuops.console.opening import open_site
+    from gpuops.extras.jobs.job_queue import run_jobs
+    from gpuops.extras.jobs.submitted_view import JobRunDocument, run_text
+
+    rules = load_policy(policy)
+    with open_site(common) as site:
+        job_pass = run_jobs(rules, site, stop=stop)
+        vcenter = site.vcenter.uuid
+    output.show(run_text(job_pass), JobRunDocument.from_attributes(job_pass, vcenter=vcenter))
+    output.leave(job_pass.exit_code)
+
 
 job = VerbTable("job", "Plan and submit jobs in containers, and look after those that nights run.")
 job.command("submit")(job_submit)
@@ -49,8 +298,8 @@ def job_plan(
     """
     from gpuops.config.policy import load_policy
     from gpuops.console.opening import open_site, remember
+    from gpuops.extras.jobs.job_queue import job_plan as plan
     from gpuops.extras.jobs.jobs_file import load_jobs, mount_path
-    from gpuops.extras.jobs.placing import job_plan as plan
     from gpuops.extras.jobs.view import JobPlanDocument, jobs_text
 
     jobs = load_jobs(file)

@@ -1,29 +1,117 @@
 """Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
 
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
-which only that user can read, with its output and its end (`gpuops/extras/jobs/scripts.sh`).
+which only that user can read, with its output and its end (`gpuops/guest_scripts/job.sh`).
 The container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt runs
 at most once, and a second call finishes what the first one began.
 
 No password of gpuops reaches a guest.
-"""
+
+Commands for the container of a job in its guest (`job.sh`), and the parsing of what they print."""
 
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.errors import OutcomeUnknown, ProtocolError, Refused, UsageError
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
-from gpuops.extras.jobs import scripts
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime
+from gpuops.guest_scripts.commands import home_directory, script_text, shell_command
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
 from gpuops.model.vcenter.vm import Vm
+
+DIRECTORY: Final = ".gpuops-jobs"
+PREFIX: Final = "gpuops-job-"
+"""Prefix of temporary directories in guests, and of ids of operations."""
+PART: Final = 512 * 1024
+"""Bytes of one part of the output of a container, as in `job_container.sh`; so are `HEAD_PARTS` and `TAIL`."""
+HEAD_PARTS: Final = 8
+TAIL: Final = 256 * 1024
+"""Bytes; of output that is longer than the first parts, between one and two times this much of its end is kept."""
+LOG_LIMIT: Final = HEAD_PARTS * PART + 2 * TAIL
+"""Bytes of output that a guest keeps at most, without the line that reports the omitted bytes."""
+MOST_TEXT: Final = 60_000
+"""Bytes of a command as VMware Tools get it; they take 60,536 (open-vm-tools, vixCommands.h,
+VIX_COMMAND_MAX_USER_INPUT_SIZE)."""
+RUNS_STILL: Final = 75
+"""Exit code if the attempt to clear still runs."""
+UNDECIDED: Final = 2
+"""Exit code of a revocation that cannot decide whether the attempt begins."""
+NOTHING_RUNS: Final = 76
+"""Exit code of a checkpoint if the attempt does not run."""
+_ATTEMPT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+
+
+def job_command(action: str, attempt: str, *arguments: str | int) -> str:
+    """Return the command for an action of `job.sh`. Raises UsageError if `attempt` is not a valid name."""
+    return shell_command("job", action, _valid_attempt(attempt), *arguments)
+
+
+def start(attempt: str, runtime: ContainerRuntime, words: Sequence[str]) -> str:
+    """Return a command that starts a container with these words, unless the attempt has begun."""
+    return job_command("start", attempt, runtime.value, script_text("job_container.sh"), *words)
+
+
+def probe() -> str:
+    """Return a command that prints the home directory, the available runtimes and the missing tools."""
+    return shell_command("job", "probe")
+
+
+def parse_probe(printed: str) -> tuple[str, frozenset[ContainerRuntime], tuple[str, ...]]:
+    """Return home directory, runtimes and missing tools from the output of `probe`. Raises ProtocolError."""
+    runtimes = frozenset(runtime for runtime in ContainerRuntime if f"\nruntime {runtime.value}\n" in printed)
+    return home_directory(printed), runtimes, tuple(re.findall(r"^lacks ([a-z]{1,20})$", printed, re.MULTILINE))
+
+
+def too_long(command: str) -> str:
+    """Return why the command is too long for a guest operation, which quotes it; "" = it is not."""
+    size = len(shlex.quote(command).encode())
+    return "" if size <= MOST_TEXT else f"its command line takes {size} bytes, quoted; {MOST_TEXT} can be sent"
+
+
+def state_of(printed: str) -> ContainerState:
+    """Return the state that an action has printed. Raises ProtocolError for another text."""
+    match = re.fullmatch(
+        r"(absent|running|ended)(?: (\d{1,3}))?(?: began (\d{1,12}))?(?: ended (\d{1,12}))?( asked)?\n", printed
+    )
+    if match is None:
+        raise ProtocolError("its guest tells nothing of the job that can be read")
+    return ContainerState(
+        ContainerPhase(match[1]),
+        exit_code=int(match[2]) if match[2] is not None else None,
+        began=_moment(match[3]),
+        ended=_moment(match[4]),
+        asked_to_end=match[5] is not None,
+    )
+
+
+def container(attempt: str) -> str:
+    """Return the name of the container of the attempt, as in `job.sh`."""
+    return f"gpuops-{_valid_attempt(attempt)}"
+
+
+def log_part(home: str, attempt: str, number: int) -> str:
+    """Return the path of one part of its output."""
+    return f"{home}/{DIRECTORY}/{_valid_attempt(attempt)}/log.{number}"
+
+
+def _valid_attempt(attempt: str) -> str:
+    if not _ATTEMPT.fullmatch(attempt):
+        raise UsageError(f"{attempt!r} names no attempt at a job", hint="small letters, digits and -, at most 100")
+    return attempt
+
+
+def _moment(seconds: str | None) -> datetime | None:
+    return datetime.fromtimestamp(int(seconds), UTC) if seconds is not None else None
+
 
 SCRIPT_S: Final = 120.0
 """Seconds that a script may take in a guest, in addition to what it waits for."""
@@ -51,7 +139,7 @@ class GuestContainers:
         """`left_s`: the remaining seconds for calls to guests; without any, methods raise Refused."""
         self._port = port
         self._left_s = left_s
-        self._runner = ScriptRunner(port, scripts.PREFIX, CHECKPOINT_REFUSALS)
+        self._runner = ScriptRunner(port, PREFIX, CHECKPOINT_REFUSALS)
         self._facts: dict[str, _GuestFacts] = {}
 
     def runtime(self, vm: Vm, wish: ContainerRuntime | None = None) -> ContainerRuntime | None:
@@ -67,9 +155,9 @@ class GuestContainers:
         guest has no runtime for the job, or if the words cannot be sent to it.
         """
         ready = replace(job, runtime=self._runtime_of(vm, job))
-        words = run_words(ready, scripts.container(attempt), resumed=resume)
-        script = scripts.start(attempt, ready.runtime, _sendable(vm, words))
-        if why := scripts.too_long(script):
+        words = run_words(ready, container(attempt), resumed=resume)
+        script = start(attempt, ready.runtime, _sendable(vm, words))
+        if why := too_long(script):
             raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
         end = self._run(vm, script)
         if end.exit_code != 0:
@@ -77,15 +165,15 @@ class GuestContainers:
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
         """Return the state of an attempt."""
-        return self._state(vm, self._run(vm, scripts.job_command("look", attempt)))
+        return self._state(vm, self._run(vm, job_command("look", attempt)))
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
         """Prevent the start of an attempt, also by a running call. Return its state; absent = it will not start.
 
         Raises Refused if it is not decided yet whether it starts.
         """
-        end = self._run(vm, scripts.job_command("revoke", attempt))
-        if end.exit_code == scripts.UNDECIDED:
+        end = self._run(vm, job_command("revoke", attempt))
+        if end.exit_code == UNDECIDED:
             raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
         return self._state(vm, end)
 
@@ -98,14 +186,14 @@ class GuestContainers:
         home, pieces, remaining_bytes = self._guest(vm).home, [], limit
         while remaining_bytes > 0:
             self._time_for(vm)
-            number = min(offset // scripts.PART, scripts.HEAD_PARTS)
-            text = self._port.guest_file_if_there(vm.ref, vm.name, scripts.log_part(home, attempt, number)) or b""
-            at = offset - number * scripts.PART
-            part = text if number == scripts.HEAD_PARTS else text[: scripts.PART]
+            number = min(offset // PART, HEAD_PARTS)
+            text = self._port.guest_file_if_there(vm.ref, vm.name, log_part(home, attempt, number)) or b""
+            at = offset - number * PART
+            part = text if number == HEAD_PARTS else text[:PART]
             piece = part[at : at + remaining_bytes]
             pieces.append(piece)
             offset, remaining_bytes = offset + len(piece), remaining_bytes - len(piece)
-            if len(part) < scripts.PART or number == scripts.HEAD_PARTS:
+            if len(part) < PART or number == HEAD_PARTS:
                 break
         return b"".join(pieces)
 
@@ -115,14 +203,14 @@ class GuestContainers:
             return CheckpointEnd(saved=False, reason="it has no checkpoint command")
         ready = replace(job, runtime=self._runtime_of(vm, job))
         limit_s = max(1, math.ceil(limit.total_seconds()))
-        words = _sendable(vm, checkpoint_words(ready, scripts.container(attempt)))
-        script = scripts.job_command("checkpoint", attempt, limit_s, *words)
-        if why := scripts.too_long(script):
+        words = _sendable(vm, checkpoint_words(ready, container(attempt)))
+        script = job_command("checkpoint", attempt, limit_s, *words)
+        if why := too_long(script):
             return CheckpointEnd(saved=False, reason=why)
         end = self._run(vm, script, limit_s)
         if end.exit_code in (124, 137):
             return CheckpointEnd(saved=False, reason=f"its checkpoint command took longer than {limit_s} s")
-        if end.exit_code == scripts.NOTHING_RUNS:
+        if end.exit_code == NOTHING_RUNS:
             return CheckpointEnd(saved=False, reason="it does not run")
         if end.exit_code != 0:
             return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._runner.failure(end)}")
@@ -134,7 +222,7 @@ class GuestContainers:
         An attempt that never began is `absent`, and may still be started.
         """
         grace_s = max(0, math.ceil(grace.total_seconds()))
-        end = self._run(vm, scripts.job_command("stop", attempt, grace_s), grace_s)
+        end = self._run(vm, job_command("stop", attempt, grace_s), grace_s)
         state = self._state(vm, end)
         if state.state is ContainerPhase.RUNNING:
             raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
@@ -143,8 +231,8 @@ class GuestContainers:
     def clear(self, vm: Vm, attempt: str) -> None:
         """Remove the files and the container of an attempt that has ended, which cannot be started again for a week.
         Raises Refused if it runs."""
-        end = self._run(vm, scripts.job_command("clear", attempt))
-        if end.exit_code == scripts.RUNS_STILL:
+        end = self._run(vm, job_command("clear", attempt))
+        if end.exit_code == RUNS_STILL:
             raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
@@ -154,10 +242,10 @@ class GuestContainers:
         facts = self._facts.get(vm.ref)
         if facts is not None and facts.runtimes and not facts.lacks:
             return facts
-        end = self._run(vm, scripts.probe())
+        end = self._run(vm, probe())
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
-        self._facts[vm.ref] = facts = _GuestFacts(*scripts.parse_probe(end.printed))
+        self._facts[vm.ref] = facts = _GuestFacts(*parse_probe(end.printed))
         return facts
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
@@ -183,7 +271,7 @@ class GuestContainers:
             raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._runner.failure(end)}", hint=_LOOK)
         if end.exit_code == 1:
             return ContainerState(ContainerPhase.RUNNING)
-        return scripts.state_of(end.printed)
+        return state_of(end.printed)
 
     def _run(self, vm: Vm, script: str, waits_s: float = 0.0) -> CommandEnd:
         """Return how a script ended. Raises OutcomeUnknown with the reason, Refused, NotConnected."""

@@ -1,29 +1,30 @@
-"""The functions of submitted jobs: submit, list, find, cancel, their output, and one pass over them."""
+"""The commands of `gpuops job` on one site: submit, list, find, cancel, output, one pass, and `job plan`."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, UsageError
-from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobSubmission
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.execute.site import Site, catalog_of
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
-from gpuops.extras.jobs.job_turns import may_cancel, objections, with_owners
+from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobSubmission, may_cancel, objections, with_owners
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.extras.jobs.nightly import guests_of
 from gpuops.extras.jobs.store import JobStore, another_unended
+from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gpuops.execute.site import Site
-    from gpuops.extras.jobs.job import ContainerJob
-    from gpuops.extras.jobs.job_answers import JobsRun
+    from gpuops.extras.jobs.job_plan import JobsAnswer
+    from gpuops.extras.jobs.job_turns import JobsRun
+    from gpuops.extras.jobs.template_vms import JobVmRoom
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
 
@@ -33,8 +34,6 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
 
     Raises UsageError for a policy without `jobs`, Refused, NotConnected, StateDamaged.
     """
-    from dataclasses import replace
-
     from gpuops.extras.jobs import nightly
     from gpuops.extras.jobs.job_vms import tend_job_vms
 
@@ -105,7 +104,6 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     """
     from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.runs.nights import last_policy
-    from gpuops.execute.site import catalog_of
     from gpuops.extras.jobs.job_turns import job_turns, serving_order
     from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
@@ -149,7 +147,6 @@ def _waits_for_vms(
     jobs: Sequence[SubmittedJob], policy: Policy, site: Site, inventory: Inventory, now: datetime
 ) -> Mapping[int, str]:
     """Return by number of the job the VM of the template that it waits for, or why none is made for it."""
-    from gpuops.execute.site import catalog_of
     from gpuops.extras.jobs.job_vms import with_devices
     from gpuops.extras.jobs.template_vms import fitted_plan, job_vm_plan
 
@@ -251,3 +248,82 @@ def _last_rules(site: Site) -> JobRules:
     with site.journal_to_read(site.vcenter.uuid) as journal:
         policy = last_policy(journal)
     return policy.jobs if policy is not None and policy.jobs is not None else JobRules(())
+
+
+def job_plan(
+    jobs: tuple[ContainerJob, ...], site: Site, policy: Policy | None = None, mounts: tuple[str, ...] = ()
+) -> JobsAnswer:
+    """Return places and times of these jobs. With a policy: in its current or next night. Changes nothing.
+
+    `mounts`: directories that may be mounted; () = those of the policy. Raises Refused for windows without a night
+    within a year; VmNotFound, VmAmbiguous for the VM in `like` of a job; StateDamaged.
+    """
+    from gpuops.extras.jobs.job_plan import JobsQuestion, planned_jobs
+    from gpuops.plan.capacity.capacity_request import night_of
+
+    inventory = site.vcenter.inventory()
+    if policy is not None and policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    inventory = site.with_vgpus(inventory)
+    inventory = site.hosts.with_settings(inventory, [host.ref for host in inventory.hosts.values() if host.gpus])
+    catalog = catalog_of(inventory)
+    alike = {job.name: inventory.find_vm(job.like) for job in jobs if job.like is not None}
+    histories = _histories(site, inventory, list(alike.values()))
+    night, desktops = None, list[Vm]()
+    if policy is not None:
+        from gpuops.execute.rotation.rotation import may_take
+
+        now = site.clock()
+        night = policy.night_at(now) or policy.next_night(now)
+        if night is None and policy.windows:
+            raise Refused("the policy has no night within a year", hint="say `windows` with opens and closes in it")
+        desktops += may_take(policy, site, inventory).free_to_take
+    question = JobsQuestion(
+        jobs,
+        desktops=None if policy is None else len(desktops),
+        night=night,
+        mounts=mounts or (policy.jobs.mounts if policy is not None and policy.jobs is not None else ()),
+        histories=histories,
+        alike={name: vm.ref for name, vm in alike.items()},
+    )
+    answer = planned_jobs(question, night_of(inventory, desktops, catalog), catalog)
+    return answer if policy is None else replace(answer, vms=_vm_room(jobs, policy, site, inventory))
+
+
+def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, inventory: Inventory) -> JobVmRoom | None:
+    """Return which of these jobs get a VM; None if the policy has no `jobs`."""
+    from gpuops.extras.jobs.job_vms import with_devices
+    from gpuops.extras.jobs.night_jobs import job_store
+    from gpuops.extras.jobs.template_vms import job_vm_room
+
+    rules = policy.jobs
+    if rules is None:
+        return None
+    store = job_store(site)
+    submitted = store.read()
+    if rules.template is not None:
+        inventory = with_devices(site, rules.template, submitted, inventory)
+    catalog, now = catalog_of(inventory), site.clock()
+    return job_vm_room(jobs, submitted, submitter(store), policy, rules, inventory, catalog, now)
+
+
+def _histories(site: Site, inventory: Inventory, alike: list[Vm]) -> Mapping[str, float]:
+    """Return by id how busy VMs with one time-sliced vGPU keep their GPU while they work; these VMs and running ones.
+
+    VMs without a history are left out.
+    """
+    from gpuops.extras.sizing.size_request import sharing_groups
+    from gpuops.extras.sizing.sizing import known_history
+    from gpuops.model.vcenter.vm import PowerState
+
+    catalog = catalog_of(inventory)
+    running = [vm for vm in inventory.vms.values() if vm.power is PowerState.ON]
+    of_one = {vm.ref: vm for vm in (*alike, *running) if len(vm.vgpus) == 1}
+    vms = [
+        vm for vm in of_one.values() if (facts := catalog.profile(vm.profiles[0])) is not None and not facts.mig_backed
+    ]
+    history = known_history(site.measurements_store, inventory, vms, sharing_groups(vms, inventory, catalog))
+    if history is None:
+        return {}
+    measured = [vm for vm in vms if vm.name not in history.left_out]
+    return {vm.ref: float(share) for vm, share in zip(measured, history.shares.working, strict=True)}

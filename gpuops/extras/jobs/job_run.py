@@ -22,11 +22,9 @@ from functools import partial
 from typing import Final, Protocol
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_answers import JobDeed
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.extras.jobs.job_turns import JobTurn, vm_of
-from gpuops.extras.jobs.scripts import LOG_LIMIT
+from gpuops.extras.jobs.guest_container import LOG_LIMIT
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_turns import JobDeed, JobTurn, vm_of
 from gpuops.extras.jobs.store import JobChanged, JobStore
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory

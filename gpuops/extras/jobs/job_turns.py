@@ -15,20 +15,21 @@ job whose outcome is still unknown also stays in its VM and comes before all oth
 Owned hours: the hours of a VM are divided between the owners whose jobs ran in it in one night. The journal records one
 owner of a VM when a night starts it, the owner of the first job. Time without a running job, such as the start of the
 guest, the pull of images and the time between two jobs, counts for that owner.
-"""
+
+The answers about submitted jobs: the submission, their queue, and the actions of a pass. Pure values."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Final
 
 from gpuops.advise.fair_share import Wish, fair_order, use_of_period
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_record import JobEvent, JobState, SubmittedJob
+from gpuops.errors import report_exit_code
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobState, SubmittedJob
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.profile_name import without_brand
 from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare
@@ -354,3 +355,66 @@ def _ran_in(attempt: _Attempt, vm: PastVm) -> bool:
 def _before(first: HeldPeriod, second: HeldPeriod) -> bool:
     """Return whether the first period begins before the second ends, as far as both moments are known."""
     return first.begins is None or second.ends is None or first.begins < second.ends
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmission:
+    """The outcome of a submission: either all jobs are added, or none."""
+
+    added: tuple[SubmittedJob, ...] = ()
+    there: tuple[SubmittedJob, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return report_exit_code(refused=self.rejections)
+
+
+@dataclass(frozen=True, slots=True)
+class JobListing:
+    """The jobs of a vCenter, and the prospects of those that wait."""
+
+    jobs: tuple[SubmittedJob, ...]
+    turns: Mapping[int, JobTurn] = field(default_factory=dict)
+    """By number."""
+    places: Mapping[int, int] = field(default_factory=dict)
+    """By number, the place among the waiting jobs, from 1."""
+    starts_at: Mapping[int, datetime] = field(default_factory=dict)
+    """By number, when its VM is expected to start."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """By number, why it does not start in the next night."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDeed:
+    """What a pass did with one job, or why it did nothing."""
+
+    job: SubmittedJob
+    what: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobVmDeed:
+    """What a pass did with one VM of the template, or why it did nothing."""
+
+    vm: str
+    """Its name."""
+    what: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobsRun:
+    """The actions of one pass."""
+
+    deeds: tuple[JobDeed, ...]
+    stopped: bool
+    """Whether the pass stopped jobs."""
+    vms: tuple[JobVmDeed, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """4 if a guest refused an action, or a VM of the template could not be created or removed."""
+        failed = any(deed.failed for deed in self.deeds) or any(deed.failed for deed in self.vms)
+        return report_exit_code(partly=failed)

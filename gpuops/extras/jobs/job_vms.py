@@ -27,7 +27,7 @@ from gpuops.execute.steps.vm_runs import (
     settled_run,
     step_failure,
 )
-from gpuops.extras.jobs.job_answers import JobVmDeed
+from gpuops.extras.jobs.job_turns import JobVmDeed
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.extras.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
 from gpuops.plan.core.plan import Verdict
@@ -37,7 +37,7 @@ from gpuops.plan.core.steps import RemoveVm
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.execute.site import Site
-    from gpuops.extras.jobs.job_record import SubmittedJob
+    from gpuops.extras.jobs.job import SubmittedJob
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.workloads.job_rules import JobRules, JobTemplate

@@ -2,9 +2,14 @@
 
 Before a return, all jobs are stopped in parallel, within the time of one checkpoint. That time is cut short if the
 desktops would otherwise be back too late. After it the return no longer waits for a job, nor for a guest or database
-that hangs (`bounded_work`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
+that hangs (`side_by_side`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
 and the return continues.
-"""
+
+Does several things in parallel for a limited time, so that one that hangs does not delay the others.
+
+A call can hang where its own timeout does not apply: in the middle of a TLS record, on a disk that does not respond,
+behind a lock of a database. When the time is up, such a call stays in a thread that does not keep the process alive;
+the work itself must then do nothing further."""
 
 from __future__ import annotations
 
@@ -13,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Final
 
 from gpuops import clock
@@ -21,12 +28,10 @@ from gpuops.execute.runs.nights import NightVms, policies_of
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.state.lock import rotating
-from gpuops.extras.jobs.bounded_work import AT_A_TIME, side_by_side
 from gpuops.extras.jobs.guest_container import GuestContainers
-from gpuops.extras.jobs.job_answers import JobDeed, JobsRun
-from gpuops.extras.jobs.job_record import JobState, SubmittedJob
+from gpuops.extras.jobs.job import JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import STOP_GRACE, JobGuests, JobPass
-from gpuops.extras.jobs.job_turns import JobTurn, job_turns, least_run
+from gpuops.extras.jobs.job_turns import JobDeed, JobsRun, JobTurn, job_turns, least_run
 from gpuops.extras.jobs.night_jobs import job_store
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
@@ -35,6 +40,52 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_rules import JobRules
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, night_due
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
+
+AT_A_TIME: Final = 32
+"""The limit for parallel work, which also limits the connections to vCenter (our own choice)."""
+
+
+def side_by_side(works: Sequence[Callable[[], object]], limit_s: float) -> bool:
+    """Run all works in parallel and return whether all have ended within `limit_s` seconds.
+
+    Raises the first error of a work after all have ended; other exceptions, such as that of a signal, at once.
+    """
+    waiting = SimpleQueue[Callable[[], object]]()
+    ended = SimpleQueue[BaseException | None]()
+    for work in works:
+        waiting.put(work)
+    until_s = clock.passed_s() + limit_s
+    for number in range(min(AT_A_TIME, len(works))):
+        name = f"bounded-work-{number}"
+        Thread(target=_do_those_that_wait, args=(waiting, ended), name=name, daemon=True).start()
+    errors = list[Exception]()
+    for _ in works:
+        try:
+            error = ended.get(timeout=max(0.0, until_s - clock.passed_s()))
+        except Empty:
+            return False
+        if isinstance(error, Exception):
+            errors.append(error)
+        elif error is not None:
+            raise error
+    if errors:
+        raise errors[0]
+    return True
+
+
+def _do_those_that_wait(waiting: SimpleQueue[Callable[[], object]], ended: SimpleQueue[BaseException | None]) -> None:
+    while True:
+        try:
+            work = waiting.get_nowait()
+        except Empty:
+            return
+        try:
+            work()
+        except BaseException as error:  # raised in the thread that waits
+            ended.put(error)
+        else:
+            ended.put(None)
+
 
 CALLED_EVERY: Final = timedelta(minutes=5)
 """The interval of passes. A pass stops jobs early, because the next pass may be too late."""

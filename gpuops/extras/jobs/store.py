@@ -24,8 +24,7 @@ from gpuops.execute.journal.stores import file_database, make_file, open_databas
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
 from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, Mount, SubmittedJob
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.time_text import format_iso_utc

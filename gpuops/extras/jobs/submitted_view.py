@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
-from gpuops.extras.clusters.program_lines import ProgramLines
-from gpuops.extras.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.clusters.run_view import ProgramLines
+from gpuops.extras.jobs.job import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
 from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.model.vcenter.target import Secret
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed

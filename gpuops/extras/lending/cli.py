@@ -19,7 +19,7 @@ from gpuops.extras.lending.running import create_pool, lend_gpus, read_pools, re
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.extras.lending.answers import PoolAnswer
+    from gpuops.extras.lending.lease_book import PoolAnswer
 
 pool = VerbTable("pool", "Lend shares of GPUs over the network, and keep the book of them.")
 

@@ -2,15 +2,20 @@
 
 Every hook may run again after an earlier command was killed. In a guest one script runs at a time, and a lease that was
 revoked there is never granted again, so commands need no lock.
-"""
+
+Commands that run the hooks of a pool's program in guests (`pool.sh`), and the parsing of what they print.
+
+Lease ids, addresses and paths come from guests or files of others: each is checked before it is sent."""
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from ipaddress import ip_address
 from typing import Final
 
 from gpuops.advise.managed_vms import POOL_MARK
@@ -19,16 +24,110 @@ from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import ScriptRunner, guest_work
 from gpuops.execute.steps.vm_runs import end_cut_off_runs, execute_steps, step_failure
 from gpuops.extras.lending import lending
-from gpuops.extras.lending import scripts as guest_scripts
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
 from gpuops.extras.lending.members import lends, vm_with
-from gpuops.extras.lending.remote_gpu import RemoteProgram, ServerHealth
-from gpuops.extras.lending.remote_gpu_file import load_program
+from gpuops.extras.lending.pool_file import load_program
+from gpuops.extras.lending.reclaim import ServerHealth
+from gpuops.extras.lending.remote_gpu import RemoteProgram
+from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.guest_address import unicast_address
 from gpuops.plan.core.steps import SetAttribute
+
+PREFIX: Final = "gpuops-pool-"
+"""Prefix of temporary directories in guests, and of ids of operations."""
+HOOK_FAILED: Final = 1
+"""Exit code of a script whose hook failed; `health` has another one if its hook could not be run."""
+MOST_SHARES: Final = 1000
+"""A guest may print any number of lines: so many are read."""
+_LEASE: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
+_PORT: Final = re.compile(r"^port ([0-9]{1,5})$", re.MULTILINE)
+_SHARE: Final = re.compile(r"^lease ([0-9a-z][0-9a-z-]{0,62}) ([0-9]{1,3}) ([0-9]{1,9})$", re.MULTILINE)
+
+
+def grant_in_server(
+    program: RemoteProgram, lease: str, share: LentShare, server: str, client: str, seconds_left: int
+) -> str:
+    """Return the command that lets the client at that address use the share; it prints `port N`."""
+    variables: dict[str, str | int] = {
+        "LEASE": _valid_lease(lease),
+        "GPU": share.gpu,
+        "MEMORY_MIB": share.memory_mib,
+        "SECONDS_LEFT": seconds_left,
+        "SERVER_ADDRESS": address(server),
+        "CLIENT_ADDRESS": address(client),
+    }
+    ports = program.ports.first, program.ports.last
+    return shell_command("pool", "grant_server", program.grant.server, *ports, variables=variables)
+
+
+def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[str, int]]) -> str:
+    """Return the command that sets the client up for these shares, each an address and a port."""
+    endpoints = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in shares]
+    variables = {"LEASE": _valid_lease(lease), "SHARES": ",".join(endpoints)}
+    return shell_command("pool", "grant_client", program.grant.client, variables=variables)
+
+
+def revoke_in_server(program: RemoteProgram, lease: str, gpu: int, server: str) -> str:
+    """Return the command that cuts the lease off from that GPU; a share that is not there is no error."""
+    variables: dict[str, str | int] = {"LEASE": _valid_lease(lease), "GPU": gpu, "SERVER_ADDRESS": address(server)}
+    return shell_command("pool", "revoke_server", program.revoke.server, variables=variables)
+
+
+def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
+    """Return the command that cuts off every lease from the GPUs of this server, including those missing in the book.
+
+    A server that was dead may still have shares of leases that ended meanwhile: its guest could not be reached then.
+    """
+    return shell_command("pool", "revoke_all", program.revoke.server, variables={"SERVER_ADDRESS": address(server)})
+
+
+def revoke_in_client(program: RemoteProgram, lease: str) -> str:
+    """Return the command that takes away what `grant` made there; a lease that is not there is no error."""
+    return shell_command("pool", "revoke_client", program.revoke.client, variables={"LEASE": _valid_lease(lease)})
+
+
+def health(program: RemoteProgram, server: str) -> str:
+    """Return the command that asks a server for its health."""
+    return shell_command("pool", "health", program.health, variables={"SERVER_ADDRESS": address(server)})
+
+
+def granted_port(printed: str, server: str) -> int:
+    """Return the port that `grant_in_server` printed. Raises StepFailed."""
+    port = _PORT.search(printed)
+    if port is None:
+        raise StepFailed(f"{server}: its guest printed no port", hint="look at the guest")
+    return int(port[1])
+
+
+def served_shares(printed: str) -> dict[tuple[str, int], int]:
+    """Return the memory that is used of each share, by lease and GPU, as the health hook printed it."""
+    lines = _SHARE.findall(printed)[:MOST_SHARES]
+    return {(lease, int(gpu)): int(used_mib) for lease, gpu, used_mib in lines}
+
+
+def address(text: str) -> str:
+    """Return an address by which others reach a guest. Raises Refused: a guest may report any text."""
+    reachable = unicast_address(text)
+    if reachable is None:
+        raise Refused(f"a guest reports {text[:80]!r}, which is no IP address by which others reach it")
+    return str(reachable)
+
+
+def first_address(texts: Sequence[str]) -> str | None:
+    """Return the first of these by which others reach a guest, IPv4 before IPv6; None = there is none."""
+    reachable = [str(parsed) for text in texts if (parsed := unicast_address(text)) is not None]
+    return min(reachable, key=lambda text: ip_address(text).version, default=None)
+
+
+def _valid_lease(text: str) -> str:
+    if not _LEASE.fullmatch(text):
+        raise Refused(f"{text[:80]!r} is no id of a lease")
+    return text
+
 
 SCRIPT_S: Final = 120.0
 """How long one script may take in a guest."""
@@ -66,7 +165,7 @@ class PoolGuests:
         for name in (server.name for server in self.book.servers if server.state is not ServerState.DEAD):
             try:
                 vm, address = self._server(name)
-                running.append(self._runner().start(vm.ref, name, guest_scripts.health(self._program(), address)))
+                running.append(self._runner().start(vm.ref, name, health(self._program(), address)))
             except NotConnected:
                 raise
             except GpuopsError as error:
@@ -81,7 +180,7 @@ class PoolGuests:
         """
         if self.book.pool.program is not None:
             vm, address = self._server(server)
-            self._run(vm, guest_scripts.revoke_all_in_server(self._program(), address))
+            self._run(vm, revoke_all_in_server(self._program(), address))
 
     def _run_hooks(self, id: str, *, enable: bool) -> None:
         """Set up the client of this lease, or cut it off, and record the begin and the end."""
@@ -105,9 +204,9 @@ class PoolGuests:
             if left_s < 1:
                 raise Refused(f"{lease.client}: its lease is over", hint="ask for another one")
             vm, server = self._server(share.server)
-            script = guest_scripts.grant_in_server(program, lease.id, share, server, client_address, left_s)
-            endpoints.append((server, guest_scripts.granted_port(self._run(vm, script), share.server)))
-        self._run(client, guest_scripts.grant_in_client(program, lease.id, endpoints))
+            script = grant_in_server(program, lease.id, share, server, client_address, left_s)
+            endpoints.append((server, granted_port(self._run(vm, script), share.server)))
+        self._run(client, grant_in_client(program, lease.id, endpoints))
         return True
 
     def _revoke(self, lease: GpuLease) -> bool:
@@ -120,7 +219,7 @@ class PoolGuests:
             self._try(lease, partial(self._revoke_share, lease, share))
         try:
             client = self._running(lease.wish.client_uuid, lease.client)
-            self._run(client, guest_scripts.revoke_in_client(self._program(), lease.id))
+            self._run(client, revoke_in_client(self._program(), lease.id))
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -134,7 +233,7 @@ class PoolGuests:
             return  # `revoke_all` runs before this server lends again
         try:
             running, address = self._server(share.server)
-            self._run(running, guest_scripts.revoke_in_server(self._program(), lease.id, share.gpu, address))
+            self._run(running, revoke_in_server(self._program(), lease.id, share.gpu, address))
         except (StepFailed, OutcomeUnknown, Refused) as error:
             if vm is None or vm.power is not PowerState.ON or server.state is not ServerState.DEAD:
                 raise
@@ -173,7 +272,7 @@ class PoolGuests:
         """Return the guest's address in the network of the pool. Raises Refused."""
         network = self.book.pool.network
         addresses = guest_work(self.site.vcenter).guest_addresses(vm.ref)
-        address = guest_scripts.first_address(addresses.get(network, ()))
+        address = first_address(addresses.get(network, ()))
         if address is None:
             networks = ", ".join(sorted(addresses)) or "none"
             message = f"{vm.name}: its guest reports no address in the network {network} (it has: {networks})"
@@ -195,7 +294,7 @@ class PoolGuests:
 
     def _runner(self) -> ScriptRunner:
         """Return the runner of scripts in guests of this vCenter. Raises Refused for a saved inventory."""
-        return ScriptRunner(guest_work(self.site.vcenter), guest_scripts.PREFIX)
+        return ScriptRunner(guest_work(self.site.vcenter), PREFIX)
 
 
 def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[str]:
@@ -231,5 +330,5 @@ def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[
 def _health(end: CommandEnd, reason: str) -> ServerHealth:
     """Return the health of a server by the end of its hook; `reason`: why the hook failed, if it did."""
     if end.error:  # a hook that did not run, or did not end, shows nothing of the server
-        return ServerHealth(end.name, why=reason, is_dead=end.exit_code == guest_scripts.HOOK_FAILED)
-    return ServerHealth(end.name, guest_scripts.served_shares(end.printed))
+        return ServerHealth(end.name, why=reason, is_dead=end.exit_code == HOOK_FAILED)
+    return ServerHealth(end.name, served_shares(end.printed))

@@ -6,15 +6,14 @@ set up before the guests were asked (`was`), and is still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gpuops.errors import VmNotFound
 from gpuops.extras.lending import lending
 from gpuops.extras.lending.lease_book import REPORTED_DEAD, GpuLease, LeaseBook, LeaseState, PoolServer
 from gpuops.extras.lending.members import vm_with
-from gpuops.extras.lending.remote_gpu import ServerHealth
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.command_line import command
@@ -61,6 +60,19 @@ class Reclaim:
             rule = "its VM is not in this vCenter" if vm is None else f"its VM does not run ({vm.power or 'unknown'})"
             return book, (Rejection(server.name, rule, hint="power it on first"),)
         return lending.serve_again(book, server.name, now), ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """The answer of a server's health hook."""
+
+    server: str
+    used_mib: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The memory that is used of each share that it serves, by lease and GPU."""
+    why: str = ""
+    """Why it does not serve, or why that is unknown; empty = it serves."""
+    is_dead: bool = False
+    """The hook failed; False and `why` = it could not be run."""
 
 
 def after_health(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth], now: datetime) -> LeaseBook:

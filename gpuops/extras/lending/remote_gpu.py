@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta
@@ -66,16 +65,3 @@ class RemoteProgram:
     grant: ProgramHook
     revoke: ProgramHook
     health: Script
-
-
-@dataclass(frozen=True, slots=True)
-class ServerHealth:
-    """The answer of a server's health hook."""
-
-    server: str
-    used_mib: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """The memory that is used of each share that it serves, by lease and GPU."""
-    why: str = ""
-    """Why it does not serve, or why that is unknown; empty = it serves."""
-    is_dead: bool = False
-    """The hook failed; False and `why` = it could not be run."""

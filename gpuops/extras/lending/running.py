@@ -16,10 +16,9 @@ from typing import Final
 from gpuops.errors import Locked, Refused
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.lending import lending
-from gpuops.extras.lending.answers import PoolAnswer
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.guests import PoolGuests, mark_servers
-from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolFileWish, ServerState
+from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolAnswer, PoolFileWish, ServerState
 from gpuops.extras.lending.members import (
     as_the_fleet_is,
     client_uuid,
@@ -29,8 +28,8 @@ from gpuops.extras.lending.members import (
     unseen,
     wish_of,
 )
+from gpuops.extras.lending.pool_file import load_program
 from gpuops.extras.lending.reclaim import Reclaim, after_health, health_warnings
-from gpuops.extras.lending.remote_gpu_file import load_program
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
@@ -178,7 +177,7 @@ class _PoolCommand:
         def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> LeaseBook:
             if self.site.clock() - self.began > MOST_AGE:
                 message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
-                raise Locked(f"{message}: nothing was changed", hint="type the same again")
+                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
             after, rejections = decide(self.with_fleet(book))
             if rejections := rejections or tuple(in_another_pool(book, after, other_books)):
                 raise NotDecided(book, rejections)

@@ -8,8 +8,7 @@ from typing import Annotated, Self
 
 from msgspec import field
 
-from gpuops.extras.lending.answers import PoolAnswer
-from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LeaseState, PoolServer, ServerState
+from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LeaseState, PoolAnswer, PoolServer, ServerState
 from gpuops.extras.lending.lending import idle_mib
 from gpuops.model.time_text import format_minute
 from gpuops.plan.core.command_line import command

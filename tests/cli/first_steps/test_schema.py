@@ -22,7 +22,7 @@ from gpuops.config.vcenter.sources import read_configuration
 from gpuops.config.workloads_file import parse_workloads
 from gpuops.errors import GpuopsError
 from gpuops.extras.jobs.jobs_file import parse_jobs
-from gpuops.extras.lending.remote_gpu_file import parse_remote_gpu
+from gpuops.extras.lending.pool_file import parse_remote_gpu
 from gpuops.files.yaml_file import parse_yaml
 from gpuops.report.schema import document_kinds
 from gpuops.sim.scenario.scenario_file import parse as parse_scenario

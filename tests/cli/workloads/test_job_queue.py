@@ -14,8 +14,8 @@ from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.execute.journal.journal import os_user
 from gpuops.extras.jobs import job_queue
+from gpuops.extras.jobs.job import JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.job_queue import JobOutput
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.model.workloads.job_rules import JobQuota, JobRules
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.execute.jobs.test_job_run import FIT, NOW
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[s
 
 
 @pytest.mark.parametrize(
-    "option", [("--priority", "0"), ("--resumes", "0"), ("--run-time", "3h"), ("--mount", "/data"), ("--name", "")]
+    "option", [("--priority", "0"), ("--resumes", "0"), ("--duration", "3h"), ("--mount", "/data"), ("--name", "")]
 )
 def test_a_file_of_jobs_takes_no_option_of_a_job(lab: Lab, option: tuple[str, str]) -> None:
     refused = lab.run("job", "submit", "--file", "templates/jobs.yaml", *option)

@@ -307,7 +307,7 @@ def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code:
         ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves nothing"),
         ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is no time"),
         ("# program: lupine ", "program: nothing  # ", 2, "no program 'nothing'"),
-        ("quota: {memory: 24GiB}", "quota: {}", 2, "quota: say `memory`, `shares` or both"),
+        ("quota: {memory: 24GiB}", "quota: {}", 2, "quota: needs `memory`, `shares` or both"),
         ("owner: attribute:gpuops.owner", "owner: me", 2, "'me' says no owner"),
     ],
 )

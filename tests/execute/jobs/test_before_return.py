@@ -23,11 +23,9 @@ from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import Site
 from gpuops.extras.jobs import job_run, nightly
-from gpuops.extras.jobs.bounded_work import AT_A_TIME, side_by_side
 from gpuops.extras.jobs.guest_container import GuestContainers
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.extras.jobs.nightly import run_jobs
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.nightly import AT_A_TIME, run_jobs, side_by_side
 from gpuops.extras.jobs.store import JobStore
 from gpuops.model.guests.container_state import CheckpointEnd
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand

@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StepFailed
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_answers import JobDeed
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.guest_container import LOG_LIMIT
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.extras.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
-from gpuops.extras.jobs.job_turns import JobTurn
-from gpuops.extras.jobs.scripts import LOG_LIMIT
+from gpuops.extras.jobs.job_turns import JobDeed, JobTurn
 from gpuops.extras.jobs.store import JobStore
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory

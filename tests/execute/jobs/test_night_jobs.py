@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from gpuops.execute.site import Site
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord
+from gpuops.extras.jobs.job import JobEvent, JobRecord
 from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
 from gpuops.extras.jobs.store import JobStore
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm

@@ -16,8 +16,7 @@ from gpuops.errors import Refused, StateDamaged
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.stores import make_file
 from gpuops.extras.jobs import store as job_store
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, JobState, Mount, SubmittedJob
 from gpuops.extras.jobs.store import JobChanged, JobStore, _job_text, _jobs
 
 NOW = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import combinations, pairwise
 
-from gpuops.extras.jobs.job_record import JobEvent, JobState, SubmittedJob
+from gpuops.extras.jobs.job import JobEvent, JobState, SubmittedJob
 from tests.nights.jobs.guests import MadeContainer, written
 from tests.nights.jobs.story import AT_MOST, JobStory
 

@@ -26,9 +26,8 @@ from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.execute.site.ports import Vcenter
 from gpuops.extras.jobs import job_queue, nightly, store
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_answers import JobVmDeed
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job_turns import JobVmDeed
 from gpuops.extras.jobs.store import JobStore
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.extras.jobs.job_record import JobEvent, JobState
+from gpuops.extras.jobs.job import JobEvent, JobState
 from tests.nights.jobs.checkers import violations
 from tests.nights.jobs.story import POINTS, VM_POINTS, play
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from gpuops.extras.jobs.job_record import JobEvent, JobState
+from gpuops.extras.jobs.job import JobEvent, JobState
 from tests.nights.jobs import checkers
 from tests.nights.jobs.checkers import violations
 from tests.nights.jobs.story import play

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.extras.clusters.edited import HUGE_PAGES, changes_by_admin
+from gpuops.extras.clusters.plan import HUGE_PAGES, changes_by_admin
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel

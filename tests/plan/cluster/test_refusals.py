@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuops.extras.clusters.refusals import HostRoom, no_room, refused_once
+from gpuops.extras.clusters.plan import HostRoom, no_room, refused_once
 from gpuops.model.vcenter.host import Host
 from gpuops.model.workloads.cluster import ClusterWish
 from gpuops.plan.core.plan import Rejection

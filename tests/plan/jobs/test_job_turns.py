@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpuops.extras.jobs.job import ContainerJob, Mount
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, Mount, SubmittedJob
 from gpuops.extras.jobs.job_turns import job_turns, objections, queue_entries, serving_order, with_owners
 from gpuops.model.nights.fair_share import FairShare, Team
 from gpuops.model.nights.ml_queue import QueuedVm

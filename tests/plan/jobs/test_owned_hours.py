@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.fair_share import use_by_team
 from gpuops.advise.showback import owner_in, showback
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.job_turns import with_job_times
 from gpuops.model.nights.fair_share import WEEK
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm

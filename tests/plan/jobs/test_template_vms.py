@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.extras.jobs.job import ContainerJob
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.template_vms import MARKER_KEY, JobVmPlan, job_vm_plan, made_vms, marker_for, marker_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm

@@ -13,11 +13,16 @@ from gpuops import api, sim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
-from gpuops.extras.clusters.creating import create_cluster
+from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.creating import (
+    ALLOCATE_SPACE,
+    ASSIGN_NETWORK,
+    CREATE_PRIVILEGES,
+    MAKE_IN_FOLDER,
+    create_cluster,
+)
 from gpuops.extras.clusters.members import marked_vms
-from gpuops.extras.clusters.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREATE_PRIVILEGES, MAKE_IN_FOLDER
 from gpuops.extras.clusters.showing import read_clusters
-from gpuops.extras.clusters.standing import standing
 from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory

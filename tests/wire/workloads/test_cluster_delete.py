@@ -16,12 +16,10 @@ from gpuops.clock import wall_clock
 from gpuops.errors import Locked
 from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.extras.clusters import removing
-from gpuops.extras.clusters.members import marked_vms, marker_of
-from gpuops.extras.clusters.removal import removal_refusals
+from gpuops.extras.clusters.cluster_runs import standing
+from gpuops.extras.clusters.members import marked_vms, marker_of, removal_refusals
 from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.run import changing
-from gpuops.extras.clusters.standing import standing
-from gpuops.extras.clusters.use import used_alone
+from gpuops.extras.clusters.run import changing, used_alone
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs
 from gpuops.model.workloads.cluster import MARKER_KEY

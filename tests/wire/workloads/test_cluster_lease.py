@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import GpuopsError, Locked, Refused
+from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.standing import standing
-from gpuops.extras.clusters.use import used_alone
+from gpuops.extras.clusters.run import used_alone
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, Training
 

@@ -14,13 +14,11 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused, StepFailed
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import guests, running, scripts
+from gpuops.extras.clusters import guests, running
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run
+from gpuops.extras.clusters.cluster_runs import ClusterRun, cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
-from gpuops.extras.clusters.run import alone_with
-from gpuops.extras.clusters.standing import standing
-from gpuops.extras.clusters.use import used_alone
+from gpuops.extras.clusters.run import alone_with, used_alone
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
@@ -258,18 +256,18 @@ def test_a_guest_with_output_without_end_is_not_followed_for_ever(
     )
     found = launched(without_ssh, "train.py")
     assert found.end is not None and found.end.cut
-    assert sum(map(len, without_ssh.heard)) < scripts.SHOWN + (2 << 20)
+    assert sum(map(len, without_ssh.heard)) < guests.SHOWN + (2 << 20)
 
 
 @pytest.mark.long
 def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scripts, "SHOWN", 600_000)
+    monkeypatch.setattr(guests, "SHOWN", 600_000)
     with_torchrun(without_ssh, "yes | head -c 3000000; sleep 2; yes | head -c 3000000; sleep 2")
     found = launched(without_ssh, "train.py")
     assert found.end is not None and found.end.cut
-    assert 600_000 <= found.end.printed_bytes <= 600_000 + scripts.PART
+    assert 600_000 <= found.end.printed_bytes <= 600_000 + guests.PART
     assert found.end.printed_bytes == sum(map(len, without_ssh.heard))
 
 

@@ -22,15 +22,13 @@ from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import running, scripts
+from gpuops.extras.clusters import guests, running
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run
+from gpuops.extras.clusters.cluster_runs import cluster_bench, cluster_run, standing
 from gpuops.extras.clusters.launch import plan_launch
 from gpuops.extras.clusters.members import marked_vms
 from gpuops.extras.clusters.removing import delete_cluster
-from gpuops.extras.clusters.run import require_unused, wait_for_tasks
-from gpuops.extras.clusters.standing import standing
-from gpuops.extras.clusters.use import used_alone
+from gpuops.extras.clusters.run import require_unused, used_alone, wait_for_tasks
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import SetVmDrs
@@ -270,9 +268,9 @@ def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_
     def killed_while_it_prepares(site: Site) -> None:
         plan = plan_launch(RunWish(("true",)), standing(NAME, site), "f" * 16)
         assert plan.launch is not None
-        late = scripts.prepare(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
+        late = guests.prepare_command(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
         for each in plan.launch.members:
-            guest_work(site.vcenter).start_command(each.vm, each.name, late, "late", scripts.PREFIX)
+            guest_work(site.vcenter).start_command(each.vm, each.name, late, "late", guests.PREFIX)
 
     machines.alive(killed_while_it_prepares)
     assert machines.alive(lambda site: machines.torchrun(site, NODES)) == 0

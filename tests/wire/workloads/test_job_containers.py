@@ -15,7 +15,7 @@ import pytest
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.jobs import scripts
+from gpuops.extras.jobs import guest_container
 from gpuops.extras.jobs.guest_container import GuestContainers
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
@@ -207,12 +207,12 @@ def test_a_long_log_is_cut_with_a_note_and_keeps_both_ends(lab: Lab) -> None:
     whole = b"".join(b"%d\n" % number for number in range(1, 1000001)) + b"last words\n"
     head, note, tail = log.partition(b"\n[gpuops: ")
     count, _, tail = tail.partition(b" bytes were left out here]\n")
-    assert note and len(head) == scripts.HEAD_PARTS * scripts.PART and whole.startswith(head)
-    assert whole.endswith(tail) and scripts.TAIL <= len(tail) <= 2 * scripts.TAIL
+    assert note and len(head) == guest_container.HEAD_PARTS * guest_container.PART and whole.startswith(head)
+    assert whole.endswith(tail) and guest_container.TAIL <= len(tail) <= 2 * guest_container.TAIL
     assert len(head) + int(count) + len(tail) == len(whole)
     assert b"".join(lab.containers.output(lab.vm, "long", at, 300_001) for at in range(0, len(log), 300_001)) == log
     kept = [each.stat().st_size for each in (lab.guest.home / ".gpuops-jobs/long").iterdir()]
-    assert sum(kept) <= scripts.LOG_LIMIT + 8192
+    assert sum(kept) <= guest_container.LOG_LIMIT + 8192
 
 
 @pytest.mark.long

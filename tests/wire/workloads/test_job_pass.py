@@ -12,11 +12,9 @@ import pytest
 from gpuops import clock
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.jobs.guest_container import GuestContainers
-from gpuops.extras.jobs.job import ContainerJob, Mount
-from gpuops.extras.jobs.job_answers import JobDeed
-from gpuops.extras.jobs.job_record import JobState, SubmittedJob
+from gpuops.extras.jobs.job import ContainerJob, JobState, Mount, SubmittedJob
 from gpuops.extras.jobs.job_run import JobPass
-from gpuops.extras.jobs.job_turns import JobTurn
+from gpuops.extras.jobs.job_turns import JobDeed, JobTurn
 from gpuops.extras.jobs.store import JobStore
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.vsphere.connection import Connection

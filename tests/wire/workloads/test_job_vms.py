@@ -23,9 +23,8 @@ from gpuops.errors import NoPermission, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
 from gpuops.execute.runs.nights import NightVms
-from gpuops.extras.jobs.job import ContainerJob
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord
 from gpuops.extras.jobs.job_queue import job_cancel, job_queue, job_submit, run_jobs
-from gpuops.extras.jobs.job_record import JobEvent, JobRecord
 from gpuops.extras.jobs.job_turns import job_vms
 from gpuops.extras.jobs.job_vms import tend_job_vms
 from gpuops.extras.jobs.night_jobs import job_store
