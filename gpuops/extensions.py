@@ -105,15 +105,15 @@ def import_documents() -> None:
 
 
 def load(path: str) -> Any:
-    """Return what an extra defines, as in `load("fleet.sites.ask_sites")`: folder, module and name.
+    """Return what an extra defines, as in `load("gpuops.extras.fleet.sites.ask_sites")`.
 
     Raises UsageError if this installation does not have the extra.
     """
-    _check_installed(path.partition(".")[0])
+    _check_installed(path.removeprefix(f"{PACKAGE}.").partition(".")[0])
     module, _, name = path.rpartition(".")
-    return getattr(import_module(f"{PACKAGE}.{module}"), name)
+    return getattr(import_module(module), name)
 
 
 def night_extensions() -> tuple[Any, ...]:
     """Return what installed extras add to nights: one `gpuops.execute.rotation.night_extension.NightExtension` each."""
-    return tuple(load(f"{name}.{EXTRAS[name].night}") for name in installed_extras() if EXTRAS[name].night)
+    return tuple(load(f"{PACKAGE}.{name}.{EXTRAS[name].night}") for name in installed_extras() if EXTRAS[name].night)

@@ -107,34 +107,34 @@ __all__ = [
 ]
 
 _AT_FIRST_USE: Final = {
-    "assumptions": "catalog.assumptions.assumptions",
-    "change": "api.noticed.change",
-    "change_abandon": "execute.change.abandon.abandon",
-    "change_abort": "api.noticed.change_abort",
-    "change_resume": "api.noticed.change_resume",
-    "change_status": "execute.change.rolling_change.status",
-    "configure": "execute.change.host_settings.configure",
-    "defrag_execute": "api.noticed.defrag_execute",
-    "history": "execute.past.history.history",
-    "overdue_vcenters": "execute.past.overdue_vcenters.overdue_vcenters",
-    "past_night": "execute.past.history.past_night",
-    "queue_look": "execute.rotation.queue_look.queue_look",
-    "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
-    "rotate_adopt": "execute.rotation.adopt.adopt",
-    "rotate_audit_verify": "execute.journal.audit.verify",
-    "rotate_day": "api.noticed.rotate_day",
-    "rotate_init": "execute.rotation.setup.set_up",
-    "rotate_night": "api.noticed.rotate_night",
-    "rotate_plan": "execute.rotation.next_night.preview",
-    "rotate_clear_marker": "api.noticed.rotate_clear_marker",
-    "rotate_restore": "api.noticed.rotate_restore",
-    "rotate_resume": "api.noticed.rotate_resume",
-    "rotate_skip_next": "execute.rotation.next_night.skip_next",
-    "rotate_status": "execute.rotation.status.status",
-    "rotate_timers": "execute.rotation.installed_timers.timers",
-    "rotate_unlock": "execute.rotation.unlock.unlock",
-    "rotate_watch": "execute.rotation.watch.watch_for_ever",
-    "rotate_watch_look": "execute.rotation.watch.watch_once",
+    "assumptions": "gpuops.catalog.assumptions.assumptions",
+    "change": "gpuops.api.noticed.change",
+    "change_abandon": "gpuops.execute.change.abandon.abandon",
+    "change_abort": "gpuops.api.noticed.change_abort",
+    "change_resume": "gpuops.api.noticed.change_resume",
+    "change_status": "gpuops.execute.change.rolling_change.status",
+    "configure": "gpuops.execute.change.host_settings.configure",
+    "defrag_execute": "gpuops.api.noticed.defrag_execute",
+    "history": "gpuops.execute.past.history.history",
+    "overdue_vcenters": "gpuops.execute.past.every_vcenter.overdue_vcenters",
+    "past_night": "gpuops.execute.past.history.past_night",
+    "queue_look": "gpuops.execute.rotation.next_night.queue_look",
+    "rotate_abandon": "gpuops.execute.rotation.abandon_vm.abandon_vm",
+    "rotate_adopt": "gpuops.execute.rotation.adopt.adopt",
+    "rotate_audit_verify": "gpuops.execute.journal.audit.verify",
+    "rotate_day": "gpuops.api.noticed.rotate_day",
+    "rotate_init": "gpuops.execute.rotation.setup.set_up",
+    "rotate_night": "gpuops.api.noticed.rotate_night",
+    "rotate_plan": "gpuops.execute.rotation.next_night.preview",
+    "rotate_clear_marker": "gpuops.api.noticed.rotate_clear_marker",
+    "rotate_restore": "gpuops.api.noticed.rotate_restore",
+    "rotate_resume": "gpuops.api.noticed.rotate_resume",
+    "rotate_skip_next": "gpuops.execute.rotation.next_night.skip_next",
+    "rotate_status": "gpuops.execute.rotation.status.status",
+    "rotate_timers": "gpuops.execute.rotation.installed_timers.timers",
+    "rotate_unlock": "gpuops.execute.rotation.unlock.unlock",
+    "rotate_watch": "gpuops.execute.rotation.watch.watch_for_ever",
+    "rotate_watch_look": "gpuops.execute.rotation.watch.watch_once",
 }
 """Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""
 
@@ -144,4 +144,4 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and would belie
         if name not in _AT_FIRST_USE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, function = _AT_FIRST_USE[name].rpartition(".")
-        return getattr(import_module(f"gpuops.{module}"), function)
+        return getattr(import_module(module), function)

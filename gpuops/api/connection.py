@@ -142,7 +142,7 @@ def connect_checked(
     broker_login_source = notice_way(where, environ, state_dir, warn) if run else None
     if broker_login_source is None:
         return connect_after_check()
-    return cast(Site, load("notify.watch.connecting")(broker_login_source, run, connect_after_check))
+    return cast(Site, load("gpuops.extras.notify.watch.connecting")(broker_login_source, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:
@@ -270,7 +270,9 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
         return HostsVgpuUse(shell, say, site.passed_s)
     if not is_installed("observe"):
         return None
-    return cast("VgpuUseSource", load("observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say))
+    return cast(
+        "VgpuUseSource", load("gpuops.extras.observe.stored_vgpu_use.StoredVgpuUse")(*site.measurements_store, say)
+    )
 
 
 def _check_journal_url(journal_url: str) -> str:

@@ -204,4 +204,4 @@ def _run_with_notices(
 ) -> Ran:
     if not apply or site.notices is None:
         return run(consent)
-    return cast(Ran, load("notify.watch.run_watched")(site.notices, command, consent, run))
+    return cast(Ran, load("gpuops.extras.notify.watch.run_watched")(site.notices, command, consent, run))

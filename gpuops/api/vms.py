@@ -51,7 +51,7 @@ def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Plac
 
 
 def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
-    fleet = load("sizing.what_if.fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
+    fleet = load("gpuops.extras.sizing.what_if.fleet.changed_fleet")((layout,), inventory, catalog, None, 1)
     request.check_profiles(fleet.inventory, catalog)
     answer = request.placements(fleet.inventory, catalog)
     return replace(answer, before=inventory, doubts=(*fleet.in_words, *answer.doubts))

@@ -138,7 +138,7 @@ def spread(command: Command) -> Command:
         if common is not None and is_for_sites and not serves:
             from gpuops.extensions import load
 
-            return load("fleet.sites.ask_sites")(command, arguments, common)
+            return load("gpuops.extras.fleet.sites.ask_sites")(command, arguments, common)
         return command(**arguments)
 
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)

@@ -82,8 +82,8 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
-        outcome = load("observe.replaying.idle_replay")(inventory, site, night, begin, pool=pool)
-    output.show(*load("observe.replay_view.replay_views")(outcome))
+        outcome = load("gpuops.extras.observe.replaying.idle_replay")(inventory, site, night, begin, pool=pool)
+    output.show(*load("gpuops.extras.observe.replay_view.replay_views")(outcome))
 
 
 @spread

@@ -173,7 +173,7 @@ def night(
                 "--fleet asks runners to play a night: it has no --dry-run and no --inventory",
                 hint="gpuops rotate night --dry-run shows it, without --fleet",
             )
-        load("fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
+        load("gpuops.extras.fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
         return
     from gpuops.api import rotate_night
     from gpuops.console.running import carry_out, policy_of_run, somebody_is_asked

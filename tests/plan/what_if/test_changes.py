@@ -71,7 +71,7 @@ class TestHosts:
         fleet = changed(LoseHost("esx-01"), LoseHost("esx-04"))
         assert [each.vm.name for each in fleet.stranded] == ["ml-03", "ml-08"]
         assert any("does not offer grid_a100-3-20c" in reason for reason in fleet.stranded[0].reasons)
-        assert any("has a passthrough device of its host" in reason for reason in fleet.stranded[1].reasons)
+        assert any("has a passthrough device of its own host" in reason for reason in fleet.stranded[1].reasons)
 
     def test_a_host_that_is_added_takes_them(self) -> None:
         fleet = changed(LoseHost("esx-01"), AddHosts(1, like="esx-01"))

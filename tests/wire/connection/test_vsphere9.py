@@ -184,7 +184,7 @@ def test_what_vcenter_does_not_tell_is_unknown(server: SimServer, site: Site, ru
     assert [each for each in report.plan.warnings if each.startswith(unknown + reason)]
     [part] = capacity(inventory, catalog_of(inventory)).now.parts
     assert (part.fits[EIGHT].slots.at_least, part.fits[EIGHT].slots.at_most) == (0, 14)
-    assert [each for each in examined_of(inventory) if "is not known: DirectPathProfileManager" in each]
+    assert [each for each in examined_of(inventory) if "are unknown: DirectPathProfileManager" in each]
 
 
 @pytest.mark.long

@@ -60,7 +60,7 @@ class SiteFiles:
         from gpuops.report.sites import merged_csv
 
         return merged_csv(self._texts(_HOURS), _SITE_COLUMN) or csv_text(
-            (_SITE_COLUMN, *load("web.page.focus_csv.FOCUS_COLUMNS")), ()
+            (_SITE_COLUMN, *load("gpuops.extras.web.page.focus_csv.FOCUS_COLUMNS")), ()
         )
 
     def _metrics(self, path: Path, answers: list[SiteAnswer]) -> tuple[Shown, list[SiteAnswer]]:
@@ -70,9 +70,9 @@ class SiteFiles:
         from gpuops.files.private_file import write_readable
         from gpuops.report.json_text import document_text
 
-        texts, writer = self._texts(_METRICS), load("web.metrics_view.MetricsWriter")
+        texts, writer = self._texts(_METRICS), load("gpuops.extras.web.metrics_view.MetricsWriter")
         every = [texts.get(answer.site) or writer(answer.site).text(None).decode() for answer in answers]
-        merged = load("web.metrics_view.merged_families")(every)
+        merged = load("gpuops.extras.web.metrics_view.merged_families")(every)
         write_readable(path, merged)
         named = [
             replace(answer, json=document_text({**answer.document, "file": str(path)}))
@@ -80,7 +80,7 @@ class SiteFiles:
             else answer
             for answer in answers
         ]
-        text: Shown = load("web.metrics_view.written_text")(str(path), merged.encode())
+        text: Shown = load("gpuops.extras.web.metrics_view.written_text")(str(path), merged.encode())
         return text, named
 
     def _texts(self, name: str) -> dict[str, str]:
@@ -105,7 +105,7 @@ _SUFFIXES: Final = {_METRICS: "prom", _HOURS: "csv"}
 
 
 def _page(answers: Sequence[SiteAnswer]) -> str:
-    return cast(str, load("web.page.html.sites_page")(answers))
+    return cast(str, load("gpuops.extras.web.page.html.sites_page")(answers))
 
 
 def _write_private(path: Path, text: str) -> None:
