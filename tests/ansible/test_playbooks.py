@@ -193,7 +193,7 @@ def test_hosts_are_switched_and_rebooted_until_one_fails(ansible: Ansible, tmp_p
         assert set(changed(foreseen)) == {"localhost", "esx-04.scattered", "esx-02.scattered", "esx-03.scattered"}
         said = ansible("playbook", *options, "playbooks/scheduler_switch.yml", code=2).stdout
         assert changed(said)["esx-04.scattered"] is True
-        assert "esx-02.scattered: desk-10 is suspended there" in said
+        assert "esx-02.scattered: desk-10 is suspended on it" in said
         assert "esx-03.scattered" not in changed(said), "those after the one that failed are left as they are"
         closed = (*options, "-e", "gpuops_window='Mon 00:00-00:01 Pacific/Kiritimati'", "--limit", "localhost,*-03*")
         assert "is closed: it opens at" in ansible("playbook", *closed, "playbooks/scheduler_switch.yml", code=2).stdout

@@ -126,7 +126,7 @@ def test_an_end_that_cannot_be_read_is_answered_by_looking(
     altered(monkeypatch, old, new)
     report = configure(MIXED, site, apply=True)
     assert [each.verdict for each in report.outcomes] == [Verdict.DONE]
-    assert report.plan.afterwards[0].startswith("not in force before a reboot"), "what it takes is not known"
+    assert report.plan.afterwards[0].startswith("takes effect after a reboot"), "what it takes is not known"
 
 
 @pytest.mark.long

@@ -34,8 +34,8 @@ def test_a_host_profile_is_warned_of_and_what_it_sets_back_stops_the_change(star
     bench = start(cluster(2, [], host_profile={"name": "golden"}))
     [warning] = bench.roll(ONE, apply=False).plan.warnings
     assert warning == (
-        "host profile golden is attached to esx-01: remediation, and the boot of a stateless host, set module options "
-        "back that are not in it; change the profile too"
+        "host profile golden is attached to esx-01: remediation, and each boot of a stateless host, reset "
+        "module options that are not in it; change the profile too"
     )
     report = bench.roll(ONE)
     [outcome] = report.outcomes
@@ -63,7 +63,7 @@ def test_a_profile_of_the_host_itself_is_found_and_one_of_another_is_not(start: 
 def test_a_cluster_that_keeps_the_configuration_of_its_hosts_is_warned_of(start: Start) -> None:
     bench = start(cluster(2, [], config_managed=True))
     [warning] = bench.roll(ONE, apply=False).plan.warnings
-    assert warning.startswith("cluster c manages the configuration of its hosts (esx-01): its next remediation sets")
+    assert warning.startswith("cluster c manages the configuration of its hosts (esx-01): its next remediation resets")
 
 
 @pytest.mark.long

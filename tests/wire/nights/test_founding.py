@@ -154,7 +154,7 @@ def test_what_was_made_before_a_refusal_is_said(lab: SimServer, tmp_path: Path) 
     authority = lab.world.authority
     authority.permit(lab.username, authority.add_role("half", ("Global.ManageCustomFields",)))
     with site_of(lab, tmp_path) as site:
-        with pytest.raises(PartlyDone, match=r"made before that: custom attribute gpuops\.rotation$"):
+        with pytest.raises(PartlyDone, match=r"created before that: custom attribute gpuops\.rotation$"):
             rotate_init(LEASED, site)
         authority.permissions.clear()
         made = rotate_init(LEASED, site)

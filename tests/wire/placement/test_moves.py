@@ -169,7 +169,7 @@ def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> No
     report = bench.execute()
     assert report.exit_code == 4
     assert [each.verdict for each in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
-    assert "gpuops defrag plans anew" in report.outcomes[-1].reason
+    assert "gpuops defrag --dry-run plans anew" in report.outcomes[-1].reason
     assert bench.status().verb == "", "nothing is half done"
     assert bench.execute().exit_code == 0
 

@@ -112,7 +112,7 @@ def test_fifty_are_asked_for_at_once_and_the_names_once(
         return answer(call, *arguments, subject=subject)
 
     monkeypatch.setattr(session, "read", counted)
-    monkeypatch.setattr(counters, "VMS_PER_CALL", 10)
+    monkeypatch.setattr(counters, "ENTITIES_PER_CALL", 10)
     with_counters(session, inventory, inventory.vms, [CPU_MHZ], QUARTER_S)
     assert asked.count("counters") == -(-len(inventory.vms) // 10)
     names = asked.count("")

@@ -78,7 +78,7 @@ def test_a_dry_run_makes_nothing_and_keeps_nothing(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"template": "vm-01"}, "vm-01: is no template"),
+        ({"template": "vm-01"}, "vm-01: is not a template"),
         ({"counts": (1, 6, 7)}, "esx-01: a GPU holds 6 vGPUs of nvidia_a40-8q, 7 are to share one"),
         ({"profile": "a40-12q"}, ""),
     ],
@@ -100,7 +100,7 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("wanted", "error"),
-    [(wish(" "), "--run has no command"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")],
+    [(wish(" "), "--guest-command is empty"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")],
 )
 def test_options_that_mean_nothing_are_refused(lab: Lab, wanted: MeasureWish, error: str) -> None:
     with pytest.raises(UsageError, match=error):
@@ -132,7 +132,7 @@ def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: 
 
     monkeypatch.setattr(Connection, "wait_for_commands", comes)
     [count] = lab.measure(wish("true")).measurement.done
-    assert count.error == f"vm-02 shared GPU {GPU} with its VMs: what they took says nothing"
+    assert count.error == f"vm-02 shared GPU {GPU} with the measured VMs, so the result is invalid"
     assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
 
 

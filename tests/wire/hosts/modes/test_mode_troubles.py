@@ -44,7 +44,7 @@ def test_a_lost_reply_is_answered_by_looking(bench: Bench, monkeypatch: pytest.M
     assert bench.effects == ([] if before else ["ConfigureDirectPathDevice"])
     if not before:
         assert outcome.reason == "the reply was lost; found done"
-        assert report.plan.afterwards[0].startswith("not in force before a reboot"), "nobody knows what it takes"
+        assert report.plan.afterwards[0].startswith("takes effect after a reboot"), "nobody knows what it takes"
     assert bench.site.applied is None
 
 
