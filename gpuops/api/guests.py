@@ -37,7 +37,7 @@ def guest_check(
     from gpuops.vsphere.guests.guest_facts import guest_systems
 
     if not isinstance(site.vcenter, Connection):
-        raise Refused("a saved inventory has no guests to ask", hint="ask the vCenter")
+        raise Refused("guests cannot be reached by a saved inventory", hint="run the command against the vCenter")
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
     vms = select_guests(inventory, question, policy)

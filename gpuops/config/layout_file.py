@@ -142,8 +142,8 @@ def parse_layout_option(text: str, name: str = "--mig-layout", folder: Path | No
     path, _, layout = text.partition(":")
     if not path or not layout:
         raise UsageError(
-            f"{name} {text!r} cannot be read",
-            hint="write FILE:NAME: the path of a layout file and the name of a layout in it",
+            f"{name} {text!r} is not FILE:NAME",
+            hint="give the path of a layout file and the name of a layout in it",
         )
     file = (folder or Path()) / Path(path).expanduser()
     return find_layout(layout, load_layouts(file), file)

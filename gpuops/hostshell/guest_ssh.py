@@ -83,7 +83,9 @@ class GuestSsh:
             return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(f"{task.ref}: its end was not seen")))
 
     def _run(self, hook: RunInGuest, task: TaskRef) -> None:
-        end = TaskEnd(task, OutcomeUnknown(f"{task.ref}: it broke off"))
+        end = TaskEnd(
+            task, OutcomeUnknown(f"{task.ref}: the connection to the guest was lost before the program ended")
+        )
         try:
             end = self._execute(hook, task)
         finally:

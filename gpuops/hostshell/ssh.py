@@ -92,7 +92,9 @@ class Ssh:
             if (why := unusable_address(name)) is not None:
                 raise Refused(f"{_quote(name)}: cannot be entered by SSH: {why}", hint="name it as DNS does")
         if not self.username.isprintable() or not 0 < len(self.username) <= _LONGEST_USER or " " in self.username:
-            raise Refused(f"{_quote(self.username)} is not the name of a user of {host}", hint="root, for instance")
+            raise Refused(
+                f"{_quote(self.username)} is not a valid SSH user name for {host}", hint="use root, for example"
+            )
         if _UNSENDABLE.search(command):
             raise Refused(f"{host}: a command with a null character or a line end is not sent: {_quote(command)}")
 

@@ -103,7 +103,7 @@ def test_a_name_that_no_host_has_is_refused(known: Path, key: Path, host: str) -
 
 @pytest.mark.parametrize("user", ["a\nb", "", "a\0", "a b", "x" * 300, "\ud800"])
 def test_a_user_that_is_none_is_refused(known: Path, key: Path, user: str) -> None:
-    with pytest.raises(Refused, match="is not the name of a user"):
+    with pytest.raises(Refused, match="is not a valid SSH user name"):
         Ssh(user, known_hosts=known, key=key).run("esx-01", "nvidia-smi")
 
 

@@ -101,8 +101,8 @@ def test_no_password_can_be_seen_in_what_is_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "has no login"),
-        ("\n\n", "has no login"),
+        ("", "contains no logins"),
+        ("\n\n", "contains no logins"),
         ("ann\n", "line 1, is not NAME:PASSWORD"),
         (f"ann:{PASSWORD}\n:{PASSWORD}\n", "line 2, is not NAME:PASSWORD"),
         (f"ann:{PASSWORD}\tx\n", "line 1, is not NAME:PASSWORD"),

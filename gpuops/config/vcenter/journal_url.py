@@ -121,11 +121,11 @@ def _parameters(url: URL) -> Mapping[str, str]:
     try:
         _, arguments = url.get_dialect()().create_connect_args(url)
     except (ArgumentError, ValueError):
-        raise UsageError("the URL of the journal says its hosts or ports in a way that cannot be read",
+        raise UsageError("the hosts or ports in the URL of the journal are not valid",
                          hint="write several as ?host=db1,db2&port=5432,5432") from None  # fmt: skip
     for name, value in arguments.items():
         if isinstance(value, tuple):
-            raise UsageError(f"the URL of the journal says {name!r} more than once", hint="say it once")
+            raise UsageError(f"the URL of the journal has {name!r} more than once", hint="write it once")
     try:
         parameters = conninfo_to_dict(make_conninfo(**arguments))
     except ProgrammingError:  # its text may repeat a value; not chained, for a traceback would show it

@@ -235,11 +235,12 @@ def watch_for_ever(
     report_look: Callable[[WatchReport], None],
     note_look_end: Callable[[], None] | None = None,
 ) -> NoReturn:
-    """Look whenever vCenter reports a change, and report each look; `note_look_end` is called after each one.
+    """Look at the VMs again and again, and act: when vCenter reports a change, else after a wait.
 
-    Tries again if vCenter cannot be reached or another run holds the lock. Ends with the exception of a signal, a
-    refused login or a damaged journal. Raises Locked if another watch of this machine runs or a night holds VMs that
-    this policy selects, and UsageError for a policy of nights.
+    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. After an
+    error the next look follows in `AWAY_S`; before the first look that succeeds only NotConnected and Locked are tried
+    again. A refused login, a damaged journal or the exception of a signal ends the watch. Raises Locked if another
+    watch of this machine runs or a night holds VMs that this policy selects, UsageError for a policy of nights.
     """
     rule = _rule_of(policy)
     with alone(site, site.clock()):

@@ -333,7 +333,7 @@ class _Planning:
                 return tuple(fitting), outcome
             fitting.append(outcome)
             world = outcome.after
-        lacks = Rejection(host.name, "has no further virtual function free")
+        lacks = Rejection(host.name, "has no free SR-IOV virtual function left")
         return tuple(fitting), (lacks,) if limit < len(ranks) else ()
 
     def _place(self, new_vm: CloneVm | tuple[Rejection, ...], world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
@@ -369,7 +369,7 @@ class _Planning:
         high = wish.latency is LatencyLevel.HIGH
         if high and host.cpu_mhz is None:
             rule = "its CPU cannot be read, all of which is reserved with latency sensitivity high"
-            return (Rejection(host.name, rule, hint="read access to the host"),)
+            return (Rejection(host.name, rule, hint="give this login read access to the host (System.Read)"),)
         return replace(
             cloning.new,
             notes=marker.notes,

@@ -19,7 +19,9 @@ def read_clusters(name: str | None, site: Site) -> tuple[ShownCluster, ...]:
     inventory = site.vcenter.inventory()
     marked = marked_vms(inventory, name)
     if name is not None and not marked:
-        raise UsageError(f"there is no cluster {name!r}", hint="gpuops cluster show shows those that are there")
+        raise UsageError(
+            f"there is no cluster {name!r}", hint="gpuops cluster show lists the clusters that gpuops made"
+        )
     ordered = sorted(marked, key=lambda member: (member.marker.cluster, member.marker.id, member.marker.rank))
     groups = groupby(ordered, key=lambda member: (member.marker.cluster, member.marker.id))
     return tuple(_show_group(list(group), inventory, site) for _, group in groups)

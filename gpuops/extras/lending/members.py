@@ -135,7 +135,7 @@ def in_another_pool(before: LeaseBook | None, after: LeaseBook, others: Iterable
         begins = server.state is ServerState.SERVING and states.get(server.uuid) is not ServerState.SERVING
         if server.uuid in pools and (begins or server.uuid not in states):
             hint = f"remove it from the file of pool {pools[server.uuid]}, then gpuops pool create"
-            yield Rejection(server.name, f"is a server of pool {pools[server.uuid]}", hint=hint)
+            yield Rejection(server.name, f"is already a server of pool {pools[server.uuid]}", hint=hint)
 
 
 def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:

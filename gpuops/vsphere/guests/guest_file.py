@@ -42,7 +42,7 @@ def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> by
     with session.decoding("InitiateFileTransferFromGuest"):
         url, size = str(transfer.url), int(transfer.size)
     if size > MOST_BYTES:
-        raise Refused(f"it is longer than {MOST_BYTES >> 20} MiB; it was not read")
+        raise Refused(f"the file is larger than {MOST_BYTES >> 20} MiB, so it was not read")
     try:
         transfer_target, path_of_url = _locate(session, url, target)
         host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))

@@ -257,7 +257,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
     ("arguments", "code", "says"),
     [
         (["lend", "--client", "vdi-01", "--gpu-memory", "4GiB", "--for", "1h"], 3, "has a GPU of its own"),
-        (["lend", "--client", "ml-03", "--gpu-memory", "4GiB", "--for", "1h"], 3, "is a server of pool lab"),
+        (["lend", "--client", "ml-03", "--gpu-memory", "4GiB", "--for", "1h"], 3, "is already a server of pool lab"),
         (["lend", "--client", "golden", "--gpu-memory", "4GiB", "--for", "1h"], 3, "is a template"),
         (["lend", "--client", "nobody", "--gpu-memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
         (["lend", "--client", "ml-08", "--gpu-memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
@@ -370,7 +370,7 @@ def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPo
 @pytest.mark.long
 def test_a_vm_is_a_server_of_one_pool_only(made: TypedPool) -> None:
     other = made.changed("name: lab", "name: other")
-    rule = "ml-03: is a server of pool lab (next: remove it from the file of pool lab, then gpuops pool create)"
+    rule = "ml-03: is already a server of pool lab (next: remove it from the file of pool lab, then gpuops pool create)"
     for more in ((), ("--dry-run",)):
         assert rule in made.said("create", "--file", other, *more, code=3)
     assert [each["name"] for each in made.told("show")["pools"]] == ["lab"]

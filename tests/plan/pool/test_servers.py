@@ -70,9 +70,11 @@ def test_a_server_that_is_in_two_older_pools_begins_to_lend_in_neither() -> None
         before = replace(other, servers=(replace(SERVER, state=state),))
         assert list(in_another_pool(before, before, [book])) == []
         after = lending.serve_again(before, "ml-03", BEGIN)
-        assert [refused.rule for refused in in_another_pool(before, after, [book])] == ["is a server of pool lab"]
+        assert [refused.rule for refused in in_another_pool(before, after, [book])] == [
+            "is already a server of pool lab"
+        ]
         [refused] = in_another_pool(None, before, [book])
-        assert refused.rule == "is a server of pool lab"
+        assert refused.rule == "is already a server of pool lab"
 
 
 @pytest.mark.parametrize("because", ["", "cannot serve: no driver"])

@@ -197,7 +197,10 @@ def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkey
     [
         ({"exit_code": 3}, "its program ended with exit code 3"),
         ({"prints": None}, "its answer cannot be fetched: gpu-ready: there is no file /tmp/gpuops-"),
-        ({"prints": "x" * (MOST_BYTES + 1)}, "its answer cannot be fetched: it is longer than 1 MiB; it was not read"),
+        (
+            {"prints": "x" * (MOST_BYTES + 1)},
+            "its answer cannot be fetched: the file is larger than 1 MiB, so it was not read",
+        ),
         (
             {"prints": "hello"},
             "the output of the check cannot be read: it does not begin as the program's output does",

@@ -82,7 +82,7 @@ def test_of_much_that_is_printed_the_end_is_read(connection: Connection) -> None
 def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, server: SimServer) -> None:
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     (_root(server, "vm-01") / "a").write_bytes(bytes(2_000_000))
-    with pytest.raises(Refused, match="it is longer than 1 MiB; it was not read"):
+    with pytest.raises(Refused, match="the file is larger than 1 MiB, so it was not read"):
         read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 

@@ -56,7 +56,7 @@ class PasswordLogin:
             _require_long(f"the password in {name}, line {number},", password)
             digests.append(_digest(line.encode()))
         if not digests:
-            raise UsageError(f"{name} has no login", hint="write one on each line: NAME:PASSWORD")
+            raise UsageError(f"{name} contains no logins", hint="write one login per line: NAME:PASSWORD")
         return cls(tuple(digests))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:

@@ -99,7 +99,13 @@ def branch_blockers(
     """Yield why the policy cannot be encoded for the host's driver branch."""
     host, branch = host_scheduler.host, host_scheduler.branch
     if stated is not None and branch is not None and stated != branch:
-        yield Rejection(host.name, "driver branch", str(stated), str(branch), hint="leave --driver-branch out")
+        yield Rejection(
+            host.name,
+            "driver branch",
+            str(stated),
+            str(branch),
+            hint="remove --driver-branch: vCenter reports the branch of this host",
+        )
         return
     branch_known = branch or stated
     reason = against(scheduler, branch_known.round_robin if branch_known else None)
