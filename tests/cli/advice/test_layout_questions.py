@@ -79,7 +79,7 @@ def test_a_changed_fleet_that_is_saved_keeps_its_layout(lab: Lab, gpuops: Gpuops
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("what-if", "--mig-layout", "balanced"), "--mig-layout 'balanced' cannot be read"),
+        (("what-if", "--mig-layout", "balanced"), "--mig-layout 'balanced' is not FILE:NAME"),
         (("what-if", "--mig-layout", f"{TEMPLATE}:balance"), "has no layout 'balance'; did you mean balanced?"),
         (
             ("what-if", "--mig-layout", BALANCED, "--vgpu-mode", "mig"),
