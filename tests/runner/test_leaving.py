@@ -255,7 +255,7 @@ def test_one_that_is_another_vcenter_by_now_is_told_loudly(at: object, edited: E
     found = edited.obeyed.read_anew(edited.known, NOW) or {} if goes_on else begun_anew(edited, said)
     assert (sorted(found), leaving(found)) == (["munich", "prod"], [])
     [told] = [line for line in said if line.startswith("prod was ")]
-    file = Path(told.partition("GPUOPS_CONFIG=")[2].partition(" gpuops rotate day --vcenter prod does")[0])
+    file = Path(told.partition("GPUOPS_CONFIG=")[2].partition(" gpuops rotate day --vcenter prod")[0])
     assert parsed_configuration(file.read_text(encoding="utf-8"), file).targets["prod"].host == "vc-prod"
     assert edited.obeyed.configuration_of("prod") is None
     begun_anew(edited, later := list[str]())

@@ -332,7 +332,7 @@ def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched
 def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) -> None:
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
         assert rotate_night(NIGHT, site, apply=True).changed
-        with pytest.raises(Locked, match="has taken ml-06, which policy spare means too"):
+        with pytest.raises(Locked, match="has taken ml-06, which policy spare selects too"):
             rotate_watch(POLICY, site, lambda told: None)
 
 
