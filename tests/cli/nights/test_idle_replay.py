@@ -111,8 +111,8 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
         pools["cad"]["refusal"]
         == "its `idle` rule has no for_s, so it uses only the values of the moment, which are not stored"
     )
-    replayed = lab.run("idle", "--replay", "1d", "--policy", str(few)).stdout
-    assert "pool cad: cannot be replayed, its `idle` rule" in replayed
+    few_text = lab.run("idle", "--replay", "1d", "--policy", str(few)).stdout
+    assert "pool cad: cannot be replayed, its `idle` rule" in few_text
 
     # what a pool would gain by being gated or parked
     shown = {}
