@@ -31,7 +31,7 @@ from tests.wire.workloads.job_child import VERBS, act, job_of
 
 pytestmark = needs_podman
 KILLED: Final = -9
-CALLS: Final = {"start": 15, "checkpoint": 15, "stop": 9, "collect": 22, "revoke": 9}
+CALLS: Final = {"start": 14, "checkpoint": 14, "stop": 8, "collect": 21, "revoke": 8}
 """How many calls each makes."""
 POINTS: Final = [
     (verb, at, after)
