@@ -10,7 +10,7 @@ from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.extras.observe.rolling_up import without_unknown_use
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
-from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, Samples
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_POWER, GPU_TEMPERATURE, GPU_USE, Samples
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 NEWEST: Final = timedelta(minutes=2)
 """How old a sample may be: the newest ones come late."""
 
-_TEMPERATURE: Final = "gpu.temperature.average"
-_POWER: Final = "gpu.power.used.latest"
 _SAMPLE_S: Final = 20
 
 
@@ -33,7 +31,7 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
     span = (inventory.taken_at - NEWEST, inventory.taken_at)
     gpus: dict[tuple[str, PciAddress], MeasuredUse] = {}
     host_refs = sorted(ref for ref in hosts if inventory.hosts[ref].gpus and inventory.hosts[ref].connected)
-    names = (GPU_USE, GPU_MEMORY, _TEMPERATURE, _POWER)
+    names = (GPU_USE, GPU_MEMORY, GPU_TEMPERATURE, GPU_POWER)
     for answers in site.vcenter.samples("HostSystem", host_refs, names, _SAMPLE_S, span, _at_once):
         for samples in answers:
             host = inventory.hosts[samples.entity]
@@ -78,8 +76,8 @@ def _use(numbers: Mapping[str, int | None]) -> MeasuredUse:
     return MeasuredUse(
         None if percent is None else percent / 100,
         None if memory_kb is None else memory_kb >> 10,
-        numbers.get(_TEMPERATURE),
-        numbers.get(_POWER),
+        numbers.get(GPU_TEMPERATURE),
+        numbers.get(GPU_POWER),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sqlalchemy import ColumnElement, Connection, func, inspect, select
+from sqlalchemy import ColumnElement, Connection, and_, func, inspect, or_, select
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
@@ -22,7 +22,11 @@ from gpuops.extras.observe.rolling_up import FINE_S
 from gpuops.extras.observe.tables import FILE_NAME, blocks_table, found_database, spans_table, vgpus_table
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
+    GPU_POWER,
+    GPU_TEMPERATURE,
     GPU_USE,
+    SMI_GPU_COUNTERS,
+    SMI_POWER_LIMIT,
     CounterSeries,
     Measured,
     NewestUse,
@@ -156,6 +160,37 @@ class MeasurementReads:
                         series_arrays[name][place + skipped : place + skipped + len(rows_of_block)] = rows_of_block
                 yield entity, series_arrays
 
+    def hours(
+        self, entities: Collection[str], counters: Collection[str], begin_s: int, steps: int
+    ) -> Iterator[tuple[str, Mapping[str, Values]]]:
+        """Yield the hours of each of these VMs and hosts that has any, as arrays by series (`counter`, `counter@GPU`).
+
+        `begin_s` is the begin of the first hour. The newest hours are not rolled up yet: they are made here.
+        """
+        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.HOUR_S, UTC) for at in (0, steps))
+        not_rolled_up = and_(*self._in_blocks(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
+        query = (
+            select(blocks_table.c.entity, blocks_table.c.step_s, blocks_table.c.begin, blocks_table.c.packed)
+            .where(or_(and_(*self._in_blocks(begin, until, Step.HOUR)), not_rolled_up))
+            .order_by(blocks_table.c.entity, blocks_table.c.step_s.desc(), blocks_table.c.begin)
+        )
+        with self._database.reading() as connection:
+            for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
+                if entity not in entities:
+                    continue
+                series_arrays: dict[str, Values] = {}
+                for row in rows:
+                    block = self._unpack(row.packed)
+                    block = block if row.step_s == Step.HOUR.seconds else rolling_up.hours(block)
+                    place = (row.begin - begin_s) // rolling_up.HOUR_S
+                    skipped = max(0, -place)
+                    for name, block_rows in block.series.items():
+                        if name.partition("@")[0] in counters:
+                            added = block_rows[skipped : max(skipped, steps - place)]
+                            hours = series_arrays.setdefault(name, rolling_up.empty(steps))[place + skipped :]
+                            hours[: len(added)][added[:, 2] > 0] = added[added[:, 2] > 0]
+                yield entity, series_arrays
+
     def newest(
         self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
     ) -> Mapping[str, Mapping[str, int]]:
@@ -287,6 +322,7 @@ def _unpack_block(packed: bytes, name: str) -> Block:
 
 OLD: Final = timedelta(hours=1)
 """An older observation says nothing about now: the store is filled every 20 minutes, and one time may fail."""
+NEWEST_COUNTERS: Final = (GPU_USE, GPU_MEMORY, GPU_TEMPERATURE, GPU_POWER, *SMI_GPU_COUNTERS, SMI_POWER_LIMIT)
 _NEWEST_WITHIN: Final = timedelta(seconds=2 * FINE_S)
 """The span in which the newest step is looked for: samples may be late, and a VM that is off has none."""
 
@@ -299,7 +335,7 @@ def newest_use(
     now: datetime,
     earlier_answer: NewestUse | None = None,
 ) -> NewestUse | None:
-    """Return the use of GPUs by these VMs and hosts (ids) in the last observation; None without an observation.
+    """Return what VMs and GPUs of these VMs and hosts (ids) did in the last observation; None without an observation.
 
     `earlier_answer` is an earlier answer for the same entities; it is returned if nothing was observed since. Asks no
     vCenter. Raises UsageError, StateDamaged.
@@ -316,4 +352,5 @@ def newest_use(
             return NewestUse(until, {})
         if earlier_answer is not None and earlier_answer.until == until:
             return earlier_answer
-        return NewestUse(until, store.newest(entities, (GPU_USE, GPU_MEMORY), until - _NEWEST_WITHIN, until))
+        # nvidia-smi is read after the newest whole step: its reading is in the step that had begun
+        return NewestUse(until, store.newest(entities, NEWEST_COUNTERS, until - _NEWEST_WITHIN, until + _NEWEST_WITHIN))

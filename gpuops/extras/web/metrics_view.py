@@ -19,11 +19,24 @@ from prometheus_client.registry import Collector
 
 from gpuops import __version__
 from gpuops.advise.capacity import Slots
-from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.advise.occupancy import gpu_states
 from gpuops.extras.diagnosis.answer import StoredDiagnosis
+from gpuops.extras.observe.stored_gpu_use import numbers_by_gpu
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.model.measurements.measurement import (
+    GPU_MEMORY,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_USE,
+    SMI_CLOCK,
+    SMI_ECC,
+    SMI_POWER_LIMIT,
+    SMI_SLOWED_BY_HEAT,
+    SMI_SLOWED_BY_POWER,
+    SMI_TEMPERATURE,
+    SMI_USE,
+    NewestUse,
+)
 from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -39,7 +52,7 @@ from gpuops.report.text import count
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The text format that every Prometheus and node_exporter reads."""
-_KB: Final = 1024
+_KB: Final = 1024.0
 _MIB: Final = 1024**2
 _WHOLE: Final = 10_000
 """100 %, in the hundredths of a percent of a counter."""
@@ -103,6 +116,23 @@ GPU_USED: Final = Family("gpuops_gpu_memory_used_bytes", "Memory of the GPU in u
 GPU_BUSY: Final = Family(
     "gpuops_gpu_utilization_ratio", "Use of the GPU in the newest five minutes, 1 = all of it", _GPU
 )
+GPU_HOT: Final = Family("gpuops_gpu_temperature_celsius", "Temperature of the GPU, in the newest five minutes", _GPU)
+GPU_WATTS: Final = Family("gpuops_gpu_power_watts", "Power that the GPU draws, in the newest five minutes", _GPU)
+GPU_WATTS_LIMIT: Final = Family("gpuops_gpu_power_limit_watts", "Limit of its power that is in force", _GPU)
+GPU_CLOCK: Final = Family(
+    "gpuops_gpu_sm_clock_hertz", "Clock of its streaming multiprocessors at the last reading", _GPU
+)
+GPU_SLOWED: Final = Family(
+    "gpuops_gpu_throttled",
+    "1 = the GPU was clocked down for this reason at the last reading",
+    (*_GPU, "reason"),
+)
+GPU_ECC: Final = Family(
+    "gpuops_gpu_ecc_uncorrected_errors_total",
+    "Errors of its memory that were not corrected, since the host was started",
+    _GPU,
+    is_counter=True,
+)
 VGPU: Final = Family(
     "gpuops_gpu_vgpu_info",
     "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not report which is there",
@@ -141,9 +171,23 @@ INCIDENTS: Final = Family(
 
 FAMILIES: Final = (
     UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, RUNNING, GPU, GPU_SIZE, GPU_PROBLEMS, GPU_PROBLEM, GPU_USED,
-    GPU_BUSY, VGPU, WHOLE, VM_BUSY, VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME,
-    BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS,
+    GPU_BUSY, GPU_HOT, GPU_WATTS, GPU_WATTS_LIMIT, GPU_CLOCK, GPU_SLOWED, GPU_ECC, VGPU, WHOLE, VM_BUSY, VM_USED,
+    MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME, BEGAN, ENDED, LAST_INCIDENTS,
+    INCIDENTS,
 )  # fmt: skip
+
+_OF_GPUS: Final = (
+    (GPU_BUSY, (GPU_USE, SMI_USE), 1 / _WHOLE),
+    (GPU_USED, (GPU_MEMORY,), _KB),
+    (GPU_HOT, (GPU_TEMPERATURE, SMI_TEMPERATURE), 1.0),
+    (GPU_WATTS, (GPU_POWER,), 1.0),
+    (GPU_WATTS_LIMIT, (SMI_POWER_LIMIT,), 1.0),
+    (GPU_CLOCK, (SMI_CLOCK,), 1e6),
+    (GPU_ECC, (SMI_ECC,), 1.0),
+)
+"""Families of measured numbers of a GPU: their counters, the one that counts first, and the unit of the counters."""
+_OF_VMS: Final = ((VM_BUSY, (GPU_USE,), 1 / _WHOLE), (VM_USED, (GPU_MEMORY,), _KB))
+_SLOWED_BY: Final = {SMI_SLOWED_BY_HEAT: "heat", SMI_SLOWED_BY_POWER: "power"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,24 +325,36 @@ def _use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     if reading.used is None:
         return
     yield MEASURED, [((), reading.used.until.timestamp())]
+    samples: dict[str, list[tuple[Values, float]]] = {family.name: [] for family, _, _ in (*_OF_GPUS, *_OF_VMS)}
+    samples[GPU_SLOWED.name] = []
     hosts, vms = reading.inventory.hosts, reading.inventory.vms
-    of_gpus: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
-    of_vms: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
     for ref, series in reading.used.averages.items():
-        instances = {gpu for name in series if (gpu := name.partition("@")[2])}
-        addresses = gpus_of_instances(instances, hosts[ref]) if ref in hosts else {}
-        for name, average in series.items():
-            counter, _, gpu = name.partition("@")
-            number = average / _WHOLE if counter == GPU_USE else float(average * _KB)
-            if ref in vms and not gpu:
-                host = reading.inventory.host_of(vms[ref])
-                of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
-            elif gpu in addresses:
-                of_gpus[counter].append(((hosts[ref].name, str(addresses[gpu])), number))
-    yield GPU_BUSY, of_gpus[GPU_USE]
-    yield GPU_USED, of_gpus[GPU_MEMORY]
-    yield VM_BUSY, of_vms[GPU_USE]
-    yield VM_USED, of_vms[GPU_MEMORY]
+        if ref in vms:
+            host = reading.inventory.host_of(vms[ref])
+            labels: Values = (host.name if host else "", vms[ref].name, ref)
+            _add_numbers(series, _OF_VMS, labels, samples)
+        elif ref in hosts:
+            for address, numbers in numbers_by_gpu(series, hosts[ref]).items():
+                labels = (hosts[ref].name, str(address))
+                _add_numbers(numbers, _OF_GPUS, labels, samples)
+                for counter, reason in _SLOWED_BY.items():
+                    if counter in numbers:
+                        samples[GPU_SLOWED.name].append(((*labels, reason), float(numbers[counter])))
+    families = [family for family, _, _ in (*_OF_GPUS, *_OF_VMS)]
+    yield from ((family, samples[family.name]) for family in (*families, GPU_SLOWED))
+
+
+def _add_numbers(
+    numbers: Mapping[str, int],
+    rows: Iterable[tuple[Family, tuple[str, ...], float]],
+    labels: Values,
+    samples: dict[str, list[tuple[Values, float]]],
+) -> None:
+    """Add a sample to each family of the rows: of its first counter that was measured."""
+    for family, counters, unit in rows:
+        measured = next((numbers[counter] for counter in counters if counter in numbers), None)
+        if measured is not None:
+            samples[family.name].append((labels, measured * unit))
 
 
 def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:

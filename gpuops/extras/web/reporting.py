@@ -12,6 +12,7 @@ from gpuops.execute.past.history import history
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
 from gpuops.extras.jobs.night_jobs import by_owners_of_jobs
+from gpuops.extras.observe.stored_gpu_use import StoredUse, stored_use
 from gpuops.extras.web.page.fleet_report import FleetReport
 from gpuops.model.nights.history import EventKind
 from gpuops.model.nights.rotation import Policy
@@ -22,12 +23,18 @@ from gpuops.report.monitoring.fleet import fleet
 
 
 def fleet_report(
-    site: Site, *, since: datetime | None = None, policy: Policy | None = None, owners: OwnerKey | None = None
+    site: Site,
+    *,
+    since: datetime | None = None,
+    policy: Policy | None = None,
+    owners: OwnerKey | None = None,
+    measured: StoredUse | None = None,
 ) -> FleetReport:
     """Return the fleet as it is now, and this vCenter's nights that began since then.
 
     With a policy also which of its desktops are idle, and what fits once a night has suspended those that it may take.
-    Raises StateDamaged for a journal or a diagnosis that cannot be read.
+    `measured` is what an earlier report had; it is read again only after a new observation. Raises StateDamaged for a
+    journal, a store of measurements or a diagnosis that cannot be read.
     """
     owners = owners or OwnerKey()
     examination = doctor(site, Scope())
@@ -50,4 +57,5 @@ def fleet_report(
         showback=showback(by_owners_of_jobs(nights.nights, site), owner_in(inventory, owners)),
         owners=owners,
         diagnoses=Diagnoses(site.state_dir).newest(inventory.vcenter),
+        measured=stored_use(*site.measurements_store, inventory, measured),
     )

@@ -52,7 +52,8 @@ class ServedFleet:
         """Return one read. Raises NotConnected, StateDamaged."""
         site = self.site
         since = parse_since("--since", self.since, clock.wall_clock()) if self.since is not None else None
-        report = fleet_report(site, since=since, policy=self.policy, owners=self.owners)
+        measured = self.newest.measured if self.newest is not None else None
+        report = fleet_report(site, since=since, policy=self.policy, owners=self.owners, measured=measured)
         past = history(site.state_dir, site.journal_url, vcenter=site.vcenter.uuid if self.only_own else None)
         named = self.policy.name if self.policy is not None else None
         inventory = report.fleet.inventory

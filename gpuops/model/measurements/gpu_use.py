@@ -18,7 +18,14 @@ class MeasuredUse:
     temperature_c: int | None = None
     """Of a GPU alone."""
     power_w: int | None = None
-    """Of a GPU alone."""
+    """Of a GPU alone, as the following ones. Those below are told by the nvidia-smi of its host."""
+    power_limit_w: int | None = None
+    clock_mhz: int | None = None
+    """Of its streaming multiprocessors."""
+    ecc_uncorrected: int | None = None
+    """Memory errors since the host's last boot that were not corrected."""
+    slowed_by_heat: bool | None = None
+    slowed_by_power: bool | None = None
 
 
 UNKNOWN_USE = MeasuredUse()

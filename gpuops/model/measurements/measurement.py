@@ -24,6 +24,8 @@ GPU_USE: Final = "gpu.utilization.average"
 GPU_MEMORY: Final = "gpu.mem.used.average"
 MEMORY_BALLOONED: Final = "mem.vmmemctl.average"
 MEMORY_SWAPPED: Final = "mem.swapped.average"
+GPU_TEMPERATURE: Final = "gpu.temperature.average"
+GPU_POWER: Final = "gpu.power.used.latest"
 OF_GPUS: Final = "gpu."
 """How the names of all counters of GPUs begin."""
 
@@ -55,8 +57,8 @@ HOST_COUNTERS: Final = (
     GPU_MEMORY,
     "gpu.encode.utilization.latest",
     "gpu.decode.utilization.latest",
-    "gpu.temperature.average",
-    "gpu.power.used.latest",
+    GPU_TEMPERATURE,
+    GPU_POWER,
 )
 """What is measured of a host, and of each of its GPUs."""
 VGPU_USE: Final = "smi.vgpu.utilization.latest"
@@ -67,15 +69,21 @@ SMI_VM_COUNTERS: Final = (
     "smi.vgpu.licensed.latest",
 )
 """Readings of a VM's vGPUs by its host's nvidia-smi: the highest of several; licensed = 1 if all of them are, or 0."""
+SMI_USE: Final = "smi.gpu.utilization.latest"
+SMI_CLOCK: Final = "smi.gpu.clock.latest"
+SMI_TEMPERATURE: Final = "smi.gpu.temperature.latest"
+SMI_ECC: Final = "smi.gpu.eccUncorrected.latest"
+SMI_SLOWED_BY_HEAT: Final = "smi.gpu.slowedByHeat.latest"
+SMI_SLOWED_BY_POWER: Final = "smi.gpu.slowedByPower.latest"
 SMI_GPU_COUNTERS: Final = (
-    "smi.gpu.utilization.latest",
-    "smi.gpu.clock.latest",
-    "smi.gpu.temperature.latest",
-    "smi.gpu.eccUncorrected.latest",
+    SMI_USE,
+    SMI_CLOCK,
+    SMI_TEMPERATURE,
+    SMI_ECC,
     "smi.gpu.pcieGeneration.latest",
     "smi.gpu.pcieWidth.latest",
-    "smi.gpu.slowedByHeat.latest",
-    "smi.gpu.slowedByPower.latest",
+    SMI_SLOWED_BY_HEAT,
+    SMI_SLOWED_BY_POWER,
 )
 """Readings of each GPU by nvidia-smi; slowed = 1, not slowed = 0."""
 SMI_POWER_LIMIT: Final = "smi.gpu.powerLimit.latest"

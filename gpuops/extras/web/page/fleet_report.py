@@ -16,6 +16,7 @@ from gpuops.advise.showback import OwnerShare, Showback
 from gpuops.extras.diagnosis.answer import StoredDiagnosis
 from gpuops.extras.diagnosis.case import Component
 from gpuops.extras.diagnosis.view import SuspectRecord
+from gpuops.extras.observe.stored_gpu_use import StoredUse
 from gpuops.extras.web.page.fleet_map import (
     FleetUseRecord,
     FreeSlotsRecord,
@@ -23,6 +24,7 @@ from gpuops.extras.web.page.fleet_map import (
     MappedVmRecord,
     fleet_map,
 )
+from gpuops.extras.web.page.measured import MeasuredFleetRecord, measured_record
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.history import GpuHours, PastEvents, PastNight
 from gpuops.model.nights.rotation import Policy
@@ -106,6 +108,8 @@ class FleetReport:
     owners: OwnerKey
     diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
     """The last answer of `gpuops diagnose`, by managed object id of a VM."""
+    measured: StoredUse | None = None
+    """None = `gpuops observe` has not measured this vCenter."""
 
     @property
     def last_night(self) -> PastNight | None:
@@ -201,6 +205,7 @@ class ReportDocument(VersionedSiteDocument, frozen=True):
     ]
     hosts: Annotated[list[MappedHostRecord], "those with GPUs"]
     vms: Annotated[list[MappedVmRecord], "those with a GPU device"]
+    measured: Annotated[MeasuredFleetRecord | None, "null = `gpuops observe` has not measured this vCenter"]
     capacity: FleetCapacityRecord
     modes: list[HostModeRecord]
     findings: Annotated[list[FindingRecord], "worst first"]
@@ -221,6 +226,7 @@ def fleet_report_document(report: FleetReport) -> ReportDocument:
         since=report.since,
         policy=report.policy.name if report.policy is not None else None,
         **fleet_map(report.fleet, report.policy),
+        measured=None if report.measured is None else measured_record(report.measured, inventory),
         capacity=_capacity(report.capacity),
         modes=host_modes(report.fleet.gpu_hosts, report.fleet.catalog),
         findings=report.examination.findings,

@@ -29,7 +29,7 @@ from gpuops.report.monitoring.inventory import without_series
 from gpuops.report.sites import SiteAnswer
 from gpuops.report.text import count
 
-_SCRIPTS: Final = ("page.js", "map.js", "night.js")
+_SCRIPTS: Final = ("page.js", "use.js", "map.js", "night.js")
 
 
 def page(document: Document) -> str:

@@ -12,6 +12,11 @@
   const aboutVm = (vm, more) => [vm.name, `${ROLE[vm.role]}, ${power(vm)}`, vm.profiles.join(", ") || "no vGPU", ...more, vm.path || ""]
     .filter((line) => line !== "");
 
+  const colour = (made, gpu, host, use) => {
+    made.dataset.level = levelOf(use);
+    made.dataset.health = healthOf(gpu, measuredGpu(`${host.ref} ${gpu.address}`));
+  };
+
   const slotButton = (slot, gpu, host) => {
     const vm = vms.get(slot.vm);
     const made = element("button", `slot ${vm.role}${slot.certain ? "" : " unsure"}`, visible(vm.name));
@@ -19,8 +24,9 @@
     made.tabIndex = -1;
     made.dataset.vm = slot.vm;
     made.style.flexGrow = slot.gpus ?? 0.1;
+    colour(made, gpu, host, measuredVm(slot.vm) ?? measuredGpu(`${host.ref} ${gpu.address}`));
     const part = slot.gpus === null ? "a part that is not known" : percent(slot.gpus);
-    explain(made, () => aboutVm(vm, [`${part} of ${gpu.name} ${gpu.address} on ${host.name}`,
+    explain(made, () => aboutVm(vm, [...wordsOfUse(measuredVm(slot.vm)), `${part} of ${gpu.name} ${gpu.address} on ${host.name}`,
       ...(slot.certain ? [] : ["or on another GPU of the host: vCenter does not tell"])]));
     return made;
   };
@@ -30,6 +36,7 @@
     made.type = "button";
     made.tabIndex = -1;
     made.style.flexGrow = part;
+    colour(made, gpu, host, measuredGpu(`${host.ref} ${gpu.address}`));
     explain(made, () => [`${USE[gpu.use]}: ${gpu.name} ${gpu.address} on ${host.name}`, gpu.mode,
       ...(gpu.takes_vgpus === false ? [] : room(gpu).length === 0 ? ["no vGPU fits"] : ["room, each profile for itself:",
         ...room(gpu).map(([profile, slots]) => `${range(slots)} × ${profile}`)])]);
@@ -62,6 +69,13 @@
     const slots = [...gpu.slots].sort((one, other) => (one.start ?? 0) - (other.start ?? 0));
     bar.append(...slots.map((slot) => slotButton(slot, gpu, host)), ...freeButtons(gpu, host));
     made.append(line, bar);
+    const use = measuredGpu(made.dataset.gpu), drawn = chart(historyOf("gpus", made.dataset.gpu)?.utilization_percent, 100, `use of ${gpu.address} in percent`);
+    if (use !== null || drawn !== null) {
+      const below = element("p", "measured", wordsOfUse(use).join(", "));
+      below.append(...slowdowns(use).map((text) => element("span", "tag warning", text)));
+      if (drawn !== null) below.append(drawn);
+      made.append(below);
+    }
     return made;
   };
 
@@ -89,6 +103,8 @@
     made.dataset.host = host.ref;
     const head = element("h4");
     head.append(element("bdi", "", visible(host.name)), element("small", "", host.version ? `ESXi ${host.version}` : ""), ...flags(host));
+    const drawn = chart(historyOf("hosts", host.ref)?.utilization_percent, 100, `use of the GPUs of ${host.name} in percent`);
+    if (drawn !== null) head.append(drawn);
     made.append(head);
     for (const node of host.numa_nodes) {
       const part = element("div", "node");
@@ -111,16 +127,52 @@
     if (!clusters.has(name)) clusters.set(name, []);
     clusters.get(name).push(host);
   }
+  // Of many hosts each is a cell with a stripe for each GPU; its card is made when the cell is pressed, or when the
+  // filters leave few hosts.
+  const CARDS_AT_MOST = 60, FOUND_AT_MOST = 24;
+  const byCells = report.hosts.length > CARDS_AT_MOST;
+  const gpusOfHost = (host) => host.numa_nodes.flatMap((node) => node.gpus);
+  const roleOf = (gpu) => {
+    const [largest] = [...gpu.slots].sort((one, other) => (other.gpus ?? 0) - (one.gpus ?? 0));
+    return largest ? vms.get(largest.vm).role : gpu.use === "unknown" ? "unknown" : "free";
+  };
+  const cellOf = (host) => {
+    const made = element("button", "cell");
+    made.type = "button";
+    made.tabIndex = -1;
+    made.setAttribute("aria-label", visible(host.name));
+    made.setAttribute("aria-expanded", "false");
+    made.append(...gpusOfHost(host).map((gpu) => {
+      const stripe = element("span", `slot ${roleOf(gpu)}`);
+      colour(stripe, gpu, host, measuredGpu(`${host.ref} ${gpu.address}`));
+      return stripe;
+    }));
+    explain(made, () => [host.name, ...gpusOfHost(host).map((gpu) => [gpu.address.replace(/^0000:/, ""), `${percent(gpu.used)} held`,
+      ...wordsOfUse(measuredGpu(`${host.ref} ${gpu.address}`)), ...(gpu.problems ?? [])].join(", ")), "press for its card"]);
+    return made;
+  };
   const drawn = [...clusters].sort(([one], [other]) => (one < other ? -1 : 1)).map(([name, hosts]) => {
     const section = element("section");
     const head = element("h3");
-    const gpus = hosts.reduce((sum, host) => sum + host.numa_nodes.reduce((all, node) => all + node.gpus.length, 0), 0);
+    const gpus = hosts.reduce((sum, host) => sum + gpusOfHost(host).length, 0);
     head.append(element("bdi", "", visible(name)), element("small", "", `  ${counted(hosts.length, "host")}, ${counted(gpus, "GPU")}`));
     const grid = element("div", "hosts");
-    const cards = hosts.map((host) => ({ host, card: hostElement(host) }));
-    grid.append(...cards.map(({ card }) => card));
-    section.append(head, grid);
-    return { name, section, cards };
+    const entries = hosts.map((host) => ({ host, card: byCells ? null : hostElement(host), cell: byCells ? cellOf(host) : null, pressed: false }));
+    if (byCells) {
+      const cells = element("div", "cells");
+      cells.append(...entries.map((entry) => entry.cell));
+      section.append(head, cells, grid);
+      cells.addEventListener("click", (event) => {
+        const entry = entries.find(({ cell }) => cell.contains(event.target));
+        if (!entry) return;
+        entry.pressed = !entry.pressed;
+        apply();
+      });
+    } else {
+      grid.append(...entries.map(({ card }) => card));
+      section.append(head, grid);
+    }
+    return { name, section, grid, entries };
   });
   place.replaceChildren(...drawn.map(({ section }) => section));
   const stopAtFirst = walkable(place);
@@ -159,39 +211,53 @@
     }
     return wanted.profile === "" || fits || wanted.profile in report.rooms[gpu.room];
   };
+  // What of a host fits is decided by its data; what is drawn of it then follows.
+  const fitting = (host, wanted) => {
+    const gpus = new Set(gpusOfHost(host).filter((gpu) => gpuFits(gpu, wanted, host)));
+    const byGpu = wanted.state in USE || wanted.state === "reboot";
+    const waiting = new Set(byGpu ? [] : host.vms_not_on_a_gpu.filter((ref) => vmFits(ref, wanted, host)));
+    return { gpus, waiting, any: gpus.size > 0 || (waiting.size > 0 && (ofVms(wanted) || wanted.profile !== "")) };
+  };
+  const showInCard = (card, host, { gpus, waiting }, wanted) => {
+    for (const made of card.querySelectorAll(".gpu")) made.hidden = !gpus.has(gpusOf.get(made.dataset.gpu));
+    for (const node of card.querySelectorAll(".node")) node.hidden = !node.querySelector(".gpu:not([hidden])");
+    for (const made of card.querySelectorAll(".chip")) made.parentElement.hidden = !waiting.has(made.dataset.vm);
+    for (const list of card.querySelectorAll(".waiting")) list.hidden = waiting.size === 0;
+    const asksVms = ofVms(wanted) || wanted.profile !== "";
+    for (const made of card.querySelectorAll(".slot[data-vm]")) made.classList.toggle("faded", asksVms && !vmFits(made.dataset.vm, wanted, host));
+  };
   const apply = () => {
     const wanted = asked();
-    const byGpu = wanted.state in USE || wanted.state === "reboot";
-    const asksVms = ofVms(wanted) || wanted.profile !== "";
-    let hostsShown = 0, gpusShown = 0;
-    for (const { name, section, cards } of drawn) {
-      let any = false;
-      for (const { host, card } of cards) {
-        let shown = 0;
-        for (const made of card.querySelectorAll(".gpu")) {
-          const fits = gpuFits(gpusOf.get(made.dataset.gpu), wanted, host);
-          made.hidden = !fits;
-          shown += fits;
-        }
-        for (const node of card.querySelectorAll(".node")) node.hidden = !node.querySelector(".gpu:not([hidden])");
-        let waiting = 0;
-        for (const made of card.querySelectorAll(".chip")) {
-          made.parentElement.hidden = byGpu || !vmFits(made.dataset.vm, wanted, host);
-          waiting += !made.parentElement.hidden;
-        }
-        for (const made of card.querySelectorAll(".slot[data-vm]")) {
-          made.classList.toggle("faded", asksVms && !vmFits(made.dataset.vm, wanted, host));
-        }
-        for (const list of card.querySelectorAll(".waiting")) list.hidden = waiting === 0;
-        const inCluster = wanted.cluster === "" || wanted.cluster === name;
-        card.hidden = !inCluster || (shown === 0 && !(waiting > 0 && asksVms));
-        hostsShown += !card.hidden;
-        gpusShown += card.hidden ? 0 : shown;
-        any ||= !card.hidden;
+    place.dataset.colour = form.colour.value;
+    for (const legend of document.querySelectorAll("#colours > li[data-colour]")) legend.hidden = legend.dataset.colour !== form.colour.value;
+    const shown = new Map();
+    for (const { name, entries } of drawn) {
+      if (wanted.cluster !== "" && wanted.cluster !== name) continue;
+      for (const entry of entries) {
+        const fits = fitting(entry.host, wanted);
+        if (fits.any) shown.set(entry, fits);
       }
-      section.hidden = !any;
     }
-    form.shown.value = `${gpusShown} of ${counted(report.use.gpus, "GPU")} on ${hostsShown} of ${counted(report.hosts.length, "host")}`;
+    const few = shown.size <= FOUND_AT_MOST;
+    for (const { section, grid, entries } of drawn) {
+      for (const entry of entries) {
+        const fits = shown.get(entry);
+        const asCard = fits !== undefined && (!byCells || entry.pressed || few);
+        if (asCard && entry.card === null) {
+          entry.card = hostElement(entry.host);
+          grid.append(entry.card);
+        }
+        if (entry.card !== null) entry.card.hidden = !asCard;
+        if (asCard) showInCard(entry.card, entry.host, fits, wanted);
+        if (entry.cell !== null) {
+          entry.cell.hidden = fits === undefined;
+          entry.cell.setAttribute("aria-expanded", `${asCard}`);
+        }
+      }
+      section.hidden = !entries.some((entry) => shown.has(entry));
+    }
+    const gpusShown = [...shown.values()].reduce((sum, { gpus }) => sum + gpus.size, 0);
+    form.shown.value = `${gpusShown} of ${counted(report.use.gpus, "GPU")} on ${shown.size} of ${counted(report.hosts.length, "host")}`;
     stopAtFirst();
   };
   form.addEventListener("input", apply);
