@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -89,3 +90,12 @@ def page(chromium: Browser, reported: Reported) -> Iterator[Page]:
 
 def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
+
+
+@pytest.fixture
+def read_in_utf8() -> Iterator[None]:
+    """For a package that opens its own files in the encoding of the locale, which is drawn: ASCII in C and POSIX."""
+    drawn = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    yield
+    locale.setlocale(locale.LC_CTYPE, drawn)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import locale
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,6 @@ def test_it_is_as_wide_as_its_window_loads_nothing_and_complains_of_nothing(
     assert [url for url in found.requests if not url.startswith("data:")] == [reported.path.as_uri()]
     assert found.complaints == []
     found.page.close()
-
-
-@pytest.fixture
-def read_in_utf8() -> Iterator[None]:
-    """For a package that opens its own files in the encoding of the locale, which is drawn: ASCII in C and POSIX."""
-    drawn = locale.setlocale(locale.LC_CTYPE)
-    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-    yield
-    locale.setlocale(locale.LC_CTYPE, drawn)
 
 
 @pytest.mark.usefixtures("read_in_utf8")

@@ -131,6 +131,7 @@
   // filters leave few hosts.
   const CARDS_AT_MOST = 60, FOUND_AT_MOST = 24;
   const byCells = report.hosts.length > CARDS_AT_MOST;
+  document.getElementById("boxes").hidden = !byCells;
   const gpusOfHost = (host) => host.numa_nodes.flatMap((node) => node.gpus);
   const roleOf = (gpu) => {
     const [largest] = [...gpu.slots].sort((one, other) => (other.gpus ?? 0) - (one.gpus ?? 0));
