@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -93,17 +92,6 @@ def _said(output: bytes) -> Mapping[str, Any]:
     except json.JSONDecodeError:  # the tail of a peer's own JSON
         return {}
     return parsed if isinstance(parsed, dict) else {}
-
-
-def peak_memory_mib(pid: int | str = "self") -> float:
-    """Return the most resident memory in MiB that a running process has had since its program began.
-
-    `getrusage` and `wait4` count what the process was before `exec` too, which is a fork of its parent.
-    """
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    peak = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert peak is not None, "Linux tells it of every process that runs"
-    return int(peak[1]) / 1024
 
 
 def python(name: str, *arguments: str) -> Contender:

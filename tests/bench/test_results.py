@@ -13,7 +13,6 @@ from pytest_mock import MockerFixture
 
 from tests.bench import __main__ as bench
 from tests.bench import results
-from tests.bench.changes import many_tasks
 from tests.bench.reads import bulk_read, commands, wires
 from tests.bench.simulator import simulator_cost, simulators
 from tests.bench.verdict import Figure, Result
@@ -81,14 +80,12 @@ def test_without_the_peers_each_bench_beside_them_says_what_it_needs(
 ) -> None:
     """As `python -m tests.bench simulator` in a clone in which nothing was built: it ended with a traceback."""
     monkeypatch.setattr(simulators, "BINARIES", tmp_path)
-    for module in (simulator_cost, many_tasks):
-        mocker.patch.object(module, "our_simulator")
+    mocker.patch.object(simulator_cost, "our_simulator")
     usage = mocker.Mock(cpu_s=1.0, wall_s=1.0, peak_mib=1.0, said={"objects": 200, "requests": 9})
     mocker.patch.object(simulator_cost, "_reading")
     mocker.patch.object(simulator_cost, "_server_cpu_s", return_value=(1.0, usage))
-    mocker.patch.object(many_tasks, "_count", return_value=Result("ours", (Figure("requests", 9, "requests"),)))
     needs = "not run, it needs govc and vcsim (make -C tests/peers, with Go)"
-    for module, measured in ((simulator_cost, 1), (many_tasks, 1), (bulk_read, 0), (commands, 0), (wires, 0)):
+    for module, measured in ((simulator_cost, 1), (bulk_read, 0), (commands, 0), (wires, 0)):
         *done, last = module.run()
         assert len(done) == measured
         assert last.title.endswith(needs)
