@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,10 @@ from pyVim.connect import Disconnect
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import start
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, connect
 
 D: Any = vim.vm.device
 SCSI = D.ParaVirtualSCSIController(key=1000, busNumber=0, sharedBus="noSharing")
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def added(device: Any, **more: Any) -> Any:

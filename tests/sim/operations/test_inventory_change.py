@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,9 @@ from pyVim.connect import Disconnect
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import start
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, connect
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def connection(name: str = "esx-09.lab", **more: Any) -> Any:
