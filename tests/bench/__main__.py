@@ -3,7 +3,7 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, read, wires, commands, simulator, decisions, profiles, firstcome, departures, ablation, filling, batch,
+names: help, wires, commands, simulator, decisions, profiles, firstcome, departures, ablation, filling, batch,
 requests, replay, forecast, sizing, diagnosis
 """
 
@@ -23,7 +23,6 @@ from tests.bench.verdict import Result, show
 # One name, one module with `run()`; each is imported only when chosen.
 MODULES = {
     "help": "tests.bench.reads.help_start",
-    "read": "tests.bench.reads.bulk_read",
     "wires": "tests.bench.reads.wires",
     "commands": "tests.bench.reads.commands",
     "simulator": "tests.bench.simulator.simulator_cost",

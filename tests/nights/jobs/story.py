@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest.mock import patch
 
 import msgspec
@@ -24,7 +24,6 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.execute.site.ports import Vcenter
 from gpuops.extras.jobs import job_queue, nightly, store
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobVmDeed
@@ -203,10 +202,7 @@ class JobNights:
         elif killed:
             self._left = self.rng.randint(1, self.rng.choice([4, 12, 40]))
         vcenter = DirectVcenter(self.world, self._point, None, self._showing)
-        place = NightPlace(cast(Vcenter, vcenter), self._state, self.world.clock.now, store=self._store)
-        place.same_time, place.pause = True, self.world.clock.advance
-        began = self.world.clock.now()
-        place.passed_s = lambda: (self.world.clock.now() - began).total_seconds()
+        place = NightPlace.on_one_machine(self.world, vcenter, self._state, self._store)
         place.say = self._said
         try:
             call(place)

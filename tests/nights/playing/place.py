@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
@@ -16,6 +16,7 @@ from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, LockHold, locked
 from gpuops.model.nights.night_record import LockHolder
+from gpuops.sim.world import World
 from tests.nights.measuring.stages import RECORDS, Stages
 
 MEMORY: Final = Path("/dev/shm")
@@ -75,6 +76,14 @@ class NightPlace(Site):
         self._locks = locks
         self._turnstile = turnstile
         self.admission = Admission.NOT_ASKED
+
+    @classmethod
+    def on_one_machine(cls, world: World, vcenter: Any, state: Path, store: NightStore) -> Self:
+        """For a process that begins now on the only machine there is, whose clocks are those of vCenter."""
+        place, began = cls(vcenter, state, world.clock.now, store=store), world.clock.now()
+        place.same_time, place.pause = True, world.clock.advance
+        place.passed_s = lambda: (world.clock.now() - began).total_seconds()
+        return place
 
     @contextmanager
     def locked_journal(
