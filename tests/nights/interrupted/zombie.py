@@ -32,7 +32,7 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
-from tests.nights.playing.wire import Watched
+from tests.nights.playing.soap import Watched
 
 POLICY = resources.files("gpuops.sim").joinpath("scenarios", "lab-policy.yaml").read_text(encoding="utf-8")
 LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
