@@ -182,6 +182,17 @@ def test_a_disk_of_an_existing_file_is_not_made_anew(lab: Lab, file: str, fault:
 
 
 @pytest.mark.long
+def test_a_drive_gets_another_image_and_is_emptied(lab: Lab) -> None:
+    vm = whole(lab)
+    image, empty = D.VirtualCdrom.IsoBackingInfo, D.VirtualCdrom.RemotePassthroughBackingInfo
+    for backing in (image(fileName="[lab-ds-1] iso/driver.iso"), empty(exclusive=False, deviceName="")):
+        (drive,) = of(vm, D.VirtualCdrom)
+        drive.backing = backing
+        change(lab, vm, D.VirtualDeviceSpec(operation="edit", device=drive))
+        assert isinstance(of(vm, D.VirtualCdrom)[0].backing, type(backing))
+
+
+@pytest.mark.long
 def test_virtual_hardware_is_upgraded_while_the_vm_is_off(lab: Lab) -> None:
     """VirtualMachine.UpgradeVM_Task of the vSphere API."""
     vm = lab.vm("ml-07")

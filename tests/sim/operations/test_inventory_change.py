@@ -174,6 +174,13 @@ def test_folders_move_but_not_into_themselves_or_among_others(lab: Lab) -> None:
         lab.run(outer.MoveIntoFolder_Task([lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/twin-a")]))
 
 
+def test_a_folder_goes_with_what_is_in_it(lab: Lab) -> None:
+    outer = lab.datacenter().vmFolder.CreateFolder("outer")
+    inner = outer.CreateFolder("inner")
+    lab.run(outer.Destroy_Task())
+    assert lab.world.find(inner._moId) is None
+
+
 def test_the_root_pool_stays_and_alone_reserves_what_there_is(lab: Lab) -> None:
     root = lab.cluster().resourcePool
     with pytest.raises(vmodl.fault.InvalidType):
