@@ -116,11 +116,6 @@ def median_cpu_s(rounds: Rounds, name: str) -> float:
     return median(usage.cpu_s for usage in rounds[name])
 
 
-def paired_ratio(rounds: Rounds, name: str, peer: str, floor: str | None = None) -> float:
-    """The median over rounds of CPU(name) / CPU(peer), both above the floor's CPU when one is named."""
-    below = rounds[floor] if floor else [None] * len(rounds[name])
-    ratios = []
-    for own, other, under in zip(rounds[name], rounds[peer], below, strict=True):
-        floor_s = 0.0 if under is None else under.cpu_s
-        ratios.append(max(own.cpu_s - floor_s, 0.0) / max(other.cpu_s - floor_s, 1e-9))
-    return median(ratios)
+def paired_ratio(rounds: Rounds, name: str, peer: str) -> float:
+    """The median over rounds of CPU(name) / CPU(peer)."""
+    return median(own.cpu_s / max(other.cpu_s, 1e-9) for own, other in zip(rounds[name], rounds[peer], strict=True))
