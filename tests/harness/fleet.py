@@ -26,8 +26,8 @@ import yaml
 from gpuops.clock import machine_time
 from gpuops.sim.wire.ready_file import ReadyFile
 from gpuops.sim.wire.sim_client import SimClient
+from tests.harness.office import drawn_office
 from tests.harness.simulator import SimulatorProcess
-from tests.kills.world import drawn_world
 
 EVENING, MORNING = clock_time(22, 5), clock_time(5, 35)
 WINDOW: Final = {"opens": "22:00", "closes": "05:30", "back_by": "07:00", "zone": "UTC"}
@@ -210,9 +210,9 @@ def serving(
 
 @contextmanager
 def fleet(folder: Path, url: str, count: int) -> Iterator[Fleet]:
-    """So many vCenters of the worlds of the kill loop."""
+    """So many vCenters of drawn offices."""
     made = Fleet(folder, url, [])
-    worlds = [drawn_world(Random(number)) for number in range(count)]
+    worlds = [drawn_office(Random(number)) for number in range(count)]
     for number, (_, policy) in enumerate(worlds):
         policy |= {"windows": [WINDOW], "name": f"nights-{number}"}
     with serving(made, worlds, "--clock", "stepped"):

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from random import Random
 from typing import Any, Final
 
 EVENING: Final = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 """When each of them begins, by all clocks."""
 MMIO: Final = {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}
 """What a VM with a whole A40 needs."""
+
+IDLE_MHZ, LIMIT_MHZ, BUSY_MHZ = 60, 500, 5200
+FREE = "esx-01"
+"""Each of its desktops may be suspended, in every night: there is always something to do, and somebody to kill."""
+SPOILED = 0.2
+"""In every other world: the share of the desktops elsewhere that opted out, of those that are off, and of the busy."""
 
 
 def desktop(number: int, host: str, **keys: Any) -> dict[str, Any]:
@@ -97,3 +104,31 @@ def policy(
         "marker": "gpuops.rotation",
         **keys,
     }
+
+
+def drawn_office(dice: Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a scenario and a policy. One of the two hosts has nothing in a night's way."""
+    hosts, vms = [FREE, "esx-02"], list[dict[str, Any]]()
+    spoiled = {FREE: 0.0, "esx-02": SPOILED if dice.random() < 0.5 else 0.0}
+    for host in hosts:
+        for _ in range(dice.randint(3, 6)):
+            vms.append(_drawn_desktop(len(vms) + 1, host, spoiled[host], dice))
+    queue = [ml_vm(number, host) for number, host in enumerate(hosts, 1)]
+    stranger = ml_vm(1, FREE, name="bare", folder="misc", devices=[], power="on")
+    select = {"folder": "vdi"} if dice.random() < 0.5 else {"name": "vdi-*"}
+    night = policy(
+        *(vm["name"] for vm in queue),
+        pool={"select": select, "idle": {"cpu_below_mhz": LIMIT_MHZ}, "floor": 0},
+        opt_out={"attribute": "gpuops.opt-out"},
+        limits={"in_flight": dice.choice((1, 2, 4)), "per_host": 2},
+    )
+    return scenario([*vms, *queue, stranger], drs="partiallyAutomated"), night
+
+
+def _drawn_desktop(number: int, host: str, spoiled: float, dice: Random) -> dict[str, Any]:
+    attributes = {"gpuops.owner": "office"}
+    opted_out, off, busy = (dice.random() < spoiled for _ in range(3))
+    if opted_out:
+        attributes["gpuops.opt-out"] = "true"
+    power, cpu_mhz = "off" if off else "on", BUSY_MHZ if busy else IDLE_MHZ
+    return desktop(number, host, power=power, cpu_usage_mhz=cpu_mhz, attributes=attributes)

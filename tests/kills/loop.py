@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.wire.sim_client import SimClient
+from tests.harness.office import FREE
 from tests.harness.simulator import ROOT, simulator
-from tests.kills.world import FREE, Files, make
+from tests.kills.world import Files, make
 from tests.renamed import running
 
 RUN_S: Final = 120.0

@@ -6,17 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import yaml
 
-from tests.harness.office import desktop, ml_vm, policy, scenario
-
-IDLE_MHZ, LIMIT_MHZ, BUSY_MHZ = 60, 500, 5200
-FREE = "esx-01"
-"""Each of its desktops may be suspended, in every night: there is always something to do, and somebody to kill."""
-SPOILED = 0.2
-"""In every other world: the share of the desktops elsewhere that opted out, of those that are off, and of the busy."""
+from tests.harness.office import drawn_office
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +51,10 @@ class Files:
         return self.folder / "used.json"
 
 
-def drawn_world(dice: Random) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a scenario and a policy. One of the two hosts has nothing in a night's way."""
-    hosts, vms = [FREE, "esx-02"], list[dict[str, Any]]()
-    spoiled = {FREE: 0.0, "esx-02": SPOILED if dice.random() < 0.5 else 0.0}
-    for host in hosts:
-        for _ in range(dice.randint(3, 6)):
-            vms.append(_desktop(len(vms) + 1, host, spoiled[host], dice))
-    queue = [ml_vm(number, host) for number, host in enumerate(hosts, 1)]
-    stranger = ml_vm(1, FREE, name="bare", folder="misc", devices=[], power="on")
-    select = {"folder": "vdi"} if dice.random() < 0.5 else {"name": "vdi-*"}
-    night = policy(
-        *(vm["name"] for vm in queue),
-        pool={"select": select, "idle": {"cpu_below_mhz": LIMIT_MHZ}, "floor": 0},
-        opt_out={"attribute": "gpuops.opt-out"},
-        limits={"in_flight": dice.choice((1, 2, 4)), "per_host": 2},
-    )
-    return scenario([*vms, *queue, stranger], drs="partiallyAutomated"), night
-
-
 def make(seed: int, files: Files) -> Random:
     """Write the world of a seed; return the dice that go on after it."""
     dice = Random(seed)
-    declared, night = drawn_world(dice)
+    declared, night = drawn_office(dice)
     files.folder.mkdir(parents=True)
     files.scenario.write_text(yaml.safe_dump(declared), encoding="utf-8")
     files.policy.write_text(yaml.safe_dump(night), encoding="utf-8")
@@ -90,12 +64,3 @@ def make(seed: int, files: Files) -> Random:
     ]
     files.evening.write_text(json.dumps(evening), encoding="utf-8")
     return dice
-
-
-def _desktop(number: int, host: str, spoiled: float, dice: Random) -> dict[str, Any]:
-    attributes = {"gpuops.owner": "office"}
-    opted_out, off, busy = (dice.random() < spoiled for _ in range(3))
-    if opted_out:
-        attributes["gpuops.opt-out"] = "true"
-    power, cpu_mhz = "off" if off else "on", BUSY_MHZ if busy else IDLE_MHZ
-    return desktop(number, host, power=power, cpu_usage_mhz=cpu_mhz, attributes=attributes)
