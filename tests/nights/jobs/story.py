@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -31,8 +30,7 @@ from gpuops.extras.jobs.store import JobStore
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.nights.jobs.guests import MINUTE, MadeGuests, Work
-from tests.nights.playing.place import MEMORY, NightPlace, NightStore
-from tests.nights.playing.processes import Killed
+from tests.nights.playing.place import Killed, NightPlace, NightStore, folder_in_memory
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arranged, policies_read_quickly
@@ -335,5 +333,5 @@ class KeptDatabase(Database):
 
 
 def play(seed: int) -> JobStory:
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        return JobNights(seed, Path(folder)).play()
+    with folder_in_memory() as folder:
+        return JobNights(seed, folder).play()

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 from gpuops.errors import StateDamaged
@@ -19,8 +20,18 @@ from gpuops.model.nights.night_record import LockHolder
 from gpuops.sim.world import World
 from tests.nights.measuring.stages import RECORDS, Stages
 
-MEMORY: Final = Path("/dev/shm")
-"""Where a file is no work for a disk: a night's locks are taken hundreds of times."""
+_MEMORY: Final = Path("/dev/shm")
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A temporary folder where a file is no work for a disk: a night's locks are taken hundreds of times."""
+    with TemporaryDirectory(prefix="gpuops-night-", dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+class Killed(BaseException):
+    """What `kill -9` is to a test: nothing of the engine may catch it."""
 
 
 class Admission(StrEnum):
