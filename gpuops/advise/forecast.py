@@ -7,7 +7,7 @@ time on the day before. If neither is known, there is no forecast.
 The error is measured on the same history: each known slot is forecast from the slots before it, once by the rule above
 and once by the week before alone (seasonal-naive), for comparison. `gpuops observe` keeps 14 days by default. A slot of
 the future then has two earlier weeks, a slot of the past only one: the measured error is that of seasonal-naive, and
-the forecast is a little better than it. Figures for made-up weeks: `python -m tests.bench forecast`.
+the forecast is a little better than it. `gpuops help observe` has figures for made-up weeks.
 
 *Tried and left out*: the maximum of the earlier weeks (no better than the week before alone); means smoothed over
 neighbouring slots (as good as without); a margin from the errors of that hour alone, or in proportion to the root of

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.vm import Vm
 
 LONG_S: Final = 3300
 """Idle seconds that count as long. In the simulated office `readers`, 18 % of the desktops that are idle for this
-long are in use, and 48 % of those idle for 15 minutes (python -m tests.bench replay)."""
+long are in use, and 48 % of those idle for 15 minutes (November 2026)."""
 
 
 @dataclass(frozen=True, slots=True)

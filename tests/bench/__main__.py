@@ -3,10 +3,8 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, profiles,
-firstcome, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
-jobs, night, executor, journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis,
-page, sites, runners, services
+names: help, wires, commands, simulator, decisions, profiles, firstcome, departures, ablation, filling, batch,
+requests, sizing, diagnosis
 """
 
 from __future__ import annotations
@@ -25,47 +23,19 @@ from tests.bench.verdict import Result, show
 # One name, one module with `run()`; each is imported only when chosen.
 MODULES = {
     "help": "tests.bench.reads.help_start",
-    "catalog": "tests.bench.reads.catalog_load",
-    "read": "tests.bench.reads.bulk_read",
     "wires": "tests.bench.reads.wires",
     "commands": "tests.bench.reads.commands",
-    "slope": "tests.bench.reads.fleet_slope",
-    "parser": "tests.bench.reads.parser",
     "simulator": "tests.bench.simulator.simulator_cost",
-    "tasks": "tests.bench.changes.many_tasks",
-    "churn": "tests.bench.placement.churn",
     "decisions": "tests.bench.placement.decisions",
     "profiles": "tests.bench.trace.profiles",
     "firstcome": "tests.bench.trace.first_come",
     "departures": "tests.bench.trace.departures",
-    "migrations": "tests.bench.trace.migrations",
     "ablation": "tests.bench.trace.ablation",
     "filling": "tests.bench.placement.filling",
-    "lookahead": "tests.bench.placement.look_ahead",
-    "ownstarts": "tests.bench.placement.own_starts",
-    "defrag": "tests.bench.placement.defrag",
     "batch": "tests.bench.placement.batch",
-    "rotation": "tests.bench.nights.rotation",
-    "shares": "tests.bench.nights.fair_share",
-    "jobs": "tests.bench.nights.jobs",
-    "night": "tests.bench.nights.night",
-    "executor": "tests.bench.changes.executor",
-    "numa": "tests.bench.trace.numa_local",
-    "journal": "tests.bench.changes.journal",
-    "vms": "tests.bench.changes.many_vms",
     "requests": "tests.bench.changes.requests_per_run",
-    "measurements": "tests.bench.services.measurements",
-    "replay": "tests.bench.nights.replay",
-    "watch": "tests.bench.nights.watch",
-    "metrics": "tests.bench.services.metrics",
-    "serve": "tests.bench.services.serve",
-    "forecast": "tests.bench.nights.forecast",
     "sizing": "tests.bench.advice.sizing",
     "diagnosis": "tests.bench.advice.diagnosis",
-    "page": "tests.bench.services.report_page",
-    "sites": "tests.bench.reads.sites",
-    "runners": "tests.bench.services.runners",
-    "services": "tests.bench.services.load",
 }
 
 

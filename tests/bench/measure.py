@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -95,17 +94,6 @@ def _said(output: bytes) -> Mapping[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def peak_memory_mib(pid: int | str = "self") -> float:
-    """Return the most resident memory in MiB that a running process has had since its program began.
-
-    `getrusage` and `wait4` count what the process was before `exec` too, which is a fork of its parent.
-    """
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    peak = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert peak is not None, "Linux tells it of every process that runs"
-    return int(peak[1]) / 1024
-
-
 def python(name: str, *arguments: str) -> Contender:
     """A contender run by this interpreter."""
     return Contender(name, (sys.executable, *arguments))
@@ -128,11 +116,6 @@ def median_cpu_s(rounds: Rounds, name: str) -> float:
     return median(usage.cpu_s for usage in rounds[name])
 
 
-def paired_ratio(rounds: Rounds, name: str, peer: str, floor: str | None = None) -> float:
-    """The median over rounds of CPU(name) / CPU(peer), both above the floor's CPU when one is named."""
-    below = rounds[floor] if floor else [None] * len(rounds[name])
-    ratios = []
-    for own, other, under in zip(rounds[name], rounds[peer], below, strict=True):
-        floor_s = 0.0 if under is None else under.cpu_s
-        ratios.append(max(own.cpu_s - floor_s, 0.0) / max(other.cpu_s - floor_s, 1e-9))
-    return median(ratios)
+def paired_ratio(rounds: Rounds, name: str, peer: str) -> float:
+    """The median over rounds of CPU(name) / CPU(peer)."""
+    return median(own.cpu_s / max(other.cpu_s, 1e-9) for own, other in zip(rounds[name], rounds[peer], strict=True))

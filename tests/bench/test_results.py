@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from pytest_mock import MockerFixture
 
 from tests.bench import __main__ as bench
 from tests.bench import results
-from tests.bench.changes import many_tasks
-from tests.bench.reads import bulk_read, commands, wires
-from tests.bench.simulator import simulator_cost, simulators
+from tests.bench.reads import commands, wires
+from tests.bench.simulator import simulators
 from tests.bench.verdict import Figure, Result
 
 PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nby hand\n"
@@ -76,30 +73,12 @@ def test_what_lacks_its_input_keeps_its_last_figures(
     assert "| start | 1 s |" in page.read_text(encoding="utf-8"), "a first section holds what there is"
 
 
-def test_without_the_peers_each_bench_beside_them_says_what_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture
+@pytest.mark.parametrize("module", [commands, wires])
+def test_without_govc_a_bench_beside_it_says_what_it_needs(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `python -m tests.bench simulator` in a clone in which nothing was built: it ended with a traceback."""
+    """As in a clone in which nothing was built."""
     monkeypatch.setattr(simulators, "BINARIES", tmp_path)
-    for module in (simulator_cost, many_tasks):
-        mocker.patch.object(module, "our_simulator")
-    usage = mocker.Mock(cpu_s=1.0, wall_s=1.0, peak_mib=1.0, said={"objects": 200, "requests": 9})
-    mocker.patch.object(simulator_cost, "_reading")
-    mocker.patch.object(simulator_cost, "_server_cpu_s", return_value=(1.0, usage))
-    mocker.patch.object(many_tasks, "_count", return_value=Result("ours", (Figure("requests", 9, "requests"),)))
-    needs = "not run, it needs govc and vcsim (make -C tests/peers, with Go)"
-    for module, measured in ((simulator_cost, 1), (many_tasks, 1), (bulk_read, 0), (commands, 0), (wires, 0)):
-        *done, last = module.run()
-        assert len(done) == measured
-        assert last.title.endswith(needs)
-        assert last.figures == ()
-
-
-def test_a_fleet_that_cannot_be_made_says_why(mocker: MockerFixture) -> None:
-    failed = subprocess.CompletedProcess([sys.executable], 1, stdout="", stderr="FileNotFoundError: vcsim")
-    mocker.patch("tests.bench.simulator.simulators.subprocess.run", return_value=failed)
-    with (
-        pytest.raises(RuntimeError, match="no fleet for vcsim: FileNotFoundError: vcsim"),
-        simulators.vcsim_fleet(1, 1),
-    ):
-        pass
+    [result] = module.run()
+    assert result.title.endswith("not run, it needs govc (make -C tests/peers, with Go)")
+    assert result.figures == ()

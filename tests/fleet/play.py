@@ -19,7 +19,7 @@ from tests.fleet.chaos import RUNNERS, Event, Story, Trouble
 from tests.fleet.check import AWAY, FleetSeen, SiteSeen, marked, powers
 from tests.fleet.processes import ANY, DisturbedFleet, disturbed_fleet, sites_played
 from tests.fleet.world import MARKER, desktop_names
-from tests.runner.fleet import Runner
+from tests.harness.fleet import Runner
 
 LOOK_S: Final = 0.5
 

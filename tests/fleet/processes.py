@@ -7,9 +7,6 @@ vCenters, which were started before that, show an earlier one.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,14 +16,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import yaml
-
 from gpuops.clock import machine_time
-from gpuops.sim.wire.ready_file import read
 from tests.fleet.door import Door
 from tests.fleet.world import Size, policy, scenario
-from tests.runner.fleet import READY_S, ROOT, Fleet, Runner, Site
-from tests.waiting import wait_until
+from tests.harness.fleet import Fleet, Runner, Site, serving
+from tests.harness.simulator import ROOT
 
 CHILD: Final = ROOT / "tests" / "surroundings" / "child"
 CLOSES: Final = clock_time(22, 9)
@@ -57,6 +51,12 @@ class DisturbedFleet(Fleet):
             "PGPASSWORD": unquote(urlsplit(self.url).password or ""),
         }
 
+    def port_of(self, site: Site) -> int:
+        """The port of the door in front of that vCenter."""
+        if site.name not in self.doors:
+            self.doors[site.name] = Door(urlsplit(site.ready.url).port or 443)
+        return self.doors[site.name].port
+
     def close_after(self, seconds: float) -> None:
         """From now on its clocks show that the window closes after so many seconds."""
         before = self.ahead_s
@@ -86,56 +86,15 @@ def sites_played(runner: Runner) -> list[str]:
 def disturbed_fleet(folder: Path, url: str, sizes: list[Size], program: str = "gpuops") -> Iterator[DisturbedFleet]:
     """A vCenter of each size. No process is left at the end."""
     made = DisturbedFleet(folder, url, [], program=program, ahead_s=_ahead_s(0))
-    servers: list[subprocess.Popen[bytes]] = []
+    worlds = [
+        (scenario(size), policy(f"nights-{number}", f"{CLOSES:%H:%M}", size)) for number, size in enumerate(sizes)
+    ]
     try:
-        for number, size in enumerate(sizes):
-            where = folder / f"site-{number}"
-            (where / "seen").mkdir(parents=True)
-            (where / "scenario.yaml").write_text(yaml.safe_dump(scenario(size)), encoding="utf-8")
-            told = policy(f"nights-{number}", f"{CLOSES:%H:%M}", size)
-            (where / "seen" / "policy.yaml").write_text(yaml.safe_dump(told), encoding="utf-8")
-            servers.append(_server(made, where))
-        for number, server in enumerate(servers):
-            where = folder / f"site-{number}"
-            _wait_for(server, where)
-            ready = read(where / "ready.json")
-            site = Site(f"site-{number}", where, ready)
-            site.password_file.touch(mode=0o600)
-            site.password_file.write_text(ready.password, encoding="utf-8")
-            made.sites.append(site)
-            made.doors[site.name] = Door(urlsplit(ready.url).port or 443)
-        made.write_configuration()
-        text = made.configuration.read_text(encoding="utf-8")
-        for site in made.sites:
-            text = text.replace(f"port = {urlsplit(site.ready.url).port}\n", f"port = {made.doors[site.name].port}\n")
-        made.configuration.write_text(text, encoding="utf-8")
-        yield made
+        with serving(made, worlds, "--clock", "real", environment=made.environment(ANY, "sim")):
+            yield made
     finally:
-        for runner in made.runners:
-            if runner.process.poll() is None:
-                runner.signal(signal.SIGKILL)
-            runner.process.wait(timeout=30)
         for door in made.doors.values():
             door.close()
-        for server in servers:
-            server.terminate()
-            server.wait(timeout=READY_S)
-
-
-def _server(fleet: Fleet, where: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "gpuops", "sim", "serve", "--clock", "real"]
-    command += ["--scenario", str(where / "scenario.yaml"), "--ready-file", str(where / "ready.json")]
-    with (where / "sim.log").open("wb") as log:
-        return subprocess.Popen(
-            command, cwd=fleet.folder, env=fleet.environment(ANY, "sim"), stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log,
-        )  # fmt: skip
-
-
-def _wait_for(server: subprocess.Popen[bytes], where: Path) -> None:
-    wait_until(lambda: (where / "ready.json").exists() or server.poll() is not None, READY_S)
-    if server.poll() is not None:
-        raise RuntimeError(f"no simulated vCenter: {(where / 'sim.log').read_text(encoding='utf-8')}")
 
 
 def _ahead_s(night_s: float) -> float:

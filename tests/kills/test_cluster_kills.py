@@ -10,7 +10,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,7 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.kills.loop import ROOT, RUN_S, Loop
+from tests.harness.simulator import ROOT
+from tests.kills.loop import Loop
 
 SCENARIO: Final = ROOT / "gpuops" / "sim" / "scenarios" / "training.yaml"
 CLUSTER: Final = """\
@@ -43,31 +43,27 @@ class ClusterLoop(Loop):
         dice = Random(self.seed)
         file = self.folder / "cluster.yaml"
         file.write_text(CLUSTER, encoding="utf-8")
-        with self._served(SCENARIO) as ready:
+        with self.serving(SCENARIO):
             for _ in range(kills):
                 self._call(dice.choices(("create", "delete"), (4, 1))[0], file, dice)
-            if dice.random() < 0.5 or not _has_made(self._ledger(ready)):  # some are all killed before their first VM
+            if dice.random() < 0.5 or not _has_made(self.vcenter.ledger()):  # some are all killed before their first VM
                 assert self._call("create", file) == 0, self.runs[-1]["said"]
                 assert self._call("create", file) == 0, self.runs[-1]["said"]
                 assert "nothing to do" in self.runs[-1]["said"]
             assert self._call("delete", file) == 0, self.runs[-1]["said"]
-            assert self._ask(ready, "GET", "bugs")["bugs"] == []
-            return self._ledger(ready)
+            return self.vcenter.ledger()
 
     def _call(self, verb: str, file: Path, dice: Random | None = None) -> int:
-        command = [sys.executable, "-m", "gpuops", "cluster", verb, "--file", str(file), "--yes"]
-        with subprocess.Popen(
-            [*command, "--vcenter", f"sim@{self._ready}"], cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-        ) as process:  # fmt: skip
-            if dice is not None:
-                self._until(process, writes=dice.randint(1, 14), seconds=60.0, extra_s=dice.uniform(0, 0.3))
-                if process.poll() is None:
-                    process.send_signal(signal.SIGKILL)
-                    self.kills += 1
-            said, _ = process.communicate(timeout=RUN_S)
-        self.runs.append({"what": verb, "code": process.returncode, "said": said})
-        return process.returncode
+        disturb = None if dice is None else lambda process: self._kill(process, dice)
+        return self.run(verb, ["cluster", verb, "--file", str(file)], disturb)
+
+    def _kill(self, process: subprocess.Popen[str], dice: Random) -> str:
+        self.wait_for_writes(process, dice.randint(1, 14), 60.0, dice.uniform(0, 0.3))
+        if process.poll() is not None:
+            return ""
+        process.send_signal(signal.SIGKILL)
+        self.kills += 1
+        return signal.SIGKILL.name
 
 
 def _has_made(ledger: list[dict[str, Any]]) -> bool:

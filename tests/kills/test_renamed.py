@@ -33,13 +33,13 @@ class LoopOfTwo(Loop):
     evening: Path | None = None
     morning: Path | None = None
 
-    def _night(self, kills: int, dice: Random, files: Files, ready: dict[str, Any]) -> None:
+    def _night(self, kills: int, dice: Random, files: Files) -> None:
         self.other = self.evening
-        self._run(("night",), files, ready, dice)
+        self._rotate("night", files, dice)
         self.other = self.morning
-        self._run(("resume",), files, ready)
-        self._run(("day",), files, ready)
-        self.mornings.append({"ledger": len(self._ledger(ready)), "runs": len(self.runs)})
+        self._rotate("resume", files)
+        self._rotate("day", files)
+        self._note_morning()
 
     def _disturb(self, process: subprocess.Popen[str], dice: Random) -> str:
         """Kills the night as soon as a step is under way: nobody has seen its end."""

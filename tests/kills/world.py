@@ -6,15 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import yaml
 
-IDLE_MHZ, LIMIT_MHZ, BUSY_MHZ = 60, 500, 5200
-FREE = "esx-01"
-"""Each of its desktops may be suspended, in every night: there is always something to do, and somebody to kill."""
-SPOILED = 0.2
-"""In every other world: the share of the desktops elsewhere that opted out, of those that are off, and of the busy."""
+from tests.harness.office import drawn_office
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,101 +52,15 @@ class Files:
 
 
 def make(seed: int, files: Files) -> Random:
-    """Writes the world of a seed; the dice that go on after it. One of the two hosts has nothing in a night's way."""
+    """Write the world of a seed; return the dice that go on after it."""
     dice = Random(seed)
-    hosts, vms = [FREE, "esx-02"], list[dict[str, Any]]()
-    spoiled = {FREE: 0.0, "esx-02": SPOILED if dice.random() < 0.5 else 0.0}
-    for host in hosts:
-        for _ in range(dice.randint(3, 6)):
-            vms.append(_desktop(len(vms) + 1, host, spoiled[host], dice))
-    queue = [_ml(number, host) for number, host in enumerate(hosts, 1)]
-    stranger = {**_ml(1, hosts[0]), "name": "bare", "folder": "misc", "devices": [], "power": "on"}
+    declared, night = drawn_office(dice)
     files.folder.mkdir(parents=True)
-    files.scenario.write_text(yaml.safe_dump(_scenario(hosts, [*vms, *queue, stranger])), encoding="utf-8")
-    files.policy.write_text(yaml.safe_dump(_policy(queue, dice)), encoding="utf-8")
-    told = [
+    files.scenario.write_text(yaml.safe_dump(declared), encoding="utf-8")
+    files.policy.write_text(yaml.safe_dump(night), encoding="utf-8")
+    evening = [
         {"name": vm["name"], "on": vm["on"], "power": vm["power"], "cpu_mhz": vm.get("cpu_usage_mhz", 0)}
-        for vm in (*vms, *queue, stranger)
+        for vm in declared["vms"]
     ]
-    files.evening.write_text(json.dumps(told), encoding="utf-8")
+    files.evening.write_text(json.dumps(evening), encoding="utf-8")
     return dice
-
-
-def _desktop(number: int, host: str, spoiled: float, dice: Random) -> dict[str, Any]:
-    attributes = {"gpuops.owner": "office"}
-    opted_out, off, busy = (dice.random() < spoiled for _ in range(3))
-    if opted_out:
-        attributes["gpuops.opt-out"] = "true"
-    return {
-        "name": f"vdi-{number:02}",
-        "folder": "vdi",
-        "on": host,
-        "guest": "windows",
-        "cpus": 4,
-        "memory_gib": 8,
-        "disk_gib": 80,
-        "devices": [{"vgpu": "nvidia_a40-8q"}],
-        "power": "off" if off else "on",
-        "cpu_usage_mhz": BUSY_MHZ if busy else IDLE_MHZ,
-        "attributes": attributes,
-    }
-
-
-def _ml(number: int, host: str) -> dict[str, Any]:
-    return {
-        "name": f"ml-{number:02}",
-        "folder": "ml",
-        "on": host,
-        "guest": "ubuntu",
-        "cpus": 8,
-        "memory_gib": 64,
-        "disk_gib": 200,
-        "devices": [{"vgpu": "nvidia_a40-48c"}],
-        "power": "off",
-        "extra_config": {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"},
-    }
-
-
-def _scenario(hosts: list[str], vms: list[dict[str, Any]]) -> dict[str, Any]:
-    server = {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32, "cpu_mhz": 2000}
-    gpus = [{"board": "a40", "at": "0000:3b:00.0", "node": 0}]
-    declared = [
-        {"name": name, "model": "server", "driver": "550.90.05", "policy": "performance", "gpus": gpus}
-        for name in hosts
-    ]
-    return {
-        "description": "a small world for the kill loop",
-        "start": "2026-11-02T18:00:00Z",
-        "datacenter": "dc",
-        "models": {"server": {**server, "memory_gib": 512}},
-        "guests": {
-            "windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
-            "ubuntu": {"id": "ubuntu64Guest", "name": "Ubuntu"},
-        },
-        "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
-        "networks": ["VM Network"],
-        "clusters": [{"name": "c", "hosts": declared}],
-        "vms": vms,
-    }
-
-
-def _policy(queue: list[dict[str, Any]], dice: Random) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "name": "loop",
-        "windows": "any",  # its runs have no terminal
-        "pools": [
-            {
-                "name": "office",
-                "parked": True,
-                "select": {"folder": "vdi"} if dice.random() < 0.5 else {"name": "vdi-*"},
-                "idle": {"cpu_below_mhz": LIMIT_MHZ},
-                "floor": 0,
-                "owner": {"attribute": "gpuops.owner", "value": "office"},
-            }
-        ],
-        "opt_out": {"attribute": "gpuops.opt-out"},
-        "ml": {"queue": [{"vm": vm["name"]} for vm in queue], "stop": {"grace_s": 60, "then": "power-off"}},
-        "limits": {"in_flight": dice.choice((1, 2, 4)), "per_host": 2},
-        "marker": "gpuops.rotation",
-    }

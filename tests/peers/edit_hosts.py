@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.peers.gpu_model import HARDWARE_LABEL, NVIDIA, Card, HostModel, Machine, Profile, Slot
+from tests.peers.gpu_model import NVIDIA, Card, HostModel, Machine, Profile, Slot
 from tests.peers.saved_objects import Content, SavedObject, reference
 
 SOCKETS = 2
@@ -113,14 +113,13 @@ def pci_device(slot: Slot) -> Content:
 def _edit_graphics(
     document: SavedObject, host: HostModel, machines: Sequence[Machine], moids: Mapping[str, str]
 ) -> None:
-    shared = [slot for slot in host.slots if not slot.directpath]
     document.put("config.graphicsInfo", [_graphics_info(slot, host, machines, moids) for slot in host.slots])
     document.put(
         "config.graphicsConfig",
         {
             "hostDefaultGraphicsType": "sharedDirect",
             "sharedPassthruAssignmentPolicy": "performance",
-            "deviceType": [_device_type(slot) for slot in shared],
+            "deviceType": [_device_type(slot) for slot in host.slots],
         },
     )
     document.put("config.sharedPassthruGpuTypes", [profile.name for profile in host.profiles])
@@ -135,17 +134,11 @@ def _graphics_info(slot: Slot, host: HostModel, machines: Sequence[Machine], moi
         "deviceName": slot.card.name,
         "vendorName": "NVIDIA Corporation",
         "pciId": slot.pci_id,
-        "graphicsType": "direct" if slot.directpath else "sharedDirect",
-        "vgpuMode": _vgpu_mode(slot),
+        "graphicsType": "sharedDirect",
+        "vgpuMode": "multiInstanceGpu" if slot.card.mig else "sameSize",
         "memorySizeInKB": slot.card.framebuffer_gib * 2**20,
         "vm": [reference("VirtualMachine", moids[m.name]) for m in running],
     }
-
-
-def _vgpu_mode(slot: Slot) -> str:
-    if slot.directpath:
-        return "none"
-    return "multiInstanceGpu" if slot.card.mig else "sameSize"
 
 
 def _device_type(slot: Slot) -> Content:
@@ -165,60 +158,30 @@ def _capabilities(profile: Profile) -> Content:
 
 
 def _passthrough(slot: Slot) -> Content:
-    label = {"hardwareLabel": HARDWARE_LABEL} if slot.directpath else {}
     return {
         "@xsi": "HostPciPassthruInfo",
         "id": slot.pci_id,
         "dependentDevice": slot.pci_id,
-        "passthruEnabled": slot.directpath,
+        "passthruEnabled": False,
         "passthruCapable": True,
-        "passthruActive": slot.directpath,
-        **label,
+        "passthruActive": False,
     }
-
-
-def system_id(host_name: str) -> str:
-    """The id a fixed DirectPath device names its host by; derived from the name, so VMs and hosts agree."""
-    return f"{0x5E0F0000 + int(host_name[-2:]):08x}-6770-7569-6f70-{'73':0>12}"
 
 
 def edit_config_target(answer: SavedObject, hosts: Sequence[HostModel]) -> None:
     """Fill the cluster's QueryConfigTarget with the GPUs of all hosts: vcsim gives this one answer for each."""
-    whole = [(host, slot) for host in hosts for slot in host.slots if slot.directpath]
     cards = {slot.card: None for host in hosts for slot in host.slots}
     profiles = {p: slot.card for host in hosts for slot in host.slots for p in slot.card.profiles}
     answer.put_text("returnval.numCpus", SOCKETS * THREADS_PER_SOCKET)
     answer.put_text("returnval.numCpuCores", SOCKETS * CORES_PER_SOCKET)
     answer.put_text("returnval.numNumaNodes", SOCKETS)
-    devices: list[Content] = [
-        {
-            "@xsi": "VirtualMachinePciPassthroughInfo",
-            "name": slot.card.name,
-            "pciDevice": pci_device(slot),
-            "systemId": system_id(host.name),
-        }
-        for host, slot in whole
-    ]
-    answer.put("returnval.pciPassthrough", devices)
+    answer.put("returnval.pciPassthrough", [])
     answer.put(
         "returnval.sharedGpuPassthroughTypes",
         [{"@xsi": "VirtualMachinePciSharedGpuPassthroughInfo", "name": p.name, "vgpu": p.name} for p in profiles],
     )
-    answer.put("returnval.dynamicPassthrough", [_dynamic(card) for card in {s.card: None for _, s in whole}])
     answer.put("returnval.vgpuDeviceInfo", [_vgpu_device(card) for card in cards])
     answer.put("returnval.vgpuProfileInfo", [_vgpu_profile(p, card) for p, card in profiles.items()])
-
-
-def _dynamic(card: Card) -> Content:
-    return {
-        "@xsi": "VirtualMachineDynamicPassthroughInfo",
-        "name": card.name,
-        "vendorName": "NVIDIA Corporation",
-        "deviceName": card.name,
-        "customLabel": HARDWARE_LABEL,
-        "vendorId": NVIDIA,
-        "deviceId": card.device_id,
-    }
 
 
 def _vgpu_device(card: Card) -> Content:

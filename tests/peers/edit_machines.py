@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.peers.edit_hosts import system_id
-from tests.peers.gpu_model import HARDWARE_LABEL, L40S, NVIDIA, Machine
+from tests.peers.gpu_model import Machine
 from tests.peers.saved_objects import Content, SavedObject, reference
 
 FIRST_PASSTHROUGH_KEY = 13000
@@ -25,8 +24,8 @@ def edit_machine(document: SavedObject, machine: Machine, moids: Mapping[str, st
         document.put_text(path, machine.name)
     _edit_size(document, machine)
     _edit_power(document, machine, moids[machine.host])
-    if machine.has_gpu:
-        document.add("config.hardware.device", passthrough_device(machine))
+    if machine.vgpu is not None:
+        document.add("config.hardware.device", vgpu_device(machine.vgpu))
         _attach_to_controller(document)
 
 
@@ -42,21 +41,9 @@ def _edit_size(document: SavedObject, machine: Machine) -> None:
     document.put("config.cpuHotAddEnabled", False)
     document.put("config.memoryHotAddEnabled", False)
     document.put_text("config.firmware", "efi")
-    if machine.has_gpu:
+    if machine.vgpu is not None:
         document.put("config.memoryAllocation.reservation", machine.memory_mib)
-    document.put("config.memoryReservationLockedToMax", machine.has_gpu)
-    if machine.directpath:
-        document.add(
-            "config.extraConfig",
-            [
-                _option("pciPassthru.use64bitMMIO", "TRUE"),
-                _option("pciPassthru.64bitMMIOSizeGB", "128"),
-            ],
-        )
-
-
-def _option(key: str, value: str) -> Content:
-    return {"@xsi": "OptionValue", "key": key, "value": {"@xsi": "xsd:string", "#": value}}
+    document.put("config.memoryReservationLockedToMax", machine.vgpu is not None)
 
 
 def _edit_power(document: SavedObject, machine: Machine, host_moid: str) -> None:
@@ -75,47 +62,17 @@ def _edit_power(document: SavedObject, machine: Machine, host_moid: str) -> None
     document.put("summary.quickStats.hostMemoryUsage", machine.memory_mib if running else 0)
 
 
-def passthrough_device(machine: Machine) -> Content:
-    """The GPU device of a VM, with the backing that says which kind it is."""
-    backing, summary = _backing(machine)
+def vgpu_device(profile: str) -> Content:
+    """The vGPU of a VM."""
+    summary = f"NVIDIA GRID vGPU {profile}"
     return {
         "@xsi": "VirtualPCIPassthrough",
         "key": FIRST_PASSTHROUGH_KEY,
         "deviceInfo": {"@xsi": "Description", "label": "PCI device 0", "summary": summary},
-        "backing": backing,
+        "backing": {"@xsi": "VirtualPCIPassthroughVmiopBackingInfo", "vgpu": profile, "migrateSupported": True},
         "controllerKey": PCI_CONTROLLER_KEY,
         "unitNumber": 18,
     }
-
-
-def _backing(machine: Machine) -> tuple[Content, str]:
-    if machine.vgpu:
-        vmiop = "VirtualPCIPassthroughVmiopBackingInfo"
-        return (
-            {"@xsi": vmiop, "vgpu": machine.vgpu, "migrateSupported": True},
-            f"NVIDIA GRID vGPU {machine.vgpu}",
-        )
-    if machine.directpath:
-        return (
-            {
-                "@xsi": "VirtualPCIPassthroughDeviceBackingInfo",
-                "deviceName": L40S.name,
-                "id": machine.directpath,
-                "deviceId": f"{L40S.device_id:x}",
-                "systemId": system_id(machine.host),
-                "vendorId": NVIDIA,
-            },
-            L40S.name,
-        )
-    return (
-        {
-            "@xsi": "VirtualPCIPassthroughDynamicBackingInfo",
-            "deviceName": "",
-            "allowedDevice": {"vendorId": NVIDIA, "deviceId": L40S.device_id},
-            "customLabel": HARDWARE_LABEL,
-        },
-        f"Dynamic DirectPath {HARDWARE_LABEL}",
-    )
 
 
 def _attach_to_controller(document: SavedObject) -> None:

@@ -4,7 +4,7 @@ Names are predictable, so tests can be read without looking here:
 
 * `gpu-esx-01`, `gpu-esx-02`: two A100 40 GB each, in MIG mode; `ml-03` holds an instance, `ml-07` waits for one;
 * `gpu-esx-03`: two A40 shared by four desktops by day, wanted whole by `ml-01` and `ml-02` by night;
-* `gpu-esx-04`: one L40S for vGPUs (a suspended desktop) and two for DirectPath I/O (`ml-08` fixed, `ml-09` dynamic).
+* `gpu-esx-04`: one L40S (a suspended desktop).
 
 PCI ids, names and frame buffers are NVIDIA's ("Virtual GPU Types for Supported GPUs"; the PCI id database).
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NVIDIA = 0x10DE
-HARDWARE_LABEL = "l40s-ml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,11 @@ L40S = Card("AD102GL [L40S]", 0x26B9, 0x1851, 48, time_sliced("nvidia_l40s", (48
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A card in a host: its address and NUMA node, and whether it is given away whole."""
+    """A card in a host: its address and NUMA node."""
 
     card: Card
     bus: int
     numa_node: int
-    directpath: bool = False
 
     @property
     def pci_id(self) -> str:
@@ -101,15 +99,15 @@ class HostModel:
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """What the host offers: the profiles of the cards that serve vGPUs."""
-        return tuple(dict.fromkeys(p for s in self.slots if not s.directpath for p in s.card.profiles))
+        """What the host offers."""
+        return tuple(dict.fromkeys(profile for slot in self.slots for profile in slot.card.profiles))
 
 
 HOSTS = (
     HostModel("gpu-esx-01", (Slot(A100, 0x3B, 0), Slot(A100, 0x5E, 1))),
     HostModel("gpu-esx-02", (Slot(A100, 0x3B, 0), Slot(A100, 0x5E, 1))),
     HostModel("gpu-esx-03", (Slot(A40, 0x3B, 0), Slot(A40, 0x5E, 1))),
-    HostModel("gpu-esx-04", (Slot(L40S, 0x3B, 0), Slot(L40S, 0x5E, 1, True), Slot(L40S, 0x6F, 1, True))),
+    HostModel("gpu-esx-04", (Slot(L40S, 0x3B, 0),)),
 )
 
 
@@ -124,14 +122,8 @@ class Machine:
     memory_mib: int = 32768
     guest: str = "ubuntu64Guest"
     vgpu: str | None = None
-    directpath: str | None = None
-    dynamic: bool = False
+    """A VM with one reserves all its memory."""
     on_gpu: str | None = None
-
-    @property
-    def has_gpu(self) -> bool:
-        """Whether any GPU device is in its hardware; such VMs reserve all their memory."""
-        return self.vgpu is not None or self.directpath is not None or self.dynamic
 
 
 def desktop(name: str, profile: str, on_gpu: str | None, host: str = "gpu-esx-03") -> Machine:
@@ -150,7 +142,7 @@ MACHINES = (
     Machine("ml-02", "gpu-esx-03", cpus=16, memory_mib=65536, vgpu="nvidia_a40-48c"),
     Machine("ml-03", "gpu-esx-01", "poweredOn", vgpu="grid_a100-3-20c", on_gpu="0000:3b:00.0"),
     Machine("ml-07", "gpu-esx-01"),
-    Machine("ml-08", "gpu-esx-04", "poweredOn", directpath="0000:5e:00.0", on_gpu="0000:5e:00.0"),
-    Machine("ml-09", "gpu-esx-04", dynamic=True),
+    Machine("ml-08", "gpu-esx-04"),
+    Machine("ml-09", "gpu-esx-04"),
     Machine("app-01", "gpu-esx-02", "poweredOn", 2, 4096),
 )

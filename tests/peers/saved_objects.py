@@ -102,11 +102,6 @@ class SavedObject:
             array.remove(old)
         array.extend(element("ManagedObjectReference", reference(kind, moid)) for moid in moids)
 
-    def holds_references(self, name: str, kind: str) -> bool:
-        """Whether a property is an array of references with at least one of that managed object type."""
-        array = self._values.get(name)
-        return array is not None and any(item.get("type") == kind for item in array)
-
     def children(self, path: str, tag: str) -> list[etree._Element]:
         """The elements `tag` under `path`."""
         found = self._find(path)

@@ -27,6 +27,7 @@ import yaml
 from gpuops.clock import machine_time
 from gpuops.sim.scenario.saved_state import save
 from tests.execute.journal.postgres import Server, binaries, running_server
+from tests.harness.office import EVENING
 from tests.recorded import victim
 from tests.recorded.states import (
     GUEST_LOGIN,
@@ -39,7 +40,6 @@ from tests.recorded.states import (
     write,
 )
 from tests.recorded.stories import STORIES, Act, Story
-from tests.recorded.worlds import EVENING
 
 ROOT: Final = Path(__file__).parents[2]
 FAMILIES: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "CREDENTIALS_", "PG")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gpuops.sim.state.drs import Behavior, Override
 from gpuops.sim.world import World
+from tests.harness.office import desktop, gpu, hosts, ml_vm, policy, scenario
 from tests.recorded.states import GUEST_LOGIN
-from tests.recorded.worlds import desktop, fleet, gpu, ml_vm, office, policy, scenario
 
 NEVER: Final = "-"
 HOUR_S: Final = 3600.0
@@ -29,6 +29,25 @@ ROLLING: Final = ("--host", "esx-01", "--reboot", "rolling", "--running-vms", "s
 SCHEDULER: Final = ("host", "scheduler", "set", "--scheduler", "equal-share", *ROLLING)
 
 Words = Sequence[str]
+
+
+def office(**ml: Any) -> dict[str, Any]:
+    """Two hosts with three idle desktops on an A40 each, a busy one, and an ML VM for each A40."""
+    vms = [desktop(number, f"esx-{1 + number // 4:02}") for number in range(1, 7)]
+    vms.append(desktop(7, "esx-02", cpu_usage_mhz=5200))
+    return scenario([*vms, ml_vm(1, "esx-01", **ml), ml_vm(2, "esx-02", **ml)])
+
+
+def fleet(**keys: Any) -> dict[str, Any]:
+    """Three hosts, desktops on two of them: one host's desktops fit on the others, one of them cannot be moved."""
+    pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
+    vms = [
+        desktop(1, "esx-01", cpu_usage_mhz=900),
+        desktop(2, "esx-01", cpu_usage_mhz=900, **pinned),
+        desktop(3, "esx-02", cpu_usage_mhz=900),
+        ml_vm(1, "esx-03", devices=[]),
+    ]
+    return scenario(vms, hosts(3), options={"vgpu.hotmigrate.enabled": True}, **keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +214,7 @@ def _pool_office() -> dict[str, Any]:
     server = ml_vm(1, "esx-01", name="server-01", folder="misc", devices=[])
     client = ml_vm(1, "esx-01", name="client-01", folder="misc", devices=[], attributes={"gpuops.owner": "vision"})
     vms = [*office()["vms"], server, client]
-    return scenario(vms, gpus=[gpu(), gpu("0000:af:00.0", passthrough=True)])
+    return scenario(vms, hosts(gpus=[gpu(), gpu("0000:af:00.0", passthrough=True)]))
 
 
 NIGHTS: Final = (

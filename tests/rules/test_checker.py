@@ -119,8 +119,6 @@ def test_tests_wait_by_wait_until() -> None:
     files = [file for file in sorted((ROOT / "tests").rglob("*.py")) if "sleep(" in file.read_text(encoding="utf-8")]
     resting = {file for file in files for node in ast.walk(ast.parse(file.read_bytes())) if is_resting_loop(node)}
     assert {file.relative_to(ROOT / "tests").as_posix() for file in resting} == {
-        "bench/services/load.py",
-        "bench/services/runners.py",
         "fleet/play.py",
         "kills/loop.py",
         "kills/test_renamed.py",

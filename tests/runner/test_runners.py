@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.execute.journal.postgres import Server
-from tests.runner.fleet import EVENING, MORNING, Fleet, Site, fleet
+from tests.harness.fleet import EVENING, MORNING, Fleet, Site, fleet
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # real heartbeats

@@ -1,4 +1,4 @@
-"""A small simulated vCenter on a real socket, and unmodified pyVmomi connected to it."""
+"""Simulated vCenters on a real socket, a small one and the scenario `lab`, and unmodified pyVmomi connected to them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyVim.connect import Disconnect, SmartConnect
+from pyVim.connect import Disconnect
 
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from tests.sim.lab import Lab, connect, served
 from tests.sim.small_world import small_world
-
-
-def connect(server: SimServer, **options: Any) -> Any:
-    """A ServiceInstance of a server, verified against its own authority."""
-    return SmartConnect(**{**server.login, **options})
 
 
 @pytest.fixture
@@ -35,3 +31,9 @@ def si(server: SimServer) -> Iterator[Any]:
     instance = connect(server)
     yield instance
     Disconnect(instance)
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with served() as lab:
+        yield lab

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyVim.connect import Disconnect
+from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
-from tests.sim.conftest import connect
 
 Q = vmodl.query.PropertyCollector
 P = vim.vm.device.VirtualPCIPassthrough
+
+
+def connect(server: SimServer, **options: Any) -> Any:
+    """A ServiceInstance of a server, verified against its own authority."""
+    return SmartConnect(**{**server.login, **options})
 
 
 def category_spec(name: str, *types: str, cardinality: str = "MULTIPLE") -> dict[str, Any]:

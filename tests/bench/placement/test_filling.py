@@ -69,5 +69,5 @@ def test_over_the_wire_every_vm_gets_the_gpu_that_it_gets_here() -> None:
             assert not isinstance(seats, NotAdmitted)
             number_of = int(placed.placement.host.name.rpartition("-")[2])
             host = hosts[f"esx-{number_of:03}"]
-            (seated,) = wire.start([replace(placed, placement=replace(placed.placement, host=host))])
-            assert seated.gpus == tuple(seat.pci_id for seat in seats)
+            gpus = wire.start(replace(placed, placement=replace(placed.placement, host=host)))
+            assert gpus == tuple(seat.pci_id for seat in seats)

@@ -15,7 +15,6 @@ class Account:
 
     requests: int = 0
     objects: int = 0
-    received_bytes: int = 0
     _began_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -37,7 +36,6 @@ class Account:
             "read_cpu_s": round(time.process_time() - self._began_s, 4),
             "requests": self.requests,
             "objects": self.objects,
-            "received_mb": round(self.received_bytes / 1e6, 1),
             "peak_rss_mib": round(_peak_rss_mib(), 1),
         }
         print(json.dumps(said))

@@ -26,11 +26,10 @@ VALUE = re.compile(rb"<returnval[^>]*>([^<]*)</returnval>")
 class Wire:
     """One connection and one session, raw."""
 
-    def __init__(self, question: Question, account: Account) -> None:
+    def __init__(self, question: Question) -> None:
         at = urlsplit(question.url)
         context = ssl.create_default_context(cafile=question.ca_file)
         self._connection = http.client.HTTPSConnection(at.hostname or "", at.port, context=context)
-        self._account = account
         self._cookie = ""
         user, password = escape(question.username), escape(question.password)
         self.call(
@@ -45,7 +44,6 @@ class Wire:
         self._connection.request("POST", "/sdk", ENVELOPE.format(body).encode(), headers)
         response = self._connection.getresponse()
         answer = response.read()
-        self._account.received_bytes += len(answer)
         if response.status != 200:
             raise RuntimeError(answer[-2000:].decode(errors="replace"))
         self._cookie = (response.headers.get("Set-Cookie") or self._cookie).split(";")[0]
@@ -82,7 +80,7 @@ def read(wire: Wire, kind: str, paths: list[str], page: int, account: Account) -
 if __name__ == "__main__":
     counted = Account()
     question = asked()
-    connection = Wire(question, counted)
+    connection = Wire(question)
     counted.begin()
     for kind, paths in question.paths.items():
         read(connection, kind, paths, question.page, counted)

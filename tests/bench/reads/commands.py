@@ -16,8 +16,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tests.bench.measure import Contender, Rounds, interleave, paired_ratio, python
-from tests.bench.reads.bulk_read import LEAVES, govc_script
-from tests.bench.simulator.simulators import our_simulator, unbuilt_peers
+from tests.bench.reads.wires import LEAVES, govc_script
+from tests.bench.simulator.simulators import our_simulator, unbuilt_govc
 from tests.bench.verdict import Figure, Result
 from tests.peers.processes import BINARIES, Endpoint, Govc
 
@@ -38,7 +38,7 @@ PEAKS: Final = {VMS: TEXT_MIB, HOSTS: TEXT_MIB, SUMMARY: TEXT_MIB, JSON: JSON_MI
 
 def run() -> Iterator[Result]:
     """1,000 hosts and 10,000 VMs of our simulator."""
-    if lacking := unbuilt_peers():
+    if lacking := unbuilt_govc():
         yield Result(f"commands beside govc: not run, {lacking}", ())
         return
     with our_simulator("fleet:hosts=1000,vms=10000") as served, tempfile.TemporaryDirectory() as directory:

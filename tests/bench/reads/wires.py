@@ -6,20 +6,25 @@ part of it. Only CPU counts: a busy machine stretches the wall time of all of th
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS
+from gpuops.vsphere.reading.bulk.property_paths import HOST, HOST_DEVICES, VM, VM_DETAIL
 from tests.bench.measure import Contender, Rounds, interleave, paired_ratio, python
 from tests.bench.readers.question import Question
-from tests.bench.reads.bulk_read import LEAVES, govc_script
-from tests.bench.simulator.simulators import our_simulator, unbuilt_peers
+from tests.bench.simulator.simulators import our_simulator, unbuilt_govc
 from tests.bench.verdict import Figure, Result
-from tests.peers.processes import Endpoint, Govc
+from tests.peers.processes import BINARIES, Endpoint, Govc
 
 ROUNDS: Final = 3
+Paths = dict[str, list[str]]
+LEAVES: Final[Paths] = {"VirtualMachine": [*VM, *VM_DETAIL], "HostSystem": [*HOST, *HOST_DEVICES]}
+"""What gpuops itself asks for."""
+GOVC_KINDS: Final = {"VirtualMachine": "m", "HostSystem": "h"}
 OVER_JSON: Final = 0.25
 OVER_SOAP: Final = 0.45
 MEMORY_MIB: Final = 150.0
@@ -30,7 +35,7 @@ READER, INVENTORY = "gpuops reader, {}", "gpuops, whole inventory, {}"
 
 def run() -> Iterator[Result]:
     """1,000 hosts and 10,000 VMs of our simulator; vcsim speaks no VI/JSON."""
-    if lacking := unbuilt_peers():
+    if lacking := unbuilt_govc():
         yield Result(f"both wires beside govc: not run, {lacking}", ())
         return
     with our_simulator("fleet:hosts=1000,vms=10000") as served, tempfile.TemporaryDirectory() as directory:
@@ -39,6 +44,16 @@ def run() -> Iterator[Result]:
             each.run()
         rounds = interleave(contenders, ROUNDS)
     yield Result("both wires: our simulator, 1,000 hosts, 10,000 VMs", tuple(_figures(rounds)), rounds)
+
+
+def govc_script(paths: Paths) -> str:
+    """govc reads one type a call; the shell's account includes both."""
+    govc = BINARIES / "govc"
+    calls = (
+        [str(govc), "object.collect", "-json", "-type", letter, "/", *paths[kind]]
+        for kind, letter in GOVC_KINDS.items()
+    )
+    return " && ".join(shlex.join(call) for call in calls)
 
 
 def _contenders(endpoint: Endpoint, directory: Path) -> list[Contender]:

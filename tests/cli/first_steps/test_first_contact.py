@@ -30,8 +30,7 @@ from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.cli.conftest import Lab as CommandLab
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab
+from tests.sim.lab import Lab, connect
 from tests.wire.conftest import target_of
 from tests.wire.reading.test_gpu_health import SimulatedSsh
 

@@ -13,7 +13,7 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from tests.execute.journal.postgres import Server
-from tests.nights.interrupted.victim import FORKED
+from tests.recorded.victim import FORKED
 
 Opening = Callable[[], Store]
 NOW = datetime(2026, 11, 20, 21, 0, 0, 250, tzinfo=UTC)

@@ -40,7 +40,7 @@ from gpuops.extras.observe.store import Measurements
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.journal.test_audit import NOW, clock
-from tests.nights.interrupted.victim import FORKED
+from tests.recorded.victim import FORKED
 
 TABLES: dict[Contents, tuple[MetaData, ...]] = {
     Contents.JOURNAL: (journal_tables.metadata, job_store._metadata),

@@ -27,7 +27,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import takings, told_late
-from tests.nights.playing.place import NightPlace, NightStore
+from tests.nights.playing.place import Killed, NightPlace, NightStore
 from tests.nights.world.worlds import LOCK, Site, is_leased
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ def leases_of_a_seed(seed: int) -> Iterator[None]:
     ids = SimpleNamespace(token_hex=lambda length: rng.randbytes(length).hex())
     with patch.object(lease, "secrets", ids), patch.object(lease, "owner", lambda: "a run of the night"):
         yield
-
-
-class CutOff(BaseException):
-    """What `kill -9` is to the other machine's process."""
 
 
 class Machines:
@@ -103,7 +99,7 @@ class Machines:
         def boundary(what: str) -> None:
             left[0] -= 1
             if left[0] == 0:
-                raise CutOff(what)
+                raise Killed(what)
 
         try:
             vcenter = connect(boundary)
@@ -112,7 +108,7 @@ class Machines:
         place = NightPlace(vcenter, states, self._world.clock.now, store=self.store)
         place.passed_s = lambda: self._world.clock.now().timestamp()
         self.other_acts = True
-        with suppress(GpuopsError, CutOff):
+        with suppress(GpuopsError, Killed):
             rotate(RunKind.DAY, self._site.policy, place, apply=True, consent=agreed)
         self.other_acts = False
 

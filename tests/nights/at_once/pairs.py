@@ -7,10 +7,6 @@ paused virtual machine does, and go on beside the next holder.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
@@ -18,7 +14,7 @@ from gpuops.execute.state import lock
 from gpuops.plan.rotation.lease import HEARTBEAT_S, TTL_S
 from tests.nights.at_once.runners import Machine, Runner, evening, lease_of, strays
 from tests.nights.at_once.test_two_runners import by_markers, day, mornings, night
-from tests.nights.playing.place import MEMORY
+from tests.nights.playing.place import folder_in_memory
 
 PAUSES_S: Final = (1.0, HEARTBEAT_S / 2, HEARTBEAT_S, TTL_S - 1, TTL_S, TTL_S + 1, 2 * TTL_S)
 PAUSED: Final = (0.0, 0.04, 0.15)
@@ -30,7 +26,7 @@ LATE: Final = 1
 def pair_violations(seed: int) -> list[str]:
     """What does not hold of the runs of that seed."""
     rng = random.Random(f"{seed}:pairs")
-    with _folder() as folder, patch.object(lock, "TRIES", 1):
+    with folder_in_memory() as folder, patch.object(lock, "TRIES", 1):
         world, machines = evening(), (Machine(folder / "a"), Machine(folder / "b"))
         acts = [night, rng.choice([night, by_markers]), *rng.sample([day, by_markers, night], rng.randrange(2))]
         runners = [
@@ -66,9 +62,3 @@ def pair_violations(seed: int) -> list[str]:
             for runner in runners:
                 runner.finish()
     return [*said, *world.bugs]
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="gpuops-pairs-", dir=MEMORY if MEMORY.is_dir() else None) as name:
-        yield Path(name)

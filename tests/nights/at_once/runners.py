@@ -16,9 +16,7 @@ from typing import Any, Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.site import Site as Place
-from gpuops.execute.state.lock import locked
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
@@ -33,32 +31,21 @@ from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
+from tests.harness import office
+from tests.nights.playing.place import NightPlace, NightStore
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.worlds import EVENING
 
 LOCK: Final = "gpuops-lock"
-DECLARED: Final = ScenarioFile.of({
-    "description": "two desktops, one ML VM and a lock VM",
-    "start": EVENING,
-    "datacenter": "dc",
-    "models": {"server": {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32,
-                          "cpu_mhz": 2000, "memory_gib": 1024}},
-    "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
-               "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"}},
-    "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
-    "networks": ["VM Network"],
-    "clusters": [{"name": "c", "drs": None, "hosts": [
-        {"name": "esx-{:02}", "first": 1, "count": 1, "group": "g", "model": "server", "driver": "550.90.05",
-         "policy": "performance", "gpus": [{"board": "a40", "at": "0000:3b:00.0", "node": 0, "mode": "sameSize"}]}]}],
-    "vms": [
-        {"name": "desktop-{:03}", "first": 1, "count": 2, "folder": "vdi", "on": "g", "guest": "windows", "cpus": 4,
-         "memory_gib": 8, "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-24q"}], "power": "on",
-         "cpu_usage_mhz": 60},
-        {"name": "ml-01", "folder": "ml", "on": "g", "guest": "linux", "cpus": 8, "memory_gib": 64, "disk_gib": 100,
-         "devices": [{"vgpu": "nvidia_a40-48c"}]},
-        {"name": LOCK, "folder": "ops", "on": "g", "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1},
+DECLARED: Final = ScenarioFile.of(office.scenario(
+    [
+        office.desktop(1, "g", name="desktop-{:03}", count=2, devices=[{"vgpu": "nvidia_a40-24q"}], attributes={}),
+        office.ml_vm(1, "g", disk_gib=100, extra_config={}),
+        office.small_vm(LOCK, "g", folder="ops"),
     ],
-})  # fmt: skip
+    office.hosts(1, gpus=[office.gpu(mode="sameSize")], group="g"), memory_gib=1024, drs=None, start=EVENING,
+))  # fmt: skip
+"""Two desktops, one ML VM and a lock VM."""
 
 POLICY: Final[Policy] = parse_policy(
     f"""
@@ -110,29 +97,23 @@ class Machine:
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
-        self.store = MemoryStore()
+        self.store = NightStore(lambda what: None, lambda: 0, lambda: False)
 
 
-class _Site(Place):
+class _Site(NightPlace):
     """A site of a machine: its lock is the real one, its journal is in memory."""
 
-    __slots__ = ("_machine", "_stop")
+    __slots__ = ("_stop",)
 
     def __init__(self, *args: Any, machine: Machine, stop: Callable[[str], None]) -> None:
-        super().__init__(*args)
-        self._machine, self._stop = machine, stop
+        super().__init__(*args, store=machine.store, locks=machine.state_dir)
+        self._stop = stop
 
     @contextmanager
-    def locked_journal(
-        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
-    ) -> Iterator[Journal]:
+    def locked_journal(self, vcenter: str, **options: Any) -> Iterator[Journal]:
         self._stop("the lock of the machine")
-        with locked(self.state_dir, vcenter, self.clock(), alone=alone):
-            yield Journal(self._machine.store, vcenter, self.clock)
-
-    @contextmanager
-    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
-        yield Journal(self._machine.store, vcenter, self.clock)
+        with super().locked_journal(vcenter, **options) as journal:
+            yield journal
 
 
 class Runner:

@@ -51,8 +51,6 @@ class NightBroker:
         """What is wrong for a while, and until when."""
         self._chance = random.Random(pod.seed)
         self.struck: Counter[str] = Counter()
-        self.looks: dict[str, list[datetime]] = {}
-        """When the list of sessions was read whole, by what it was read for."""
         self.looked_at: datetime | None = None
         """When the list of sessions was last read by gpuops."""
         self.calm = False

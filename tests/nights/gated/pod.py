@@ -70,15 +70,12 @@ class NightPod(Pod):
     close it arrived is not known. A maintenance that an admin begins after that is BOTH."""
     wrongly_opened: list[tuple[str, datetime]] = field(default_factory=list)
     """(VM, when) where an admin's own maintenance was ended by a night."""
-    came: list[tuple[str, datetime, bool]] = field(default_factory=list)
-    """(VM, when, whether they got it) of each user that the broker was asked for."""
 
     # --- users ----------------------------------------------------------------------------------------------------
 
     def log_in(self, pool: DesktopPoolState, vm: Any, shown_in_s: float = 0.0) -> PodSession | None:
         """As the pod's own; `shown_in_s`: the broker has given the machine, and its list has the session later."""
         session = Pod.log_in(self, pool, vm)
-        self.came.append((vm.moid, self.world.clock.now(), session is not None))
         if session is None:
             return None
         if self._chance.random() < 0.5 and not self._is_used_by_rdp(vm):

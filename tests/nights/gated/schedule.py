@@ -8,7 +8,6 @@ wrongly, H6 gates that a killed run has left closed (every kill is one).
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -153,7 +152,3 @@ def _moment(rng: random.Random) -> float:
             ]
         )
     )
-
-
-def counted(troubles: Sequence[Trouble]) -> Counter[str]:
-    return Counter(each.kind for each in troubles)

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 from tests.nights.gated.checkers import cuts, violations
 from tests.nights.gated.harvest import harvest_of, ungated
 from tests.nights.gated.night import play
 from tests.nights.gated.schedule import KINDS, ROW, is_calm
 from tests.nights.measuring.results import FILE
-from tests.nights.measuring.tally import in_processes, one_by_one
+from tests.nights.measuring.tally import Summed, in_processes, one_by_one
 
 CHUNK: Final = 10
 LEAST_HARVEST: Final = 0.95
@@ -23,7 +23,7 @@ END: Final = "<!-- gates: end -->"
 
 
 @dataclass
-class GatedTally:
+class GatedTally(Summed):
     """What many gated nights come to."""
 
     nights: int = 0
@@ -49,14 +49,10 @@ class GatedTally:
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
-    def add(self, other: GatedTally) -> None:
-        for name in ("nights", "suspends", "seen", "between", "by_rdp", "rdp_back", "calm", "hours", "possible"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("ungated_suspends", "ungated_cuts", "cpu_s"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.struck += other.struck
-        self.violations += other.violations
-        self.longest_s = max(self.longest_s, other.longest_s)
+    def add(self, other: Self) -> None:
+        longest_s = max(self.longest_s, other.longest_s)
+        super().add(other)
+        self.longest_s = longest_s
 
     @property
     def harvest(self) -> float:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib import resources
 from pathlib import Path
 
 from gpuops.clock import wall_clock
@@ -31,9 +32,9 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
-from tests.nights.interrupted.victim import POLICY
-from tests.nights.playing.wire import Watched
+from tests.nights.playing.soap import Watched
 
+POLICY = resources.files("gpuops.sim").joinpath("scenarios", "lab-policy.yaml").read_text(encoding="utf-8")
 LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
 """`bare` is a VM without GPU."""
 

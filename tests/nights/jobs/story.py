@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest.mock import patch
 
 import msgspec
@@ -24,7 +23,6 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
-from gpuops.execute.site.ports import Vcenter
 from gpuops.extras.jobs import job_queue, nightly, store
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 from gpuops.extras.jobs.job_turns import JobVmDeed
@@ -32,8 +30,7 @@ from gpuops.extras.jobs.store import JobStore
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.nights.jobs.guests import MINUTE, MadeGuests, Work
-from tests.nights.playing.place import MEMORY, NightPlace, NightStore
-from tests.nights.playing.processes import Killed
+from tests.nights.playing.place import Killed, NightPlace, NightStore, folder_in_memory
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arranged, policies_read_quickly
@@ -203,10 +200,7 @@ class JobNights:
         elif killed:
             self._left = self.rng.randint(1, self.rng.choice([4, 12, 40]))
         vcenter = DirectVcenter(self.world, self._point, None, self._showing)
-        place = NightPlace(cast(Vcenter, vcenter), self._state, self.world.clock.now, store=self._store)
-        place.same_time, place.pause = True, self.world.clock.advance
-        began = self.world.clock.now()
-        place.passed_s = lambda: (self.world.clock.now() - began).total_seconds()
+        place = NightPlace.on_one_machine(self.world, vcenter, self._state, self._store)
         place.say = self._said
         try:
             call(place)
@@ -339,5 +333,5 @@ class KeptDatabase(Database):
 
 
 def play(seed: int) -> JobStory:
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        return JobNights(seed, Path(folder)).play()
+    with folder_in_memory() as folder:
+        return JobNights(seed, folder).play()

@@ -11,6 +11,7 @@ from typing import Final
 from gpuops.extras.jobs.job import JobEvent, JobState
 from tests.nights.jobs.checkers import violations
 from tests.nights.jobs.story import POINTS, VM_POINTS, play
+from tests.nights.measuring.tally import Summed
 
 MET: Final = ("a return saved a job", "a return had no time", "checkpoint fails", "checkpoint too slow", "look absent",
        "VM made", "VM has", "VM removed")  # fmt: skip
@@ -18,7 +19,7 @@ MET: Final = ("a return saved a job", "a return had no time", "checkpoint fails"
 
 
 @dataclass
-class JobTally:
+class JobTally(Summed):
     """What some stories come to."""
 
     stories: int = 0
@@ -29,16 +30,6 @@ class JobTally:
     kills: Counter[str] = field(default_factory=Counter)
     met: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
-
-    def add(self, other: JobTally) -> None:
-        self.stories += other.stories
-        self.nights += other.nights
-        self.attempts += other.attempts
-        self.states += other.states
-        self.events += other.events
-        self.kills += other.kills
-        self.met += other.met
-        self.violations += other.violations
 
     def unmet(self) -> set[str]:
         """Points at which no process was killed, and what should have been met and was not."""

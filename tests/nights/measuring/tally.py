@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from tests.nights.faults.schedule import ALL, OF_IDENTITY, SELDOM
 from tests.nights.judging.checkers import violations
@@ -25,7 +25,16 @@ CHUNK: Final = 10
 
 
 @dataclass
-class Tally:
+class Summed:
+    """Figures of some nights; those of more nights are their sums."""
+
+    def add(self, other: Self) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+@dataclass
+class Tally(Summed):
     """What many nights come to."""
 
     nights: int = 0
@@ -40,15 +49,6 @@ class Tally:
     """The seeds of the nights that broke an invariant."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
-
-    def add(self, other: Tally) -> None:
-        self.nights += other.nights
-        self.effects += other.effects
-        self.struck += other.struck
-        self.reached += other.reached
-        self.violations += other.violations
-        self.broken += other.broken
-        self.cpu_s += other.cpu_s
 
     @property
     def rarest(self) -> tuple[str, int]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from gpuops.execute.journal.record import Record, text_of
@@ -18,7 +17,7 @@ from gpuops.plan.rotation.returns.day import RotateDay
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import Nightly
-from tests.nights.playing.place import MEMORY
+from tests.nights.playing.place import folder_in_memory
 from tests.nights.world.worlds import EVENING
 
 _VCENTER: Final = "vc-1"
@@ -89,8 +88,8 @@ _DAMAGES: Final = (
 def damaged_violations(seed: int, _events: Sequence[Event] | None = None) -> list[str]:
     """What does not hold of a night whose journal was changed before its morning: each return says that it is damaged,
     and brings everybody back by the markers."""
-    with TemporaryDirectory(prefix="gpuops-damaged-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        night = DamagedNightly(seed, Path(folder) / "state")
+    with folder_in_memory() as folder:
+        night = DamagedNightly(seed, folder / "state")
         try:
             said = violations(night.play())
         finally:
@@ -103,8 +102,8 @@ def damaged_violations(seed: int, _events: Sequence[Event] | None = None) -> lis
 
 def filed_violations(seed: int, events: Sequence[Event] | None) -> list[str]:
     """What does not hold of that night, its file among it."""
-    with TemporaryDirectory(prefix="gpuops-filed-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        night = FiledNightly(seed, events, Path(folder) / "state")
+    with folder_in_memory() as folder:
+        night = FiledNightly(seed, events, folder / "state")
         try:
             said = violations(night.play())
             wrong = [*map(_told, night.file.read(0))] != [*map(_told, night._store.records)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
@@ -21,7 +21,6 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.vcenter.notices import NotifySettings
 from gpuops.errors import GpuopsError
 from gpuops.execute.site.notice_way import NoticeWay
-from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.extras.notify import sending
 from gpuops.extras.notify.watch import connecting
@@ -31,8 +30,7 @@ from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.timers import call_lines
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
-from tests.nights.playing.place import NightPlace, NightStore
-from tests.nights.playing.processes import Killed
+from tests.nights.playing.place import Killed, NightPlace, NightStore
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arranged, policies_read_quickly
@@ -210,10 +208,8 @@ class FortyNights:
         connect = partial(DirectVcenter, self.world, self._boundary, None, self._showing)
         reached = partial(wait.reach_vcenter, connect) if half == "day" else connect
         vcenter = connecting(self._way, f"rotate {half}", reached)
-        began = self.world.clock.now()
-        place = NightPlace(cast(Vcenter, vcenter), self._state, self.world.clock.now, store=self._store)
-        place.same_time, place.notices = True, self._way
-        place.pause, place.passed_s = self.world.clock.advance, lambda: (self.world.clock.now() - began).total_seconds()
+        place = NightPlace.on_one_machine(self.world, vcenter, self._state, self._store)
+        place.notices = self._way
         try:
             if half == "night":
                 return rotate_night(self.policy, place, apply=True, unattended=True, by_timer=True)

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from pyVmomi import vmodl
@@ -32,7 +30,7 @@ from tests.nights.at_once.several import Several, begins_first, returns_first, s
 from tests.nights.faults.cron import CRON, DEADLINE, MORNING, evening_of, patience_of
 from tests.nights.faults.event import GIVEN_UP, Event
 from tests.nights.playing.first_ids import FirstIds, first_ids, name_by_first_ids
-from tests.nights.playing.place import MEMORY, NightPlace
+from tests.nights.playing.place import NightPlace, folder_in_memory
 from tests.nights.playing.played import Played
 from tests.nights.playing.processes import NightProcesses
 from tests.nights.world.worlds import EVENING, policies_read_quickly
@@ -59,8 +57,8 @@ class Nightly(NightProcesses):
         locking = any(event.fault == "K5" for event in self.played.events)
         if not locking and self.site.policy.lock_vm is None:
             return self._played()
-        with TemporaryDirectory(prefix="gpuops-night-", dir=MEMORY if MEMORY.is_dir() else None) as locks:
-            self._states = Path(locks)
+        with folder_in_memory() as locks:
+            self._states = locks
             self._locks = self._states if locking else None
             return self._played()
 

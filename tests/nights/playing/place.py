@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Self
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
@@ -16,10 +17,21 @@ from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, LockHold, locked
 from gpuops.model.nights.night_record import LockHolder
+from gpuops.sim.world import World
 from tests.nights.measuring.stages import RECORDS, Stages
 
-MEMORY: Final = Path("/dev/shm")
-"""Where a file is no work for a disk: a night's locks are taken hundreds of times."""
+_MEMORY: Final = Path("/dev/shm")
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A temporary folder where a file is no work for a disk: a night's locks are taken hundreds of times."""
+    with TemporaryDirectory(prefix="gpuops-night-", dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+class Killed(BaseException):
+    """What `kill -9` is to a test: nothing of the engine may catch it."""
 
 
 class Admission(StrEnum):
@@ -75,6 +87,14 @@ class NightPlace(Site):
         self._locks = locks
         self._turnstile = turnstile
         self.admission = Admission.NOT_ASKED
+
+    @classmethod
+    def on_one_machine(cls, world: World, vcenter: Any, state: Path, store: NightStore) -> Self:
+        """For a process that begins now on the only machine there is, whose clocks are those of vCenter."""
+        place, began = cls(vcenter, state, world.clock.now, store=store), world.clock.now()
+        place.same_time, place.pause = True, world.clock.advance
+        place.passed_s = lambda: (world.clock.now() - began).total_seconds()
+        return place
 
     @contextmanager
     def locked_journal(

@@ -40,7 +40,7 @@ from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import ENDS, HANGS, OTHER_LOGIN
 from tests.nights.measuring.stages import LOGIN, Staged
 from tests.nights.playing.night_world import NightWorld
-from tests.nights.playing.place import NightPlace, NightStore, Turnstile
+from tests.nights.playing.place import Killed, NightPlace, NightStore, Turnstile
 from tests.nights.playing.played import OVERRIDE
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.session import USER
@@ -53,10 +53,6 @@ ZERO: Final = timedelta()
 TAKES: Final = re.compile(r"before (SuspendVm |PowerOnVm (?!desktop-)|ShutDownGuest desktop-)")
 SEEN_BY: Final = timedelta(minutes=2)
 """Somebody set a clock: a look that is a minute old, and one that took its time, may not have seen it."""
-
-
-class Killed(BaseException):
-    """What `kill -9` is to a test: nothing of the engine may catch it."""
 
 
 class NightProcesses(NightWorld):

@@ -15,8 +15,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+from gpuops.errors import GpuopsError
 from gpuops.execute.site.ports import Vcenter
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.core.steps import Step
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler
@@ -26,7 +30,6 @@ from gpuops.vsphere.waiting import updates
 from tests.canary import CANARY
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.played import Played
-from tests.nights.playing.wire import Watched
 from tests.nights.world.guests import LOGIN
 from tests.nights.world.worlds import policies_read_quickly
 
@@ -53,6 +56,45 @@ class SoapNightly(Nightly):
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         target = Target("127.0.0.1", USERNAME, Secret(CANARY), tls=False, guest=LOGIN)
         return Watched(Connection(target), boundary, self._asked, self._refused)
+
+
+class Watched:
+    """A connection that can be cut off before and after each change; anything else is the connection's own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        boundary: Callable[[str], None],
+        asked: Callable[[str], None] = lambda op_id: None,
+        refused: Callable[[str], None] = lambda fault: None,
+    ) -> None:
+        self._connection = connection
+        self._boundary = boundary
+        self._asked = asked
+        self._refused = refused
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    @property
+    def uuid(self) -> str:
+        return self._connection.uuid
+
+    @property
+    def applied(self) -> bool | None:
+        return self._connection.applied
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        name = inventory.vm(step.vm).name
+        self._boundary(f"before {type(step).__name__} {name}")
+        self._asked(op_id)
+        try:
+            return self._connection.submit(step, inventory, op_id)
+        except GpuopsError as error:
+            self._refused(type(error.__cause__).__name__.rpartition(".")[2])
+            raise
+        finally:
+            self._boundary(f"after {type(step).__name__} {name}")
 
 
 class _Line(http.client.HTTPConnection):

@@ -16,7 +16,7 @@ from gpuops.sim.outside_events import vms as others
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event
-from tests.nights.playing.processes import Killed
+from tests.nights.playing.place import Killed
 from tests.nights.situations.situated import LATER, SOMETHING, Situated
 from tests.nights.world.worlds import DAY, EVENING, Site, Size, arranged
 

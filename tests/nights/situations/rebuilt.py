@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpuops.execute.journal.record import Kind
@@ -18,7 +16,7 @@ from gpuops.sim.outside_events.hosts import rebuild_vcenter
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.cron import MORNING
 from tests.nights.faults.event import Event
-from tests.nights.playing.place import MEMORY, NightPlace, NightStore
+from tests.nights.playing.place import NightPlace, NightStore, folder_in_memory
 from tests.nights.playing.played import Played
 from tests.nights.situations.situated import SOMETHING, Situated
 from tests.nights.world.worlds import EVENING, Site
@@ -57,8 +55,8 @@ class Rebuilt(Situated):
         self.at(self.rng.uniform(first_s, last_s), self._is_rebuilt)
 
     def _played(self) -> Played:
-        with TemporaryDirectory(prefix="gpuops-rebuilt-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
-            self._folder = Path(folder)
+        with folder_in_memory() as folder:
+            self._folder = folder
             try:
                 return super()._played()
             finally:

@@ -18,6 +18,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.scenario.scenario_file import ScenarioFile
+from tests.harness import office
 from tests.nights.faults.event import ASKED_FOR, GIVEN_UP, Event
 from tests.nights.world.guests import PASSWORD, USER
 from tests.nights.world.worlds import EVENING, GRACE_S, HOOK, LOCK, Site, Size, policies_read_quickly
@@ -30,47 +31,30 @@ _OLD: Final = marker_value("2026-10-20", Role.DESKTOP)
 
 
 def _group(number: int) -> dict[str, Any]:
-    gpus = [{"board": "a40", "at": at, "node": node} for node, at in enumerate(("0000:3b:00.0", "0000:af:00.0"))]
-    return {"name": "esx-{:02}", "first": number + 1, "count": 1, "group": f"g{number}", "model": "server",
-            "driver": "550.90.05", "policy": "performance", "gpus": gpus}  # fmt: skip
+    gpus = [office.gpu(at, node=node) for node, at in enumerate(("0000:3b:00.0", "0000:af:00.0"))]
+    return office.hosts(1, gpus=gpus, first=number + 1, group=f"g{number}")
 
 
 def _desktops(number: int, count: int) -> dict[str, Any]:
-    return {"name": "desktop-{:03}", "first": 1 + count * number, "count": count, "folder": "vdi", "on": f"g{number}",
-            "guest": "windows", "cpus": 4, "memory_gib": 8, "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-24q"}],
-            "power": "fit", "cpu_usage_mhz": 60, "attributes": {"gpuops.owner": "office"}}  # fmt: skip
+    numbered = {"name": "desktop-{:03}", "first": 1 + count * number, "count": count}
+    return office.desktop(number, f"g{number}", **numbered, devices=[{"vgpu": "nvidia_a40-24q"}], power="fit")
 
 
 def _ml(number: int, group: str, guest: str) -> dict[str, Any]:
-    return {"name": f"ml-{number:02}", "folder": "ml", "on": group, "guest": guest, "cpus": 8, "memory_gib": 64,
-            "disk_gib": 100, "devices": [{"vgpu": "nvidia_a40-48c"}]}  # fmt: skip
+    return office.ml_vm(number, group, guest=guest, disk_gib=100, extra_config={})
 
 
 def _small(name: str, folder: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "folder": folder, "on": "g1", "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1,
-            **more}  # fmt: skip
+    return office.small_vm(name, "g1", folder=folder, **more)
 
 
-_SITE: Final[dict[str, Any]] = {
-    "description": "a night with every kind of step",
-    "start": EVENING,
-    "datacenter": "dc",
-    "models": {"server": {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32,
-                          "cpu_mhz": 2000, "memory_gib": 1024}},
-    "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
-               "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"},
-               "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False},
-               "saves": {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
-                         "programs": [{"path": HOOK, "takes_s": 40}]}},
-    "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
-    "networks": ["VM Network"],
-    "clusters": [{"name": "c", "drs": "partiallyAutomated", "hosts": [_group(0), _group(1)]}],
-    "vms": [
-        _small("desktop-911", "lab", power="suspended"), _small("desktop-912", "lab", power="suspended"),
-        _small("desktop-913", "lab", power="on"),
-        _ml(1, "g0", "saves"), _ml(2, "g0", "bare"), _ml(3, "g0", "bare"), _ml(4, "g0", "linux"),
-    ],
-}  # fmt: skip
+_SAVES: Final = {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
+                 "programs": [{"path": HOOK, "takes_s": 40}]}  # fmt: skip
+_VMS: Final = (
+    _small("desktop-911", "lab", power="suspended"), _small("desktop-912", "lab", power="suspended"),
+    _small("desktop-913", "lab", power="on"),
+    _ml(1, "g0", "saves"), _ml(2, "g0", "bare"), _ml(3, "g0", "bare"), _ml(4, "g0", "ubuntu"),
+)  # fmt: skip
 _MARKED: Final = [
     _small(STRAYS[0], "lab", power="suspended", attributes={MARKER: _OLD}),
     _small(STRAYS[1], "lab", power="on", attributes={MARKER: _OLD}),
@@ -81,7 +65,11 @@ _MARKED: Final = [
 def _declared(*, leased: bool, crowded: bool) -> ScenarioFile:
     desktops = 3 if crowded else 2
     more = [*([_small(LOCK, "ops")] if leased else ()), *(_MARKED if crowded else ())]
-    return ScenarioFile.of({**_SITE, "vms": [_desktops(0, desktops), _desktops(1, desktops), *_SITE["vms"], *more]})
+    vms = [_desktops(0, desktops), _desktops(1, desktops), *_VMS, *more]
+    declared = office.scenario(
+        vms, _group(0), _group(1), memory_gib=1024, guests={"saves": _SAVES}, drs="partiallyAutomated", start=EVENING
+    )
+    return ScenarioFile.of(declared)
 
 
 @lru_cache

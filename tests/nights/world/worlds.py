@@ -22,6 +22,7 @@ from gpuops.model.nights.rotation import Policy, Pool
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.world import World
+from tests.harness import office
 from tests.nights.at_once.several import Several, several_of
 from tests.nights.world.guests import PASSWORD, USER
 
@@ -45,8 +46,7 @@ WHOLE_GPUS: Final = 12
 BY_TURNS: Final = 12
 """In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
-_LARGE_BAR: Final = {"extra_config": {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}}
-"""What a VM with a whole A40 needs."""
+_LARGE_BAR: Final = {"extra_config": office.MMIO}
 _WINDOWS: Final = {
     "UTC": ("20:00", "06:00"),
     "Asia/Kolkata": ("01:30", "11:30"),
@@ -248,26 +248,17 @@ def is_leased(seed: int) -> bool:
 
 def _lock_vm(scenario: dict[str, Any]) -> dict[str, Any]:
     group = scenario["clusters"][0]["hosts"][0]["group"]
-    return {"name": LOCK, "folder": "ops", "on": group, "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1}
+    return office.small_vm(LOCK, group, folder="ops")
 
 
 def _scenario(size: Size, rng: random.Random, hooks: random.Random | None) -> dict[str, Any]:
     groups = _groups(size.hosts, rng)
-    return {
-        "description": "a night",
-        "start": EVENING,
-        "datacenter": "dc",
-        "models": {"server": {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32,
-                              "cpu_mhz": 2000, "memory_gib": 1024}},
-        "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
-                   "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"},
-                   "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}, **_KEEPERS},
-        "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": rng.choice([65536] * 9 + [200])}],
-        "networks": ["VM Network"],
-        "clusters": [{"name": "c", "drs": rng.choice(["partiallyAutomated", "manual", None]), "hosts": groups}],
-        "vms": [*_desktops(size, [group["group"] for group in groups], rng),
-                *_ml(size, [group["group"] for group in groups], rng, hooks)],
-    }  # fmt: skip
+    names = [group["group"] for group in groups]
+    free_gib = rng.choice([65536] * 9 + [200])
+    drs = rng.choice(["partiallyAutomated", "manual", None])
+    vms = [*_desktops(size, names, rng), *_ml(size, names, rng, hooks)]
+    store = {"name": "ds-1", "capacity_gib": 65536, "free_gib": free_gib}
+    return office.scenario(vms, *groups, memory_gib=1024, guests=_KEEPERS, drs=drs, start=EVENING, datastores=[store])
 
 
 def _by_turns(scenario: dict[str, Any]) -> dict[str, Any]:
@@ -293,11 +284,10 @@ def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
     found, first = [], 1
     for number, count in enumerate(each for each in (hosts - split, split) if each):
         mode = "mixedSize" if rng.random() < 0.2 else "sameSize"
-        gpus = [{"board": "a40", "at": at, "node": int(each > 1), "mode": mode}
-                for each, at in enumerate(_ADDRESSES[: rng.choice([1, 1, 2, 2, 4])])]  # fmt: skip
-        found.append({"name": "esx-{:02}", "first": first, "count": count, "group": f"g{number}", "model": "server",
-                      "driver": "550.90.05", "policy": rng.choice(["performance", "consolidation"]),
-                      "gpus": gpus})  # fmt: skip
+        addresses = _ADDRESSES[: rng.choice([1, 1, 2, 2, 4])]
+        gpus = [office.gpu(at, node=int(place > 1), mode=mode) for place, at in enumerate(addresses)]
+        chosen = rng.choice(["performance", "consolidation"])
+        found.append(office.hosts(count, gpus=gpus, first=first, group=f"g{number}", policy=chosen))
         first += count
     return found
 
@@ -339,14 +329,20 @@ def _ml(size: Size, groups: list[str], rng: random.Random, hooks: random.Random 
     """ML VMs; with `hooks`, where VMware Tools run, their guests keep their work each in its own way."""
 
     def guest() -> str:
-        found = rng.choice(["linux", "bare"])
-        return hooks.choice([*_KEEPERS, "linux"]) if hooks is not None and found == "linux" else found
+        found = rng.choice(["ubuntu", "bare"])
+        return hooks.choice([*_KEEPERS, "ubuntu"]) if hooks is not None and found == "ubuntu" else found
 
     return [
-        {"name": f"ml-{number:02}", "folder": "ml", "on": rng.choice(groups), "guest": guest(),
-         "cpus": 8, "memory_gib": 64, "disk_gib": 100, "devices": [{"vgpu": rng.choice(_ML)}]}
+        office.ml_vm(
+            number,
+            rng.choice(groups),
+            guest=guest(),
+            disk_gib=100,
+            devices=[{"vgpu": rng.choice(_ML)}],
+            extra_config={},
+        )
         for number in range(1, size.ml + 1)
-    ]  # fmt: skip
+    ]
 
 
 def _terms(size: Size, rng: random.Random, *, hooked: bool, leased: bool) -> dict[str, Any]:

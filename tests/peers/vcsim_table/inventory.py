@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from tests.peers.vcsim_table.operation import Operation
+from tests.peers.vcsim_table.operation import Case, Cases, operations
 from tests.peers.vcsim_table.site import Site
 
-Op = Operation
 LONG: Final = "n" * 81
 
 
@@ -61,189 +60,131 @@ def drs_config(**fields: Any) -> Any:
     return vim.cluster.ConfigSpecEx(drsConfig=vim.cluster.DrsConfigInfo(**fields))
 
 
-FOLDERS: Final = (
-    Op("Folder.CreateFolder", "a free name", lambda s: s.made("folder"), name),
-    Op("Folder.CreateFolder", "a name that is taken", lambda s: (s.made("twin"), s.made("twin"))[-1]),
-    Op("Folder.CreateFolder", "an empty name", lambda s: s.made(""), last=True),
-    Op("Folder.CreateFolder", "a name of 81 characters", lambda s: s.made(LONG)),
-    Op("Folder.CreateFolder", "with a slash", lambda s: s.made("c/d"), name),
-    Op(
-        "Folder.CreateFolder",
-        "in the root folder",
-        lambda s: s.content.rootFolder.CreateFolder("tier"),
-        lambda s: len(s.content.rootFolder.childEntity),
-    ),
-    Op("Folder.Rename_Task", "a free name", lambda s: s.made("old").Rename_Task("young"), name),
-    Op(
-        "Folder.Rename_Task",
-        "of the folder of VMs",
-        lambda s: s.folder.Rename_Task("machines"),
-        lambda s: s.folder.name,
-    ),
-    Op("Folder.Destroy_Task", "an empty one", lambda s: s.made("empty").Destroy_Task(), name),
-    Op("Folder.Destroy_Task", "the folder of VMs", lambda s: s.datacenter.datastoreFolder.Destroy_Task(), last=True),
-    Op(
-        "Folder.Destroy_Task",
-        "with a running VM",
-        lambda s: (s.ended(s.made("full").MoveIntoFolder_Task([s.running])), s.kept.Destroy_Task())[-1],
-        name,
-        last=True,
-    ),
-    Op(
-        "Folder.MoveIntoFolder_Task",
-        "a VM",
-        lambda s: s.made("home-of-one").MoveIntoFolder_Task([s.running]),
-        lambda s: len(s.kept.childEntity),
-    ),
-    Op("Folder.MoveIntoFolder_Task", "into itself", lambda s: s.made("ring").MoveIntoFolder_Task([s.kept])),
-    Op(
-        "Folder.MoveIntoFolder_Task",
-        "a cluster into a folder of VMs",
-        lambda s: s.made("wrong").MoveIntoFolder_Task([s.cluster]),
-    ),
-    Op("Folder.CreateDatacenter", "a free name", lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC1")), name),
-    Op("Folder.CreateDatacenter", "a name that is taken", lambda s: s.content.rootFolder.CreateDatacenter("DC0")),
-    Op("Folder.CreateDatacenter", "an empty name", lambda s: s.content.rootFolder.CreateDatacenter(""), last=True),
-    Op("Folder.CreateDatacenter", "in a folder of VMs", lambda s: s.folder.CreateDatacenter("DC2")),
-    Op(
-        "Datacenter.Destroy_Task",
-        "an empty one",
-        lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC3")).Destroy_Task(),
-        name,
-    ),
-    Op("Datacenter.Destroy_Task", "one with hosts", lambda s: s.datacenter.Destroy_Task(), lambda s: s.datacenter.name),
-    Op(
-        "Datacenter.Rename_Task",
-        "a free name",
-        lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC4")).Rename_Task("DC5"),
-        name,
-    ),
-    Op(
-        "Datacenter.QueryConnectionInfo",
-        "a host",
-        lambda s: s.datacenter.QueryConnectionInfo(hostname="new-host", port=-1, username="root", password="secret"),
-    ),
-    Op("Folder.CreateStoragePod", "a free name", lambda s: s.datacenter.datastoreFolder.CreateStoragePod("pod"), None),
-)
+FOLDERS: Final[Cases] = {
+    "Folder.CreateFolder": {
+        "a free name": (lambda s: s.made("folder"), name),
+        "a name that is taken": lambda s: (s.made("twin"), s.made("twin"))[-1],
+        "an empty name": Case(lambda s: s.made(""), last=True),
+        "a name of 81 characters": lambda s: s.made(LONG),
+        "with a slash": (lambda s: s.made("c/d"), name),
+        "in the root folder": (
+            lambda s: s.content.rootFolder.CreateFolder("tier"),
+            lambda s: len(s.content.rootFolder.childEntity),
+        ),
+    },
+    "Folder.Rename_Task": {
+        "a free name": (lambda s: s.made("old").Rename_Task("young"), name),
+        "of the folder of VMs": (lambda s: s.folder.Rename_Task("machines"), lambda s: s.folder.name),
+    },
+    "Folder.Destroy_Task": {
+        "an empty one": (lambda s: s.made("empty").Destroy_Task(), name),
+        "the folder of VMs": Case(lambda s: s.datacenter.datastoreFolder.Destroy_Task(), last=True),
+        "with a running VM": Case(
+            lambda s: (s.ended(s.made("full").MoveIntoFolder_Task([s.running])), s.kept.Destroy_Task())[-1],
+            name,
+            last=True,
+        ),
+    },
+    "Folder.MoveIntoFolder_Task": {
+        "a VM": (
+            lambda s: s.made("home-of-one").MoveIntoFolder_Task([s.running]),
+            lambda s: len(s.kept.childEntity),
+        ),
+        "into itself": lambda s: s.made("ring").MoveIntoFolder_Task([s.kept]),
+        "a cluster into a folder of VMs": lambda s: s.made("wrong").MoveIntoFolder_Task([s.cluster]),
+    },
+    "Folder.CreateDatacenter": {
+        "a free name": (lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC1")), name),
+        "a name that is taken": lambda s: s.content.rootFolder.CreateDatacenter("DC0"),
+        "an empty name": Case(lambda s: s.content.rootFolder.CreateDatacenter(""), last=True),
+        "in a folder of VMs": lambda s: s.folder.CreateDatacenter("DC2"),
+    },
+    "Datacenter.Destroy_Task": {
+        "an empty one": (lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC3")).Destroy_Task(), name),
+        "one with hosts": (lambda s: s.datacenter.Destroy_Task(), lambda s: s.datacenter.name),
+    },
+    "Datacenter.Rename_Task": {
+        "a free name": (lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC4")).Rename_Task("DC5"), name),
+    },
+    "Datacenter.QueryConnectionInfo": {
+        "a host": lambda s: s.datacenter.QueryConnectionInfo(
+            hostname="new-host", port=-1, username="root", password="secret"
+        ),
+    },
+    "Folder.CreateStoragePod": {
+        "a free name": lambda s: s.datacenter.datastoreFolder.CreateStoragePod("pod"),
+    },
+}
 
-CLUSTERS: Final = (
-    Op("Folder.CreateClusterEx", "a free name", lambda s: cluster(s, "C1"), name),
-    Op("Folder.CreateClusterEx", "a name that is taken", lambda s: cluster(s, "DC0_C0")),
-    Op("Folder.CreateClusterEx", "an empty name", lambda s: cluster(s, ""), last=True),
-    Op(
-        "Folder.CreateClusterEx",
-        "in a folder of VMs",
-        lambda s: s.folder.CreateClusterEx("C2", vim.cluster.ConfigSpecEx()),
-    ),
-    Op("ClusterComputeResource.Destroy_Task", "an empty one", lambda s: cluster(s, "C3").Destroy_Task(), name),
-    Op(
-        "ClusterComputeResource.Destroy_Task",
-        "one with hosts",
-        lambda s: s.cluster.Destroy_Task(),
-        lambda s: s.cluster.name,
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "DRS manual",
-        lambda s: reconfigure(s, drs_config(enabled=True, defaultVmBehavior="manual")),
-        drs,
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a DRS threshold of 9",
-        lambda s: reconfigure(s, drs_config(vmotionRate=9)),
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a rule added",
-        lambda s: reconfigure(s, rule(s, "add", name="apart")),
-        rules,
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a rule added that is there",
-        lambda s: (s.ended(reconfigure(s, rule(s, "add", name="twin"))), reconfigure(s, rule(s, "add", name="twin")))[
-            -1
-        ],
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a rule edited that is not there",
-        lambda s: reconfigure(s, rule(s, "edit", name="none", key=4711)),
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a rule removed that is not there",
-        lambda s: reconfigure(
+CLUSTERS: Final[Cases] = {
+    "Folder.CreateClusterEx": {
+        "a free name": (lambda s: cluster(s, "C1"), name),
+        "a name that is taken": lambda s: cluster(s, "DC0_C0"),
+        "an empty name": Case(lambda s: cluster(s, ""), last=True),
+        "in a folder of VMs": lambda s: s.folder.CreateClusterEx("C2", vim.cluster.ConfigSpecEx()),
+    },
+    "ClusterComputeResource.Destroy_Task": {
+        "an empty one": (lambda s: cluster(s, "C3").Destroy_Task(), name),
+        "one with hosts": (lambda s: s.cluster.Destroy_Task(), lambda s: s.cluster.name),
+    },
+    "ClusterComputeResource.ReconfigureComputeResource_Task": {
+        "DRS manual": (lambda s: reconfigure(s, drs_config(enabled=True, defaultVmBehavior="manual")), drs),
+        "a DRS threshold of 9": lambda s: reconfigure(s, drs_config(vmotionRate=9)),
+        "a rule added": (lambda s: reconfigure(s, rule(s, "add", name="apart")), rules),
+        "a rule added that is there": lambda s: (
+            s.ended(reconfigure(s, rule(s, "add", name="twin"))),
+            reconfigure(s, rule(s, "add", name="twin")),
+        )[-1],
+        "a rule edited that is not there": lambda s: reconfigure(s, rule(s, "edit", name="none", key=4711)),
+        "a rule removed that is not there": lambda s: reconfigure(
             s, vim.cluster.ConfigSpecEx(rulesSpec=[vim.cluster.RuleSpec(operation="remove", removeKey=4711)])
         ),
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a group added",
-        lambda s: reconfigure(s, group("add", "those")),
-        groups,
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a group added that is there",
-        lambda s: (s.ended(reconfigure(s, group("add", "twin"))), reconfigure(s, group("add", "twin")))[-1],
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "a group removed that is not there",
-        lambda s: reconfigure(s, group("remove", "none", removeKey="none")),
-    ),
-    Op(
-        "ClusterComputeResource.ReconfigureComputeResource_Task",
-        "an override of a VM",
-        lambda s: reconfigure(
-            s,
-            vim.cluster.ConfigSpecEx(
-                drsVmConfigSpec=[
-                    vim.cluster.DrsVmConfigSpec(
-                        operation="add", info=vim.cluster.DrsVmConfigInfo(key=s.running, behavior="manual")
-                    )
-                ]
+        "a group added": (lambda s: reconfigure(s, group("add", "those")), groups),
+        "a group added that is there": lambda s: (
+            s.ended(reconfigure(s, group("add", "twin"))),
+            reconfigure(s, group("add", "twin")),
+        )[-1],
+        "a group removed that is not there": lambda s: reconfigure(s, group("remove", "none", removeKey="none")),
+        "an override of a VM": (
+            lambda s: reconfigure(
+                s,
+                vim.cluster.ConfigSpecEx(
+                    drsVmConfigSpec=[
+                        vim.cluster.DrsVmConfigSpec(
+                            operation="add", info=vim.cluster.DrsVmConfigInfo(key=s.running, behavior="manual")
+                        )
+                    ]
+                ),
             ),
+            lambda s: [each.behavior for each in s.cluster.configurationEx.drsVmConfig],
         ),
-        lambda s: [each.behavior for each in s.cluster.configurationEx.drsVmConfig],
-    ),
-    Op(
-        "ClusterComputeResource.RecommendHostsForVm",
-        "a VM that is on",
-        lambda s: s.cluster.RecommendHostsForVm(s.running, None),
-    ),
-    Op(
-        "ClusterComputeResource.PlaceVm",
-        "a new VM",
-        lambda s: s.cluster.PlaceVm(
+    },
+    "ClusterComputeResource.RecommendHostsForVm": {
+        "a VM that is on": lambda s: s.cluster.RecommendHostsForVm(s.running, None),
+    },
+    "ClusterComputeResource.PlaceVm": {
+        "a new VM": lambda s: s.cluster.PlaceVm(
             vim.cluster.PlacementSpec(placementType="create", configSpec=vim.vm.ConfigSpec(name="placed"))
         ),
-    ),
-    Op(
-        "ClusterComputeResource.AddHost_Task",
-        "a new host",
-        lambda s: s.cluster.AddHost_Task(connect_spec(), True),
-        lambda s: len(s.cluster.host),
-    ),
-    Op(
-        "ClusterComputeResource.AddHost_Task",
-        "without a name",
-        lambda s: s.cluster.AddHost_Task(connect_spec(hostName=""), True),
-    ),
-    Op(
-        "Folder.AddStandaloneHost_Task",
-        "a new host",
-        lambda s: s.datacenter.hostFolder.AddStandaloneHost_Task(connect_spec(hostName="alone"), addConnected=True),
-    ),
-    Op(
-        "Folder.AddStandaloneHost_Task",
-        "in a folder of VMs",
-        lambda s: s.folder.AddStandaloneHost_Task(connect_spec(hostName="astray"), addConnected=True),
-    ),
-    Op("ClusterComputeResource.MoveInto_Task", "a host that is in it", lambda s: s.cluster.MoveInto_Task([s.host])),
-    Op("ClusterComputeResource.RefreshRecommendation", "", lambda s: s.cluster.RefreshRecommendation()),
-)
+    },
+    "ClusterComputeResource.AddHost_Task": {
+        "a new host": (lambda s: s.cluster.AddHost_Task(connect_spec(), True), lambda s: len(s.cluster.host)),
+        "without a name": lambda s: s.cluster.AddHost_Task(connect_spec(hostName=""), True),
+    },
+    "Folder.AddStandaloneHost_Task": {
+        "a new host": lambda s: s.datacenter.hostFolder.AddStandaloneHost_Task(
+            connect_spec(hostName="alone"), addConnected=True
+        ),
+        "in a folder of VMs": lambda s: s.folder.AddStandaloneHost_Task(
+            connect_spec(hostName="astray"), addConnected=True
+        ),
+    },
+    "ClusterComputeResource.MoveInto_Task": {
+        "a host that is in it": lambda s: s.cluster.MoveInto_Task([s.host]),
+    },
+    "ClusterComputeResource.RefreshRecommendation": {
+        "": lambda s: s.cluster.RefreshRecommendation(),
+    },
+}
 
-OPERATIONS: Final = (*FOLDERS, *CLUSTERS)
+OPERATIONS: Final = operations(FOLDERS, CLUSTERS)

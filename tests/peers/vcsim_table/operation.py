@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
@@ -35,6 +35,28 @@ class Operation:
     @property
     def name(self) -> str:
         return f"{self.subject}: {self.case}"
+
+
+class Case(NamedTuple):
+    """What is done in a case, and the fields of `Operation` of the same names."""
+
+    do: Step
+    read: Step | None = None
+    last: bool = False
+
+
+Cases = Mapping[str, Mapping[str, Case | tuple[Step, Step] | Step]]
+"""By subject and case: what is done, or that and what is read afterwards."""
+
+
+def operations(*groups: Cases) -> tuple[Operation, ...]:
+    """Return the operations of these groups in their order."""
+    return tuple(
+        Operation(subject, name, *(case if isinstance(case, tuple) else (case,)))
+        for group in groups
+        for subject, cases in group.items()
+        for name, case in cases.items()
+    )
 
 
 def outcome(operation: Operation, site: Site) -> str:

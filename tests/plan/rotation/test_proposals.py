@@ -16,8 +16,8 @@ from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
-from tests.bench.nights import night as fleet
 from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
+from tests.plan.rotation import drawn_fleet as fleet
 from tests.plan.snapshots import catalog
 
 CATALOG = load(profiles=SLOTS)

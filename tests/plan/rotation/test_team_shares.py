@@ -23,7 +23,7 @@ from gpuops.model.window import Window
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.night_plan import NightPlan
-from tests.bench.nights import night as fleet
+from tests.plan.rotation import drawn_fleet as fleet
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
 
 CATALOG = catalog()

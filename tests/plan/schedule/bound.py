@@ -1,9 +1,8 @@
 """Checks of a schedule: the GPU-minutes that no schedule can exceed, and who is late if resumes are slower.
 
-The tests of the schedule and `tests/bench/nights/rotation.py` call it. The bound: each GPU alone has its longest
-window. Together they share the limits on the way back: `n` GPUs of a host, or with their desktops on one datastore,
-cannot all be given back later than so many resumes take at so many at once. How jobs fit into the windows does not
-count.
+The bound: each GPU alone has its longest window. Together they share the limits on the way back: `n` GPUs of a host, or
+with their desktops on one datastore, cannot all be given back later than so many resumes take at so many at once. How
+jobs fit into the windows does not count.
 """
 
 from __future__ import annotations

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab
 
 C = vim.cluster
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def reconfigure(lab: Lab, modify: bool = True, **fields: Any) -> None:

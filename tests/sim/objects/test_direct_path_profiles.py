@@ -11,7 +11,7 @@ from pyVim.task import WaitForTask
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import SimServer, start
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 
 KIND = vim.DirectPathProfileManager
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ from pyVim.connect import Disconnect
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import start
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, connect
 
 pytestmark = pytest.mark.long
 
@@ -20,12 +18,6 @@ Dvs = vim.dvs.VmwareDistributedVirtualSwitch
 Portgroup = vim.dvs.DistributedVirtualPortgroup
 Card = vim.vm.device.VirtualVmxnet3
 Member = vim.dvs.HostMember
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def new_switch(lab: Lab, name: str = "DSwitch", product: str | None = None, **settings: Any) -> Any:

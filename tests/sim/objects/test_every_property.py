@@ -16,7 +16,7 @@ from gpuops.sim.core.managed_object import UNSET, ManagedObject
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.server import start
 from gpuops.sim.world import World
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.sim.objects.all_managers import ask_for_all
 from tests.sim.objects.test_property_collector import one
 

@@ -10,7 +10,7 @@ from pyVim.connect import Disconnect
 from pyVmomi import vim
 
 from gpuops.sim.server import SimServer, start
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 
 
 @pytest.fixture

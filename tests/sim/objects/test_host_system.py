@@ -22,12 +22,6 @@ def shared() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
-
-
 def target(lab: Lab, host: str | None = None) -> Any:
     return lab.cluster().environmentBrowser.QueryConfigTarget(lab.host(host) if host else None)
 

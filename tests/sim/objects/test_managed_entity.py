@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from pyVmomi import vim
 
 from gpuops.sim.core.registry import vmomi_type
-from tests.sim.lab import Lab, Q, served
+from tests.sim.lab import Lab, Q
 
 LISTS = ["triggeredAlarmState", "declaredAlarmState", "disabledMethod", "permission", "configIssue", "tag"]
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def test_lists_without_entries_are_sent_empty(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from pyVim.connect import Disconnect
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.server import SimServer, start
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 
 ABSENT = {"accountManager", "virtualizationManager", "directPathProfileManager"}
 """Of ServiceContent: on hosts alone, gone from vCenter, newer than 8.0."""

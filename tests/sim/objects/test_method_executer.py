@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,13 +9,7 @@ import pytest
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.vcenter.authority import READ_ONLY
-from tests.sim.lab import Lab, served
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
+from tests.sim.lab import Lab
 
 
 def esxcli(lab: Lab, command: str, host: str = "esx-01.lab", **arguments: str) -> Any:

@@ -11,7 +11,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.sim.objects.test_property_collector import Q, one, view_spec
 from tests.sim.small_world import Folder, Machine, small_world
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,13 +11,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build_declared
-from tests.sim.lab import Lab, served
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
+from tests.sim.lab import Lab
 
 
 def reconfigured(lab: Lab, name: str, annotation: str) -> Any:

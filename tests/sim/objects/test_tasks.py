@@ -12,7 +12,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.sim.objects.test_property_collector import Q
 from tests.sim.objects.test_property_filter import told
 from tests.sim.small_world import small_world

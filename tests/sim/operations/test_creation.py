@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.sim.lab import Lab, served
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
+from tests.sim.lab import Lab
 
 
 def spec(name: str = "small", **more: object) -> vim.vm.ConfigSpec:

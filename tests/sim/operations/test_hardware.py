@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,10 @@ from pyVim.connect import Disconnect
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import start
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, connect
 
 D: Any = vim.vm.device
 SCSI = D.ParaVirtualSCSIController(key=1000, busNumber=0, sharedBus="noSharing")
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def added(device: Any, **more: Any) -> Any:
@@ -187,6 +179,17 @@ def test_a_disk_of_an_existing_file_is_not_made_anew(lab: Lab, file: str, fault:
     for spec in (child, attached):
         with pytest.raises(fault):
             change(lab, lab.vm("ml-07"), spec)
+
+
+@pytest.mark.long
+def test_a_drive_gets_another_image_and_is_emptied(lab: Lab) -> None:
+    vm = whole(lab)
+    image, empty = D.VirtualCdrom.IsoBackingInfo, D.VirtualCdrom.RemotePassthroughBackingInfo
+    for backing in (image(fileName="[lab-ds-1] iso/driver.iso"), empty(exclusive=False, deviceName="")):
+        (drive,) = of(vm, D.VirtualCdrom)
+        drive.backing = backing
+        change(lab, vm, D.VirtualDeviceSpec(operation="edit", device=drive))
+        assert isinstance(of(vm, D.VirtualCdrom)[0].backing, type(backing))
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,9 @@ from pyVim.connect import Disconnect
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.server import start
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, connect
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
 
 
 def connection(name: str = "esx-09.lab", **more: Any) -> Any:
@@ -180,6 +172,13 @@ def test_folders_move_but_not_into_themselves_or_among_others(lab: Lab) -> None:
         home.CreateFolder("twin-a")
         outer.CreateFolder("twin-a")
         lab.run(outer.MoveIntoFolder_Task([lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/twin-a")]))
+
+
+def test_a_folder_goes_with_what_is_in_it(lab: Lab) -> None:
+    outer = lab.datacenter().vmFolder.CreateFolder("outer")
+    inner = outer.CreateFolder("inner")
+    lab.run(outer.Destroy_Task())
+    assert lab.world.find(inner._moId) is None
 
 
 def test_the_root_pool_stays_and_alone_reserves_what_there_is(lab: Lab) -> None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.state.drs import ClusterRule, Group, HaAdmission
-from tests.sim.lab import Lab, served
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
+from tests.sim.lab import Lab
 
 
 def relocate(lab: Lab, name: str, host: str) -> None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events import vms as vm_events
-from tests.sim.lab import Lab, P, served
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
+from tests.sim.lab import Lab, P
 
 
 @pytest.mark.long

@@ -20,12 +20,6 @@ def shared() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
-
-
 def vgpu(profile: str, key: int = -1, **fields: Any) -> Any:
     return P(key=key, backing=P.VmiopBackingInfo(vgpu=profile), **fields)
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.fault_file import OUTSIDE_EVENTS
-from tests.sim.lab import Lab, served
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with served() as lab:
-        yield lab
+from tests.sim.lab import Lab
 
 
 def revert(lab: Lab, name: str, to: str) -> None:

@@ -14,8 +14,7 @@ from pyVmomi import vim
 
 from gpuops.errors import StateDamaged
 from gpuops.sim.server import start
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab, category_spec
+from tests.sim.lab import Lab, category_spec, connect
 
 pytestmark = pytest.mark.long
 

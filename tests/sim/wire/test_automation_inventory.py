@@ -16,8 +16,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY
 from gpuops.sim.wire.automation.inventory_reads import BY_NAME
 from gpuops.sim.wire.automation.vm_values import guest_os
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab
+from tests.sim.lab import Lab, connect
 from tests.sim.wire.automation_clients import Rest, sdk_client
 
 pytestmark = pytest.mark.long

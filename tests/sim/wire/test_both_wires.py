@@ -17,7 +17,7 @@ from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.server import SimServer, start
 from tests.sample import every_nth, mostly_long
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.sim.objects.all_managers import ask_for_all
 from tests.sim.objects.test_every_property import VERSION, chosen
 from tests.sim.wire.vi_json import COLLECTOR, JsonClient, reference

@@ -11,7 +11,7 @@ import pytest
 from pyVim.connect import Disconnect
 
 from gpuops.sim.server import SimServer
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.sim.small_world import small_world
 
 RETRIEVE = """<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"

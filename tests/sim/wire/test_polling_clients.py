@@ -24,8 +24,7 @@ from gpuops.sim.vcenter.tasks import LOOKS
 from gpuops.sim.wire import ready_file
 from gpuops.sim.wire.sim_client import SimClient
 from gpuops.sim.world import World
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab
+from tests.sim.lab import Lab, connect
 
 Q = vmodl.query.PropertyCollector
 SLOW_S = 3600.0

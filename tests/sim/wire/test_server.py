@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 from gpuops.errors import UsageError
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.sim.small_world import small_world
 
 

@@ -12,7 +12,7 @@ from pyVmomi import SoapStubAdapter, VmomiSupport, pbm, vmodl
 
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 
 STORAGE = pbm.profile.ResourceType(resourceType="STORAGE")
 

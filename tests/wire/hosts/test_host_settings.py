@@ -30,7 +30,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.vsphere.connection import Connection
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long

@@ -23,7 +23,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
-from tests.nights.interrupted.victim import POLICY
+from tests.nights.interrupted.zombie import POLICY
 from tests.wire.roles.test_least_privilege import site_of
 
 pytestmark = pytest.mark.long

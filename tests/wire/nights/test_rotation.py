@@ -402,7 +402,7 @@ def exit_of(process: subprocess.Popen[bytes]) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("effect", range(1, 17))
 def test_kill_9_after_every_effect_of_a_night(tmp_path: Path, effect: int) -> None:
-    """`tests/kills` and `tests/nights/interrupted/test_kill_nine.py` kill nights in every `make test`."""
+    """`tests/kills` kills real processes, `tests/nights/interrupted/test_kills.py` a night at each of its points."""
     killed_and_resumed(tmp_path, effect, ("rotate", "night", "--policy", str(LAB_POLICY)))
 
 

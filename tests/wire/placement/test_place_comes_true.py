@@ -23,8 +23,7 @@ from gpuops.plan.queue.place import Place, Placements
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab
+from tests.sim.lab import Lab, connect
 from tests.wire.conftest import target_of
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,7 @@ from gpuops.plan.doctor.examination import examine
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.sim.conftest import connect
+from tests.sim.lab import connect
 from tests.wire.conftest import target_of
 
 EXCLUDED = "exposes hardware virtualization to its guest, which excludes vGPUs and passthrough (Broadcom KB 437651)"

@@ -21,8 +21,7 @@ from gpuops.plan.core.steps import COLD_MOVE, RelocateVm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.sim.conftest import connect
-from tests.sim.lab import Lab
+from tests.sim.lab import Lab, connect
 from tests.wire.conftest import target_of
 
 ALONE = "esx-09.lab"

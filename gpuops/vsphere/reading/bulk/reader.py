@@ -1,7 +1,7 @@
 """Bulk reads of properties with RetrievePropertiesEx, parsed by lxml or msgspec and not by pyVmomi; `collect` calls it.
 
 One container view holds all objects; its pages come over a connection of their own, and each is decoded and released
-before the next is requested. Measured beside pyVmomi's deserialiser in tests/bench.
+before the next is requested.
 
 If a read over VI/JSON fails (by its status, a reply that cannot be decoded, a missing page or a fault), the session
 warns once, does not use VI/JSON any more, and repeats the read over SOAP.

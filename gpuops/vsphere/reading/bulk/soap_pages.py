@@ -15,7 +15,7 @@ from gpuops.vsphere.transport.xml_values import child, children, kind, text
 
 PIECE: Final = 384 * 1024
 """At least so many bytes of objects are parsed at a time; about thirty VMs. The tree, ten times the XML, then stays in
-the processor's cache: whole pages cost a tenth more time and three times the memory (`make bench`, read)."""
+the processor's cache: whole pages cost a tenth more time and three times the memory."""
 
 _LONGEST_AROUND: Final = 64 * 1024
 """The rest of a normal reply, without its objects, is a kilobyte."""

@@ -11,25 +11,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from pathlib import Path
-from typing import Final
+from random import Random
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import yaml
 
 from gpuops.clock import machine_time
-from gpuops.sim.wire.ready_file import ReadyFile, read
+from gpuops.sim.wire.ready_file import ReadyFile
 from gpuops.sim.wire.sim_client import SimClient
-from tests.kills.world import Files, make
-from tests.waiting import wait_until
+from tests.harness.office import drawn_office
+from tests.harness.simulator import SimulatorProcess
 
-ROOT: Final = Path(__file__).parents[2]
-READY_S: Final = 90.0
 EVENING, MORNING = clock_time(22, 5), clock_time(5, 35)
 WINDOW: Final = {"opens": "22:00", "closes": "05:30", "back_by": "07:00", "zone": "UTC"}
 
@@ -44,7 +43,7 @@ class Site:
 
     @property
     def policy(self) -> Path:
-        return self.folder / "seen" / "policy.yaml"
+        return self.folder / "policy.yaml"
 
     @property
     def password_file(self) -> Path:
@@ -84,11 +83,10 @@ class Fleet:
         hosts = sorted({str(urlsplit(site.ready.url).hostname) for site in self.sites})
         lines = ["[fleet]", f"url = {json.dumps(self.bare_url)}", f"vcenters = {json.dumps(hosts)}", ""]
         for site in self.sites:
-            url = urlsplit(site.ready.url)
             lines += [
                 f"[targets.{site.name}]",
-                f"host = {json.dumps(url.hostname)}",
-                f"port = {url.port}",
+                f"host = {json.dumps(urlsplit(site.ready.url).hostname)}",
+                f"port = {self.port_of(site)}",
                 f"username = {json.dumps(site.ready.username)}",
                 f"password_file = {json.dumps(str(site.password_file))}",
                 f"ca_file = {json.dumps(site.ready.ca_file)}",
@@ -96,6 +94,10 @@ class Fleet:
                 "",
             ]
         self.configuration.write_text("\n".join(lines), encoding="utf-8")
+
+    def port_of(self, site: Site) -> int:
+        """The port by which runners reach that vCenter."""
+        return urlsplit(site.ready.url).port or 443
 
     def runner(self, at: clock_time) -> Runner:
         """A new runner whose clock shows that time of day, and goes on."""
@@ -175,39 +177,43 @@ def _group_of(stat: Path) -> int | None:
 
 
 @contextmanager
-def fleet(folder: Path, url: str, count: int, seed: int = 0) -> Iterator[Fleet]:
-    """So many vCenters; no process is left at the end."""
-    sites: list[Site] = []
-    processes: list[subprocess.Popen[bytes]] = []
-    made = Fleet(folder, url, sites)
+def serving(
+    made: Fleet, worlds: Sequence[tuple[Any, Any]], *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Serve a vCenter for each scenario with the policy of its nights. No process is left at the end."""
+    simulators: list[SimulatorProcess] = []
     try:
-        for number in range(count):
-            where = folder / f"site-{number}"
-            make(seed + number, Files(where / "seen"))
-            policy = yaml.safe_load((where / "seen" / "policy.yaml").read_text(encoding="utf-8"))
-            policy["windows"] = [WINDOW]
-            policy["name"] = f"nights-{number}"
-            (where / "seen" / "policy.yaml").write_text(yaml.safe_dump(policy), encoding="utf-8")
-            command = [sys.executable, "-m", "gpuops", "sim", "serve", "--clock", "stepped"]
-            command += ["--seed", str(seed + number)]  # two vCenters have no instance uuid of a VM in common
-            command += ["--scenario", str(where / "seen" / "scenario.yaml"), "--ready-file", str(where / "ready.json")]
-            with (where / "sim.log").open("wb") as log:
-                processes.append(subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-        for number in range(count):
-            where = folder / f"site-{number}"
-            wait_until((where / "ready.json").exists, READY_S)
-            sites.append(Site(f"site-{number}", where, read(where / "ready.json")))
-        for site in sites:
+        for number, (scenario, policy) in enumerate(worlds):
+            where = made.folder / f"site-{number}"
+            where.mkdir(parents=True)
+            for name, document in (("scenario", scenario), ("policy", policy)):
+                (where / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+            # with a seed of its own: two vCenters have no instance uuid of a VM in common
+            options = ("--seed", str(number), *flags)
+            simulators.append(SimulatorProcess(where, where / "scenario.yaml", *options, environment=environment))
+        for number, process in enumerate(simulators):
+            site = Site(f"site-{number}", made.folder / f"site-{number}", process.wait_ready())
             site.password_file.touch(mode=0o600)
             site.password_file.write_text(site.ready.password, encoding="utf-8")
+            made.sites.append(site)
         made.write_configuration()
-        yield made
+        yield
     finally:
         for runner in made.runners:
             print(f"runner {runner.number} said:", runner.said, sep="\n")  # pytest shows it where a test fails
             if runner.process.poll() is None:
                 runner.signal(signal.SIGKILL)
             runner.process.wait(timeout=30)
-        for process in processes:
-            process.terminate()
-            process.wait(timeout=READY_S)
+        for process in simulators:
+            process.end()
+
+
+@contextmanager
+def fleet(folder: Path, url: str, count: int) -> Iterator[Fleet]:
+    """So many vCenters of drawn offices."""
+    made = Fleet(folder, url, [])
+    worlds = [drawn_office(Random(number)) for number in range(count)]
+    for number, (_, policy) in enumerate(worlds):
+        policy |= {"windows": [WINDOW], "name": f"nights-{number}"}
+    with serving(made, worlds, "--clock", "stepped"):
+        yield made

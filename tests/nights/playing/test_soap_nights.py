@@ -1,5 +1,4 @@
-"""The same seeded nights by our own client against the simulator's SOAP, in this process and over TLS: nothing is lost
-there either.
+"""The same seeded nights by our own client against the simulator's SOAP: nothing is lost there either.
 
 Whatever befalls them, neither a report nor the journal ever holds the password.
 """
@@ -7,7 +6,6 @@ Whatever befalls them, neither a report nor the journal ever holds the password.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 
@@ -18,7 +16,6 @@ from tests.nights.judging.checkers import DEFINE, violations
 from tests.nights.playing.night import play
 from tests.nights.playing.played import Played
 from tests.nights.playing.soap import SoapNightly, play_over_soap
-from tests.nights.playing.wire import play_on_the_wire
 from tests.sample import every_nth
 
 
@@ -30,14 +27,10 @@ def broken(seed: int, night: Played) -> list[str]:
     return found
 
 
-def told(seed: int, over: Callable[[int], Played] = play_on_the_wire) -> tuple[list[str], int]:
+def told(seed: int) -> tuple[list[str], int]:
     """What a night breaks, and how many effects it had."""
-    night = over(seed)
+    night = play_over_soap(seed)
     return broken(seed, night), sum(1 for entry in night.world.ledger if entry.operation_id)
-
-
-def in_process(seed: int) -> tuple[list[str], int]:
-    return told(seed, play_over_soap)
 
 
 def done(night: Played) -> list[tuple[str, str]]:
@@ -47,7 +40,7 @@ def done(night: Played) -> list[tuple[str, str]]:
 
 @pytest.mark.long
 def test_a_few_nights_by_our_own_client() -> None:
-    found = [in_process(71), told(74)]
+    found = [told(71), told(74)]
     assert [said for broken, _ in found for said in broken] == []
     assert sum(effects for _, effects in found) > 30
 
@@ -72,11 +65,10 @@ def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
 @pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("over", [in_process, told], ids=["in process", "over TLS"])
-def test_nights_by_our_own_client(over: Callable[[int], tuple[list[str], int]]) -> None:
+def test_nights_by_our_own_client() -> None:
     """A tenth of two hundred and ten a run; of the ten tenths the calmest has 13 effects in the median."""
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(over, every_nth(range(10_000, 10_210), 10)))
+        found = list(pool.map(told, every_nth(range(10_000, 10_210), 10)))
     print(f"{len(found)} nights, {median(effects for _, effects in found)} effects in the median")
     assert [said for broken, _ in found for said in broken] == []
     assert len(found) == 21
