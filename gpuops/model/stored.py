@@ -1,12 +1,12 @@
 """Names under which classes and fields are stored: in journals, state files, books of pools, VMs, saved inventories.
 
-`stored_as` above a class is the table of its stored names. They never change: journals of earlier
-versions have them, and earlier versions read what this one writes. To rename a class or a field in Python, rename it
-and the keyword in `stored_as`, and leave the text:
+A field is stored under its name in Python unless `stored_as` above the class gives it another one. Stored names never
+change: journals of earlier versions have them, and earlier versions read what this one writes. To rename a field
+in Python, rename it and give its former name in `stored_as`:
 
-    @stored_as("SuspendVm", vm="vm", yields="gives_way")
+    @stored_as("SuspendVm", yields="gives_way")
 
-A new field gets a stored name of its own; tests/model/stored_names.yaml lists all of them.
+tests/model/stored_names.yaml lists all stored names, so a rename that forgets this fails a test.
 """
 
 from __future__ import annotations
@@ -29,20 +29,26 @@ class StoredNames(NamedTuple):
     name: str
     """Of the class itself. Journals have it for a step; of other classes only the fields are stored."""
     fields: Mapping[str, str]
-    """Name of the field in Python -> stored name."""
+    """Name of the field in Python -> stored name, in the order in which the class declares the fields."""
 
 
 def stored_as(name: str, /, **fields_as: str) -> Callable[[type[Class]], type[Class]]:
-    """Give a dataclass its stored names. Raises TypeError for a field without one, and for a name without a field."""
+    """Give a dataclass its stored name, and stored names to the fields whose names in Python are others.
+
+    Raises TypeError for a keyword that names no field, and if two fields would be stored under one name.
+    """
 
     def attach_names(kind: type[Class]) -> type[Class]:
-        declared = {field.name for field in fields(kind) if field.metadata != NOT_STORED}  # type: ignore[arg-type]  # a dataclass, which mypy cannot say
-        if declared != fields_as.keys():
-            differing = ", ".join(sorted(declared ^ fields_as.keys()))
-            raise TypeError(f"stored_as of {kind.__qualname__} and its fields differ: {differing}")
-        setattr(kind, _NAMES, StoredNames(name, fields_as))
+        all_fields = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass, which mypy cannot say
+        stored_fields = [field.name for field in fields(kind) if field.metadata != NOT_STORED]  # type: ignore[arg-type]
+        names = {field: fields_as.get(field, field) for field in stored_fields}
+        if unknown := fields_as.keys() - names.keys():
+            raise TypeError(f"stored_as of {kind.__qualname__} names no stored field: {', '.join(sorted(unknown))}")
+        if len(set(names.values())) < len(names):
+            raise TypeError(f"stored_as of {kind.__qualname__} gives two fields one name")
+        setattr(kind, _NAMES, StoredNames(name, names))
         # pydantic looks for this, and then reads and writes these fields under their stored names, at any depth
-        aliases = {field.name: fields_as.get(field.name, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+        aliases = {field: names.get(field, field) for field in all_fields}
         kind.__pydantic_config__ = {"alias_generator": aliases.__getitem__, "serialize_by_alias": True}  # type: ignore[attr-defined]
         return kind
 
@@ -65,7 +71,7 @@ def stored_name(kind: type) -> str:
 def to_stored(fact: Any) -> Any:
     """Return what `dataclasses.asdict` returns, under stored names: a dict for a dataclass, at any depth."""
     if is_dataclass(fact) and not isinstance(fact, type):
-        return {stored: to_stored(getattr(fact, field)) for field, stored in _in_order(type(fact)).items()}
+        return {stored: to_stored(getattr(fact, field)) for field, stored in names_of(type(fact)).fields.items()}
     if isinstance(fact, list | tuple):
         return [to_stored(element) for element in fact]
     if isinstance(fact, Mapping):
@@ -99,12 +105,6 @@ def with_field_names(kind: Any, body: Any) -> Any:
     if elements and isinstance(body, dict):
         return {key: with_field_names(elements[-1], element) for key, element in body.items()}
     return body
-
-
-def _in_order(kind: type) -> dict[str, str]:
-    """Return the stored names by field, in the order in which the class declares the fields, as `asdict` has them."""
-    names = names_of(kind).fields
-    return {field.name: names[field.name] for field in fields(kind) if field.name in names}
 
 
 @cache

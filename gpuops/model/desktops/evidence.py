@@ -48,7 +48,7 @@ VGPU_USE_FRESH_S: Final = 30 * 60
 """How old what nvidia-smi told may be: `gpuops observe` asks every 20 minutes, and keeps steps of five. Our figure."""
 
 
-@stored_as("VgpuUse", percent="percent", age_s="age_s", because="because")
+@stored_as("VgpuUse")
 @dataclass(frozen=True, slots=True)
 class VgpuUse:
     """How much the vGPUs of a VM are used, as its host's own nvidia-smi tells it."""
@@ -61,17 +61,7 @@ class VgpuUse:
     """Why it does not tell."""
 
 
-@stored_as(
-    "SessionCount",
-    count="count",
-    used="used",
-    asked="asked",
-    age_s="age_s",
-    oldest_s="oldest_s",
-    youngest_s="youngest_s",
-    disconnected_s="disconnected_s",
-    because="because",
-)
+@stored_as("SessionCount")
 @dataclass(frozen=True, slots=True)
 class SessionCount:
     """The sessions of a VM as one source reports them: numbers and ages, never users."""

@@ -8,7 +8,7 @@ from typing import Final
 from gpuops.model.stored import stored_as
 
 
-@stored_as("Gate", closed="closed", machine="machine", refusal="refusal", spare_machines="spare_machines")
+@stored_as("Gate")
 @dataclass(frozen=True, slots=True)
 class Gate:
     """The gate of one VM at one moment, as the broker reports it."""

@@ -49,7 +49,7 @@ class ConfigureImpact(StrEnum):
 Impacts = frozenset[ConfigureImpact]
 
 
-@stored_as("VmClassReservation", vm_class="vm_class", zone="zone", profile="profile", in_use="in_use", total="total")
+@stored_as("VmClassReservation")
 @dataclass(frozen=True, slots=True)
 class VmClassReservation:
     """What of a device's cluster is reserved for a VM class of a Supervisor; None = not told."""
@@ -62,24 +62,7 @@ class VmClassReservation:
     total: int | None = None
 
 
-@stored_as(
-    "HostDevice",
-    id="id",
-    address="address",
-    name="name",
-    mode="mode",
-    configurable="configurable",
-    interconnect="interconnect",
-    driver_name="driver_name",
-    driver_version="driver_version",
-    used_mib="used_mib",
-    total_mib="total_mib",
-    reserved_used_mib="reserved_used_mib",
-    reserved_mib="reserved_mib",
-    vms="vms",
-    vm_classes="vm_classes",
-    profiles="profiles",
-)
+@stored_as("HostDevice")
 @dataclass(frozen=True, slots=True)
 class HostDevice:
     """One device in the list of a host's DirectPath devices (vSphere Automation API 9.1); None = not told."""

@@ -18,7 +18,7 @@ _SBDF = re.compile(
 )
 
 
-@stored_as("PciAddress", segment="segment", bus="bus", slot="slot", function="function")
+@stored_as("PciAddress")
 @dataclass(frozen=True, slots=True, order=True)
 class PciAddress:
     """A PCI address, equal however it was spelled: `0000:3b:00.0`, `3B:00.0` and `00000000:3B:00.0` are one."""
@@ -78,7 +78,7 @@ class AssignmentPolicy(StrEnum):
     CONSOLIDATION = "consolidation"
 
 
-@stored_as("Passthrough", capable="capable", enabled="enabled", active="active", label="label")
+@stored_as("Passthrough")
 @dataclass(frozen=True, slots=True)
 class Passthrough:
     """DirectPath I/O state of a device: `enabled` is configured, `active` is in force; differing = reboot pending."""
@@ -93,7 +93,7 @@ class Passthrough:
         return self.enabled != self.active
 
 
-@stored_as("VgpuPlacement", vm="vm", profile="profile", start="start")
+@stored_as("VgpuPlacement")
 @dataclass(frozen=True, slots=True)
 class VgpuPlacement:
     """One running vGPU as the host's own nvidia-smi tells it."""
@@ -106,24 +106,7 @@ class VgpuPlacement:
     MIG mode; None in same-size mode, or where the host does not tell."""
 
 
-@stored_as(
-    "PhysicalGpu",
-    address="address",
-    name="name",
-    vendor_id="vendor_id",
-    device_id="device_id",
-    subsystem_id="subsystem_id",
-    memory_mib="memory_mib",
-    graphics_type="graphics_type",
-    vgpu_mode="vgpu_mode",
-    configured_graphics_type="configured_graphics_type",
-    numa_node="numa_node",
-    passthrough="passthrough",
-    vms="vms",
-    vgpus="vgpus",
-    health="health",
-    gpu_instances="gpu_instances",
-)
+@stored_as("PhysicalGpu")
 @dataclass(frozen=True, slots=True)
 class PhysicalGpu:
     """One GPU of a host: a PCI device and the unit of vGPU placement (a board may carry several)."""

@@ -35,15 +35,7 @@ class RecoveryAction(StrEnum):
 _NEEDS_RESET: Final = (RecoveryAction.RESET, RecoveryAction.REBOOT, RecoveryAction.DRAIN_AND_RESET)
 
 
-@stored_as(
-    "GpuHealth",
-    is_lost="is_lost",
-    requires_reset="requires_reset",
-    has_corrupt_inforom="has_corrupt_inforom",
-    error="error",
-    recovery_action="recovery_action",
-    is_row_remap_pending="is_row_remap_pending",
-)
+@stored_as("GpuHealth")
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
     """What the nvidia-smi of the host reported about the health of one GPU."""

@@ -31,19 +31,7 @@ class DeviceKind(StrEnum):
         return self in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
 
 
-@stored_as(
-    "OtherDevice",
-    address="address",
-    name="name",
-    kind="kind",
-    vendor_id="vendor_id",
-    device_id="device_id",
-    subsystem_id="subsystem_id",
-    memory_mib="memory_mib",
-    numa_node="numa_node",
-    passthrough="passthrough",
-    carries="carries",
-)
+@stored_as("OtherDevice")
 @dataclass(frozen=True, slots=True)
 class OtherDevice:
     """One such device of a host. A bulk read yields GPUs, FPGAs and accelerators that can be passed through, and all

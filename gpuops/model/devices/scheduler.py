@@ -52,7 +52,7 @@ class DriverBranch:
         return f"R{self.number}"
 
 
-@stored_as("TimeSlices", time_slice_ms="time_slice_ms")
+@stored_as("TimeSlices")
 @dataclass(frozen=True, slots=True)
 class TimeSlices:
     """Plain time slices; None = the driver's default (2 ms for up to 8 vGPUs of the type, else 1 ms)."""
@@ -60,7 +60,7 @@ class TimeSlices:
     time_slice_ms: int | None = None
 
 
-@stored_as("Frequency", frequency_hz="frequency_hz", averaging="averaging")
+@stored_as("Frequency")
 @dataclass(frozen=True, slots=True)
 class Frequency:
     """Adaptive round robin; None = the driver's default (480 Hz for up to 8 vGPUs of the type, else 960 Hz; 33)."""
@@ -69,7 +69,7 @@ class Frequency:
     averaging: int | None = None
 
 
-@stored_as("VgpuScheduler", policy="policy", slices="slices", weighted="weighted")
+@stored_as("VgpuScheduler")
 @dataclass(frozen=True, slots=True)
 class VgpuScheduler:
     """What a GPU's scheduler is set to. `slices` None = as the driver's branch does it by itself."""

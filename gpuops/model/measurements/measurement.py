@@ -90,7 +90,7 @@ SMI_POWER_LIMIT: Final = "smi.gpu.powerLimit.latest"
 """The limit of power of each GPU in watts, which diagnoses have as a fact and not as a series."""
 
 
-@stored_as("CounterWindow", highest="highest", since="since", until="until", asked="asked")
+@stored_as("CounterWindow")
 @dataclass(frozen=True, slots=True)
 class CounterWindow:
     """What one counter of a VM said in each sample of a while. Missing samples are missing, never zero."""

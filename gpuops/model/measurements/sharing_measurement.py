@@ -25,19 +25,7 @@ class MeasuredDevice(StrEnum):
     """A GPU of the same model by DirectPath I/O."""
 
 
-@stored_as(
-    "MeasureWish",
-    template="template",
-    profile="profile",
-    command="command",
-    counts="counts",
-    schedulers="schedulers",
-    overlap="overlap",
-    host="host",
-    limit_s="limit_s",
-    whole="whole",
-    sets_schedulers="sets_schedulers",
-)
+@stored_as("MeasureWish")
 @dataclass(frozen=True, slots=True)
 class MeasureWish:
     """VMs of a template that run a command on one GPU, so many at a time."""
@@ -61,16 +49,7 @@ class MeasureWish:
     """Those that are not in force are set in between, and at last the one that was."""
 
 
-@stored_as(
-    "MeasuredCount",
-    scheduler="scheduler",
-    sharers="sharers",
-    times_s="times_s",
-    apart_s="apart_s",
-    error="error",
-    device="device",
-    gpu_use="gpu_use",
-)
+@stored_as("MeasuredCount")
 @dataclass(frozen=True, slots=True)
 class MeasuredCount:
     """What so many VMs on the GPU took."""
@@ -87,7 +66,7 @@ class MeasuredCount:
     """How much the GPU was used meanwhile, 0 to 1, by the counters of its host; None = they have no whole sample."""
 
 
-@stored_as("SchedulerBefore", host="host", gpu="gpu", scheduler="scheduler", options="options")
+@stored_as("SchedulerBefore")
 @dataclass(frozen=True, slots=True)
 class SchedulerBefore:
     """What a GPU's scheduler was set to before it was changed to measure under another one."""
@@ -100,7 +79,7 @@ class SchedulerBefore:
     """All of the host's module options."""
 
 
-@stored_as("SharingMeasurement", id="id", wish="wish", made="made", done="done", before="before")
+@stored_as("SharingMeasurement")
 @dataclass(frozen=True, slots=True)
 class SharingMeasurement:
     """A measurement that was begun, as the state directory keeps it."""

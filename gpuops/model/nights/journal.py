@@ -47,7 +47,7 @@ class Thing(StrEnum):
     VM = "VM"
 
 
-@stored_as("GivenUp", thing="thing", ref="ref", uuid="uuid", name="name", of="of", at="at", runs="runs")
+@stored_as("GivenUp")
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """One host or VM that was given up."""

@@ -47,7 +47,7 @@ def _program(path: str) -> str:
     return path
 
 
-@stored_as("SshDoor", user="user", host="host", port="port")
+@stored_as("SshDoor")
 @dataclass(frozen=True, slots=True)
 class SshDoor:
     """How a guest is entered over SSH: as whom, at which address."""

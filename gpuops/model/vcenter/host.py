@@ -24,7 +24,7 @@ class NumaPolicy(StrEnum):
     NONE = "none"
 
 
-@stored_as("NumaNode", id="id", logical_cpus="logical_cpus", memory_mib="memory_mib", devices="devices")
+@stored_as("NumaNode")
 @dataclass(frozen=True, slots=True)
 class NumaNode:
     """One NUMA node of a host (vSphere API, HostNumaNode): logical CPUs, memory, and the PCI devices beside it."""
@@ -35,14 +35,7 @@ class NumaNode:
     devices: tuple[PciAddress, ...] = ()
 
 
-@stored_as(
-    "OfferedProfile",
-    name="name",
-    suspend="suspend",
-    migrate="migrate",
-    disk_snapshot="disk_snapshot",
-    memory_snapshot="memory_snapshot",
-)
+@stored_as("OfferedProfile")
 @dataclass(frozen=True, slots=True)
 class OfferedProfile:
     """A vGPU profile a host says it can run (HostSharedGpuCapabilities); None = the host does not tell."""
@@ -54,14 +47,7 @@ class OfferedProfile:
     memory_snapshot: bool | None = None
 
 
-@stored_as(
-    "PassthroughTarget",
-    address="address",
-    name="name",
-    system_id="system_id",
-    vendor_id="vendor_id",
-    device_id="device_id",
-)
+@stored_as("PassthroughTarget")
 @dataclass(frozen=True, slots=True)
 class PassthroughTarget:
     """A device of EnvironmentBrowser.QueryConfigTarget(host).pciPassthrough: what a static backing must carry."""
@@ -73,7 +59,7 @@ class PassthroughTarget:
     device_id: int
 
 
-@stored_as("DynamicTarget", vendor_id="vendor_id", device_id="device_id", device_name="device_name", label="label")
+@stored_as("DynamicTarget")
 @dataclass(frozen=True, slots=True)
 class DynamicTarget:
     """A device type offered for Dynamic DirectPath I/O (VirtualMachineDynamicPassthroughInfo)."""
@@ -84,7 +70,7 @@ class DynamicTarget:
     label: str | None = None
 
 
-@stored_as("StunEstimate", profile="profile", bandwidth_mbps="bandwidth_mbps", stun_s="stun_s")
+@stored_as("StunEstimate")
 @dataclass(frozen=True, slots=True)
 class StunEstimate:
     """vCenter's own estimate of how long a vMotion stops a VM with one vGPU of this profile, at one bandwidth
@@ -95,7 +81,7 @@ class StunEstimate:
     stun_s: int
 
 
-@stored_as("ConfigTarget", passthrough="passthrough", dynamic="dynamic", device_groups="device_groups", stuns="stuns")
+@stored_as("ConfigTarget")
 @dataclass(frozen=True, slots=True)
 class ConfigTarget:
     """What EnvironmentBrowser.QueryConfigTarget(host) offers beyond the bulk read."""
@@ -107,7 +93,7 @@ class ConfigTarget:
     """Of C and Q profiles, from vCenter 8.0.2 on; a profile that is not among them has no estimate."""
 
 
-@stored_as("DeviceBinding", address="address", vm="vm")
+@stored_as("DeviceBinding")
 @dataclass(frozen=True, slots=True)
 class DeviceBinding:
     """Which VM holds a DirectPath device now (HostAssignableHardwareBinding, or a running VM's static backing)."""
@@ -116,34 +102,7 @@ class DeviceBinding:
     vm: str
 
 
-@stored_as(
-    "Host",
-    ref="ref",
-    name="name",
-    cluster="cluster",
-    connected="connected",
-    in_maintenance="in_maintenance",
-    booted="booted",
-    uuid="uuid",
-    version="version",
-    memory_mib="memory_mib",
-    memory_used_mib="memory_used_mib",
-    cpu_cores="cpu_cores",
-    cpu_threads="cpu_threads",
-    cpu_mhz="cpu_mhz",
-    numa_nodes="numa_nodes",
-    gpus="gpus",
-    others="others",
-    profiles="profiles",
-    default_graphics_type="default_graphics_type",
-    assignment_policy="assignment_policy",
-    bindings="bindings",
-    datastores="datastores",
-    config_target="config_target",
-    unreadable="unreadable",
-    tags="tags",
-    settings="settings",
-)
+@stored_as("Host")
 @dataclass(frozen=True, slots=True)
 class Host:
     """One ESXi host."""
@@ -214,13 +173,7 @@ def has_booted(now: datetime | None, before: datetime | None) -> bool:
     return now is not None and before is not None and abs((now - before).total_seconds()) > 1
 
 
-@stored_as(
-    "AdmissionControl",
-    failover_hosts="failover_hosts",
-    memory_percent="memory_percent",
-    cpu_percent="cpu_percent",
-    failover_level="failover_level",
-)
+@stored_as("AdmissionControl")
 @dataclass(frozen=True, slots=True)
 class AdmissionControl:
     """What HA of a cluster keeps free for a failure (ClusterDasConfigInfo.admissionControlPolicy); one of three ways.
@@ -249,7 +202,7 @@ class RuleKind(StrEnum):
     """On some hosts, or not on some."""
 
 
-@stored_as("DrsRule", name="name", kind="kind", vms="vms", on="on", off="off", mandatory="mandatory")
+@stored_as("DrsRule")
 @dataclass(frozen=True, slots=True)
 class DrsRule:
     """One enabled rule of a cluster, its groups resolved. VMs and hosts are managed object ids."""
@@ -268,18 +221,7 @@ class DrsRule:
         return (self.on is None or host in self.on) and host not in self.off
 
 
-@stored_as(
-    "Cluster",
-    ref="ref",
-    name="name",
-    drs_enabled="drs_enabled",
-    drs_behavior="drs_behavior",
-    drs_overrides="drs_overrides",
-    admission="admission",
-    rules="rules",
-    drs_excluded="drs_excluded",
-    drs_options="drs_options",
-)
+@stored_as("Cluster")
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster and the DRS facts a plan needs."""
@@ -313,7 +255,7 @@ class Cluster:
         return vm in dict(self.drs_overrides)
 
 
-@stored_as("Datastore", ref="ref", name="name", free_mib="free_mib", accessible="accessible")
+@stored_as("Datastore")
 @dataclass(frozen=True, slots=True)
 class Datastore:
     """One datastore: free space for suspend files."""

@@ -16,14 +16,7 @@ UNASKED: Final = "nvidia-smi: "
 """What begins the reason in `unread` why a host's own nvidia-smi did not answer."""
 
 
-@stored_as(
-    "DeviceGroupMember",
-    kind="kind",
-    sequence_id="sequence_id",
-    profile="profile",
-    vendor_id="vendor_id",
-    device_id="device_id",
-)
+@stored_as("DeviceGroupMember")
 @dataclass(frozen=True, slots=True)
 class DeviceGroupMember:
     """One component device of a vendor device group, in the group's order."""
@@ -36,7 +29,7 @@ class DeviceGroupMember:
     device_id: int | None = None
 
 
-@stored_as("DeviceGroup", name="name", members="members")
+@stored_as("DeviceGroup")
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
     """A vendor device group a host offers, e.g. `Nvidia:2@grid_a100d-80c%NVLink`."""
@@ -61,7 +54,7 @@ class SizeMode(StrEnum):
     MIXED_SIZE = "mixedSize"
 
 
-@stored_as("SoftwarePackage", name="name", version="version", vendor="vendor")
+@stored_as("SoftwarePackage")
 @dataclass(frozen=True, slots=True)
 class SoftwarePackage:
     """An installed software package (VIB), as HostImageConfigManager.fetchSoftwarePackages names it."""
@@ -71,7 +64,7 @@ class SoftwarePackage:
     vendor: str
 
 
-@stored_as("GraphicsDevice", address="address", graphics_type="graphics_type", vgpu_mode="vgpu_mode")
+@stored_as("GraphicsDevice")
 @dataclass(frozen=True, slots=True)
 class GraphicsDevice:
     """What is configured for one GPU of the host's graphics stack, in the API's own words."""
@@ -82,7 +75,7 @@ class GraphicsDevice:
     """`sameSize` or `mixedSize`; None in MIG mode, and before API 8.0.3."""
 
 
-@stored_as("GraphicsSettings", default_type="default_type", assignment_policy="assignment_policy", devices="devices")
+@stored_as("GraphicsSettings")
 @dataclass(frozen=True, slots=True)
 class GraphicsSettings:
     """HostGraphicsConfig, which is always written whole."""
@@ -92,17 +85,7 @@ class GraphicsSettings:
     devices: tuple[GraphicsDevice, ...] = ()
 
 
-@stored_as(
-    "PassthroughState",
-    address="address",
-    capable="capable",
-    enabled="enabled",
-    active="active",
-    label="label",
-    depends_on="depends_on",
-    mode="mode",
-    configurable="configurable",
-)
+@stored_as("PassthroughState")
 @dataclass(frozen=True, slots=True)
 class PassthroughState:
     """HostPciPassthruInfo of one device: `enabled` is configured, `active` is in force."""
@@ -120,16 +103,7 @@ class PassthroughState:
     """The modes that it can be configured to."""
 
 
-@stored_as(
-    "SmiState",
-    address="address",
-    current="current",
-    pending="pending",
-    ecc="ecc",
-    ecc_pending="ecc_pending",
-    unread="unread",
-    health="health",
-)
+@stored_as("SmiState")
 @dataclass(frozen=True, slots=True)
 class SmiState:
     """MIG mode, ECC and health of one GPU, by the host's own nvidia-smi; None = unknown, or it has none."""
@@ -194,7 +168,7 @@ class SmiReadings:
     vgpus: tuple[SmiVgpu, ...]
 
 
-@stored_as("Custody", profiles="profiles", configured="configured")
+@stored_as("Custody")
 @dataclass(frozen=True, slots=True)
 class Custody:
     """Other tools that manage a host's configuration, and may set it back. None = it cannot be read."""
@@ -205,23 +179,7 @@ class Custody:
     """Whether its cluster keeps the configuration of its hosts (ComputeResource.configManagerEnabled)."""
 
 
-@stored_as(
-    "HostSettings",
-    module_options="module_options",
-    loaded_options="loaded_options",
-    has_module="has_module",
-    packages="packages",
-    graphics="graphics",
-    passthrough="passthrough",
-    rebinds_without_reboot="rebinds_without_reboot",
-    takes_labels="takes_labels",
-    device_groups="device_groups",
-    mig="mig",
-    sets_modes="sets_modes",
-    devices="devices",
-    custody="custody",
-    unread="unread",
-)
+@stored_as("HostSettings")
 @dataclass(frozen=True, slots=True)
 class HostSettings:
     """What one host says of itself when asked. None = it does not tell, or this login may not ask."""

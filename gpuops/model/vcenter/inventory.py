@@ -20,20 +20,7 @@ _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid",
 """What is worked out of a snapshot on first use, and would not be true of a changed one."""
 
 
-@stored_as(
-    "Inventory",
-    vcenter="vcenter",
-    api_version="api_version",
-    taken_at="taken_at",
-    hosts="hosts",
-    vms="vms",
-    clusters="clusters",
-    datastores="datastores",
-    user="user",
-    hot_migrate_enabled="hot_migrate_enabled",
-    machines_not_found="machines_not_found",
-    reservations="reservations",
-)
+@stored_as("Inventory")
 @dataclass(frozen=True)
 class Inventory:
     """What one vCenter looked like at `taken_at`. Keys of the mappings are managed object ids.

@@ -13,7 +13,7 @@ NOBODY: Final = ""
 """The owner of VMs without one, or that are not in vCenter any more."""
 
 
-@stored_as("NotedOwner", by="by", owner="owner")
+@stored_as("NotedOwner")
 @dataclass(frozen=True, slots=True)
 class NotedOwner:
     """The owner of a VM when a night took it."""
@@ -23,7 +23,7 @@ class NotedOwner:
     owner: str
 
 
-@stored_as("OwnerKey", kind="kind", name="name")
+@stored_as("OwnerKey")
 @dataclass(frozen=True, slots=True)
 class OwnerKey:
     """The place of the owner in a VM: its folder, a tag of a category, or a custom attribute."""

@@ -9,15 +9,7 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.stored import stored_as
 
 
-@stored_as(
-    "ProfileCapacity",
-    profile="profile",
-    place="place",
-    consumed="consumed",
-    maximum="maximum",
-    remaining="remaining",
-    unused_reservation="unused_reservation",
-)
+@stored_as("ProfileCapacity")
 @dataclass(frozen=True, slots=True)
 class ProfileCapacity:
     """One vGPU profile in one place (vSphere API 9.0, DirectPathProfileManagerCapacityInfo), in vGPUs."""
@@ -35,17 +27,7 @@ class ProfileCapacity:
     """Reserved and not assigned yet: only VMs for which it was reserved start on it."""
 
 
-@stored_as(
-    "DeviceCapacity",
-    name="name",
-    allowed="allowed",
-    label="label",
-    place="place",
-    consumed="consumed",
-    maximum="maximum",
-    remaining="remaining",
-    unused_reservation="unused_reservation",
-)
+@stored_as("DeviceCapacity")
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
     """The devices of one DirectPath profile of Dynamic DirectPath I/O in one place, each given whole."""
@@ -70,7 +52,7 @@ class DeviceCapacity:
         return (device.vendor_id, device.device_id) in self.allowed and self.label in (None, label)
 
 
-@stored_as("UnknownCapacity", place="place", reason="reason", profile="profile")
+@stored_as("UnknownCapacity")
 @dataclass(frozen=True, slots=True)
 class UnknownCapacity:
     """What vCenter did not tell; an empty profile stands for any."""
@@ -80,7 +62,7 @@ class UnknownCapacity:
     profile: str = ""
 
 
-@stored_as("Reservations", capacities="capacities", devices="devices", unknown="unknown")
+@stored_as("Reservations")
 @dataclass(frozen=True, slots=True)
 class Reservations:
     """The capacity of vGPU profiles and devices with a DirectPath profile; only these can be reserved."""

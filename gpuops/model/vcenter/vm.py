@@ -55,7 +55,7 @@ class Firmware(StrEnum):
     EFI = "efi"
 
 
-@stored_as("VgpuDevice", key="key", profile="profile", numa_node="numa_node", group="group", kind="kind")
+@stored_as("VgpuDevice")
 @dataclass(frozen=True, slots=True)
 class VgpuDevice:
     """An NVIDIA vGPU of a VM (VirtualPCIPassthroughVmiopBackingInfo). `key` is the device key in vCenter."""
@@ -67,16 +67,7 @@ class VgpuDevice:
     kind: Literal["vgpu"] = "vgpu"
 
 
-@stored_as(
-    "DirectPathDevice",
-    key="key",
-    address="address",
-    vendor_id="vendor_id",
-    device_id="device_id",
-    system_id="system_id",
-    group="group",
-    kind="kind",
-)
+@stored_as("DirectPathDevice")
 @dataclass(frozen=True, slots=True)
 class DirectPathDevice:
     """A DirectPath I/O device of a VM: one given PCI device of one given host."""
@@ -90,9 +81,7 @@ class DirectPathDevice:
     kind: Literal["directpath"] = "directpath"
 
 
-@stored_as(
-    "DynamicDevice", key="key", allowed="allowed", label="label", assigned="assigned", group="group", kind="kind"
-)
+@stored_as("DynamicDevice")
 @dataclass(frozen=True, slots=True)
 class DynamicDevice:
     """A Dynamic DirectPath I/O device of a VM: any device of the allowed types, with the label if one is set."""
@@ -106,7 +95,7 @@ class DynamicDevice:
     kind: Literal["dynamic"] = "dynamic"
 
 
-@stored_as("OtherPassthrough", key="key", label="label", unreadable="unreadable", kind="kind")
+@stored_as("OtherPassthrough")
 @dataclass(frozen=True, slots=True)
 class OtherPassthrough:
     """Any other passthrough device (SR-IOV NIC, DVX, a backing unknown to us): seen, counted, never touched."""
@@ -121,7 +110,7 @@ class OtherPassthrough:
 NicKind = Literal["vmxnet3vrdma", "sriov"]
 
 
-@stored_as("VmNic", key="key", kind="kind", network="network", mac="mac")
+@stored_as("VmNic")
 @dataclass(frozen=True, slots=True)
 class VmNic:
     """A network card for RDMA of a VM; an SR-IOV card is among its devices too. Other cards are not read."""
@@ -143,7 +132,7 @@ class Guest:
     address: str | None
 
 
-@stored_as("ManagedBy", extension="extension", kind="kind")
+@stored_as("ManagedBy")
 @dataclass(frozen=True, slots=True)
 class ManagedBy:
     """The vCenter extension that a VM belongs to (vSphere API, VirtualMachineConfigInfo.managedBy)."""
@@ -188,7 +177,7 @@ def is_other_device(device: GpuDevice) -> bool:
             return False
 
 
-@stored_as("RunningTask", ref="ref", name="name", state="state")
+@stored_as("RunningTask")
 @dataclass(frozen=True, slots=True)
 class RunningTask:
     """A task now queued or running on a VM (VirtualMachine.recentTask)."""
@@ -198,53 +187,7 @@ class RunningTask:
     state: str
 
 
-@stored_as(
-    "Vm",
-    ref="ref",
-    name="name",
-    path="path",
-    instance_uuid="instance_uuid",
-    host="host",
-    power="power",
-    suspended_at="suspended_at",
-    started_at="started_at",
-    created_at="created_at",
-    connected="connected",
-    template="template",
-    vcpus="vcpus",
-    memory_mib="memory_mib",
-    cpu_usage_mhz="cpu_usage_mhz",
-    console_connections="console_connections",
-    question="question",
-    tasks="tasks",
-    attributes="attributes",
-    tags="tags",
-    counters="counters",
-    sessions="sessions",
-    vgpu_use="vgpu_use",
-    gate="gate",
-    datastores="datastores",
-    folders="folders",
-    vapp="vapp",
-    snapshots="snapshots",
-    managed_by="managed_by",
-    devices="devices",
-    nics="nics",
-    extra_config="extra_config",
-    change_version="change_version",
-    firmware="firmware",
-    hardware_version="hardware_version",
-    cores_per_socket="cores_per_socket",
-    cores_per_numa_node="cores_per_numa_node",
-    memory_reservation_mib="memory_reservation_mib",
-    cpu_reservation_mhz="cpu_reservation_mhz",
-    memory_locked="memory_locked",
-    cpu_hot_add="cpu_hot_add",
-    nested_virtualization="nested_virtualization",
-    tools_running="tools_running",
-    unreadable="unreadable",
-    awaited="awaited",
-)
+@stored_as("Vm")
 @dataclass(frozen=True, slots=True)
 class Vm:
     """One virtual machine. Fields below `detail` are read only for VMs on GPU hosts; None = unknown."""

@@ -49,25 +49,7 @@ class LatencyLevel(StrEnum):
     """All of its CPU is reserved too, and its vCPUs have cores of their own."""
 
 
-@stored_as(
-    "ClusterWish",
-    name="name",
-    template="template",
-    nodes="nodes",
-    gpus="gpus",
-    profile="profile",
-    model="model",
-    rdma="rdma",
-    port_group="port_group",
-    device="device",
-    placement="placement",
-    cpus="cpus",
-    memory_mib="memory_mib",
-    huge_pages="huge_pages",
-    latency="latency",
-    folder="folder",
-    datastore="datastore",
-)
+@stored_as("ClusterWish")
 @dataclass(frozen=True, slots=True)
 class ClusterWish:
     """A cluster as its file wants it."""

@@ -21,7 +21,7 @@ from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 
 
-@stored_as("GpuDifference", gpu="gpu", before="before", after="after")
+@stored_as("GpuDifference")
 @dataclass(frozen=True, slots=True)
 class GpuDifference:
     """The effect of a change of a host on one of its GPUs, in words."""
@@ -31,7 +31,7 @@ class GpuDifference:
     after: str
 
 
-@stored_as("ConfigureModule", host="host", before="before", after="after", gpus="gpus")
+@stored_as("ConfigureModule")
 @dataclass(frozen=True, slots=True)
 class ConfigureModule:
     """Replace the option string of a host's `nvidia` kernel module, in force after the next boot of the host."""
@@ -43,7 +43,7 @@ class ConfigureModule:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-@stored_as("ConfigureGraphics", host="host", before="before", after="after", gpus="gpus")
+@stored_as("ConfigureGraphics")
 @dataclass(frozen=True, slots=True)
 class ConfigureGraphics:
     """Replace the graphics configuration of a host. If it is no longer `before`, the step is not done."""
@@ -54,7 +54,7 @@ class ConfigureGraphics:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-@stored_as("PassthroughChange", address="address", enabled="enabled", label="label")
+@stored_as("PassthroughChange")
 @dataclass(frozen=True, slots=True)
 class PassthroughChange:
     """Enable or disable DirectPath I/O of one device, and set its hardware label; None = keep the label."""
@@ -64,7 +64,7 @@ class PassthroughChange:
     label: str | None = None
 
 
-@stored_as("ConfigurePassthrough", host="host", devices="devices", gpus="gpus")
+@stored_as("ConfigurePassthrough")
 @dataclass(frozen=True, slots=True)
 class ConfigurePassthrough:
     """Change DirectPath I/O of devices of a host, in one call to vCenter."""
@@ -74,7 +74,7 @@ class ConfigurePassthrough:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-@stored_as("ModeChange", address="address", before="before", after="after")
+@stored_as("ModeChange")
 @dataclass(frozen=True, slots=True)
 class ModeChange:
     """The new mode of one device; `before` is the configured mode, as vCenter named it."""
@@ -84,7 +84,7 @@ class ModeChange:
     after: DeviceMode
 
 
-@stored_as("ConfigureModes", host="host", devices="devices", labels="labels", gpus="gpus")
+@stored_as("ConfigureModes")
 @dataclass(frozen=True, slots=True)
 class ConfigureModes:
     """Change the modes of devices of a host, with one call of vSphere 9.1 for each device, and their labels."""
@@ -95,7 +95,7 @@ class ConfigureModes:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-@stored_as("ConfigureMig", host="host", devices="devices", on="on", gpus="gpus")
+@stored_as("ConfigureMig")
 @dataclass(frozen=True, slots=True)
 class ConfigureMig:
     """Switch MIG mode of GPUs of a host on or off with nvidia-smi on the host, because vCenter has no call for it."""
@@ -110,7 +110,7 @@ HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | Configur
 """A change of the settings of one host. It is done when the call returns."""
 
 
-@stored_as("EnterMaintenance", host="host", vsan_mode="vsan_mode", limit_s="limit_s")
+@stored_as("EnterMaintenance")
 @dataclass(frozen=True, slots=True)
 class EnterMaintenance:
     """Enter maintenance mode. The host waits at most `limit_s` seconds until DRS has moved its VMs away."""
@@ -120,7 +120,7 @@ class EnterMaintenance:
     limit_s: int = 1800
 
 
-@stored_as("LeaveMaintenance", host="host")
+@stored_as("LeaveMaintenance")
 @dataclass(frozen=True, slots=True)
 class LeaveMaintenance:
     """Leave maintenance mode."""
@@ -128,7 +128,7 @@ class LeaveMaintenance:
     host: str
 
 
-@stored_as("RebootHost", host="host", booted="booted")
+@stored_as("RebootHost")
 @dataclass(frozen=True, slots=True)
 class RebootHost:
     """Reboot a host in maintenance mode. Done when it is connected and its boot time is not `booted`."""
@@ -141,7 +141,7 @@ HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
 """A step on a host that vCenter does as a task."""
 
 
-@stored_as("EndTurn", host="host")
+@stored_as("EndTurn")
 @dataclass(frozen=True, slots=True)
 class EndTurn:
     """Note in the journal that a rolling change is finished on this host. Nothing is sent to vCenter."""
@@ -156,7 +156,7 @@ COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
 """Needed for every move; a running VM needs another privilege as well (`HOT_MOVE` in `privileges.py`)."""
 
 
-@stored_as("NewVgpu", profile="profile", numa_node="numa_node", sequence_id="sequence_id")
+@stored_as("NewVgpu")
 @dataclass(frozen=True, slots=True)
 class NewVgpu:
     """A vGPU to add. `numa_node`: the virtual NUMA node of the guest; None = the host chooses."""
@@ -167,15 +167,7 @@ class NewVgpu:
     """Its position in the vendor device group that the change adds; None = no group."""
 
 
-@stored_as(
-    "NewDirectPath",
-    address="address",
-    name="name",
-    system_id="system_id",
-    vendor_id="vendor_id",
-    device_id="device_id",
-    sequence_id="sequence_id",
-)
+@stored_as("NewDirectPath")
 @dataclass(frozen=True, slots=True)
 class NewDirectPath:
     """A static DirectPath I/O device to add, with the fields of its backing from QueryConfigTarget of the host."""
@@ -188,7 +180,7 @@ class NewDirectPath:
     sequence_id: int | None = None
 
 
-@stored_as("NewDynamic", allowed="allowed", label="label", sequence_id="sequence_id")
+@stored_as("NewDynamic")
 @dataclass(frozen=True, slots=True)
 class NewDynamic:
     """A Dynamic DirectPath I/O device to add: the allowed (vendor id, device id) pairs, and the requested label."""
@@ -201,19 +193,7 @@ class NewDynamic:
 NewDevice = NewVgpu | NewDirectPath | NewDynamic
 
 
-@stored_as(
-    "VmChange",
-    add="add",
-    remove="remove",
-    replace_profile="replace_profile",
-    device_group="device_group",
-    extra_config="extra_config",
-    memory_locked="memory_locked",
-    memory_reservation_mib="memory_reservation_mib",
-    cpu_hot_add="cpu_hot_add",
-    cores_per_numa_node="cores_per_numa_node",
-    devices_after="devices_after",
-)
+@stored_as("VmChange")
 @dataclass(frozen=True, slots=True)
 class VmChange:
     """The changes of one ReconfigVM_Task: vCenter makes all of them or none. None = keep the setting."""
@@ -254,7 +234,7 @@ class VmChange:
             yield "VirtualMachine.Config.CPUCount"
 
 
-@stored_as("ReconfigureVm", vm="vm", change="change")
+@stored_as("ReconfigureVm")
 @dataclass(frozen=True, slots=True)
 class ReconfigureVm:
     """Change the GPU devices of a powered-off VM and the settings that they need."""
@@ -270,7 +250,7 @@ class ReconfigureVm:
         return tuple(self.change.privileges)
 
 
-@stored_as("RelocateVm", vm="vm", host="host")
+@stored_as("RelocateVm")
 @dataclass(frozen=True, slots=True)
 class RelocateVm:
     """Move a VM to another host in its power state: a cold move if it is off or suspended, vMotion if it is running."""
@@ -283,7 +263,7 @@ class RelocateVm:
     host: str
 
 
-@stored_as("PowerOnVm", vm="vm", host="host", resumes="resumes")
+@stored_as("PowerOnVm")
 @dataclass(frozen=True, slots=True)
 class PowerOnVm:
     """Power on a VM that is off. `host` None = vCenter chooses.
@@ -301,7 +281,7 @@ class PowerOnVm:
     resumes: bool = False
 
 
-@stored_as("ResumeVm", vm="vm", host="host")
+@stored_as("ResumeVm")
 @dataclass(frozen=True, slots=True)
 class ResumeVm:
     """Resume a suspended VM. A VM that is off is not booted: the step fails."""
@@ -314,7 +294,7 @@ class ResumeVm:
     host: str | None = None
 
 
-@stored_as("SuspendVm", vm="vm", gives_way="gives_way")
+@stored_as("SuspendVm")
 @dataclass(frozen=True, slots=True)
 class SuspendVm:
     """Suspend a running VM, so that its vGPU slots are free.
@@ -330,7 +310,7 @@ class SuspendVm:
     gives_way: bool = False
 
 
-@stored_as("PowerOffVm", vm="vm")
+@stored_as("PowerOffVm")
 @dataclass(frozen=True, slots=True)
 class PowerOffVm:
     """Power off a running VM without asking its guest. A suspended VM is refused: it would lose its suspended state."""
@@ -342,7 +322,7 @@ class PowerOffVm:
     vm: str
 
 
-@stored_as("ShutDownGuest", vm="vm", grace_s="grace_s", then_off="then_off")
+@stored_as("ShutDownGuest")
 @dataclass(frozen=True, slots=True)
 class ShutDownGuest:
     """Ask a running guest to shut down. If `then_off`, power it off after `grace_s` seconds."""
@@ -356,7 +336,7 @@ class ShutDownGuest:
     then_off: bool = False
 
 
-@stored_as("RunInGuest", vm="vm", program="program", arguments="arguments", limit_s="limit_s", ssh="ssh")
+@stored_as("RunInGuest")
 @dataclass(frozen=True, slots=True)
 class RunInGuest:
     """Run a program in a running guest, for at most `limit_s` seconds, so that an ML VM saves its work.
@@ -379,7 +359,7 @@ class RunInGuest:
         return GUEST_PRIVILEGES if self.ssh is None else ()
 
 
-@stored_as("SetVmDrs", vm="vm", drs="drs")
+@stored_as("SetVmDrs")
 @dataclass(frozen=True, slots=True)
 class SetVmDrs:
     """Set the DRS override of a VM in a cluster; `VmDrs.CLUSTER` removes it."""
@@ -392,7 +372,7 @@ class SetVmDrs:
     drs: VmDrs
 
 
-@stored_as("SetAttribute", vm="vm", name="name", value="value")
+@stored_as("SetAttribute")
 @dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
@@ -406,7 +386,7 @@ class SetAttribute:
     value: str
 
 
-@stored_as("CloseGate", vm="vm", machine="machine")
+@stored_as("CloseGate")
 @dataclass(frozen=True, slots=True)
 class CloseGate:
     """Keep users off a desktop: its machine enters maintenance mode at the connection broker.
@@ -422,7 +402,7 @@ class CloseGate:
     machine: str
 
 
-@stored_as("OpenGate", vm="vm", machine="machine")
+@stored_as("OpenGate")
 @dataclass(frozen=True, slots=True)
 class OpenGate:
     """Let users use a desktop again: its machine leaves maintenance mode at the connection broker.
@@ -438,7 +418,7 @@ class OpenGate:
     machine: str = ""
 
 
-@stored_as("PowerOffForRemoval", vm="vm", name="name", notes="notes")
+@stored_as("PowerOffForRemoval")
 @dataclass(frozen=True, slots=True)
 class PowerOffForRemoval:
     """Power off a VM that gpuops created, before it is removed. A suspended state is discarded.
@@ -455,7 +435,7 @@ class PowerOffForRemoval:
     notes: str
 
 
-@stored_as("RemoveVm", vm="vm", name="name", notes="notes")
+@stored_as("RemoveVm")
 @dataclass(frozen=True, slots=True)
 class RemoveVm:
     """Remove a powered-off VM that gpuops created, with its disks. `name` and `notes` as in `PowerOffForRemoval`."""
@@ -473,7 +453,7 @@ NEW_VM: Final = "new:"
 """How the id of a VM that does not exist yet begins in steps and snapshots; its inventory path follows."""
 
 
-@stored_as("NewCard", kind="kind", switch="switch", port_group="port_group")
+@stored_as("NewCard")
 @dataclass(frozen=True, slots=True)
 class NewCard:
     """An RDMA network card that a new VM gets in addition to those of its template, on a distributed port group."""
@@ -486,23 +466,7 @@ class NewCard:
     """The key of the port group."""
 
 
-@stored_as(
-    "CloneVm",
-    vm="vm",
-    name="name",
-    source="source",
-    host="host",
-    folder="folder",
-    datastore="datastore",
-    vcpus="vcpus",
-    memory_mib="memory_mib",
-    notes="notes",
-    settings="settings",
-    card="card",
-    memory_locked="memory_locked",
-    cpu_reservation_mhz="cpu_reservation_mhz",
-    latency="latency",
-)
+@stored_as("CloneVm")
 @dataclass(frozen=True, slots=True)
 class CloneVm:
     """Make a VM from a template, powered off. All but names and sizes are managed object ids."""
@@ -541,7 +505,7 @@ class CloneVm:
         return self.vm.removeprefix(NEW_VM)
 
 
-@stored_as("CreateVm", vm="vm", name="name", host="host", host_name="host_name", datastore="datastore", notes="notes")
+@stored_as("CreateVm")
 @dataclass(frozen=True, slots=True)
 class CreateVm:
     """Make an empty VM, which is never powered on: no disk, no network card. It goes to the root VM folder."""

@@ -42,29 +42,26 @@ class Mmio:
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Gpu:
-    memory_mib: int
-    table_gib: int
-
-
 def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalog: Catalog) -> Mmio:
-    """Return the MMIO space that a VM with exactly these passthrough devices needs."""
-    gpus: list[_Gpu] = []
+    """Return the MMIO space that a VM with exactly these passthrough devices needs.
+
+    Example: two GPUs with 80 GiB of memory and a figure of 128 GiB each. By memory, 160 GiB are rounded up to 256 and
+    doubled: 512 GiB. By the figures, 256 GiB. The VM needs 512 GiB.
+    """
+    memory_mib, table_gib = 0, 0
     unknown: list[str] = []
     for device in devices:
         if needs_large_bar(device, host, catalog) is False:
             continue
-        gpu = _gpu(device, host, catalog)
-        if gpu is None:
+        board = board_of(device, host, catalog)
+        device_mib = board.framebuffer_mib if board is not None else _memory_mib(device, host, catalog)
+        if device_mib is None:
             unknown.append(signature(device))
         else:
-            gpus.append(gpu)
-    if not gpus:
-        return Mmio(0, tuple(unknown))
-    by_memory = 2 * _power_of_two(-(-sum(gpu.memory_mib for gpu in gpus) // 1024))
-    by_table = _power_of_two(sum(gpu.table_gib for gpu in gpus))
-    return Mmio(max(by_memory, by_table), tuple(unknown))
+            memory_mib += device_mib
+            table_gib += (board.mmio_gib or 0) if board is not None else 0
+    by_memory_gib = 2 * _power_of_two(-(-memory_mib // 1024))
+    return Mmio(max(by_memory_gib, _power_of_two(table_gib)), tuple(unknown))
 
 
 def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> bool | None:
@@ -86,7 +83,7 @@ def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: C
 
 
 def series_of(profile: str, catalog: Catalog) -> Series | None:
-    """The series of a profile, by the catalogue or by its name."""
+    """Return the series of a profile, by the catalogue or by its name."""
     facts = catalog.profile(profile)
     if facts is not None:
         return facts.series
@@ -95,7 +92,7 @@ def series_of(profile: str, catalog: Catalog) -> Series | None:
 
 
 def board_of(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> Board | None:
-    """The GPU model of a device; None = no GPU, not in the catalogue, or not known."""
+    """Return the GPU model of a device; None = no GPU, not in the catalogue, or not known."""
     match device:
         case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
             return catalog.board_of(profile)
@@ -104,14 +101,10 @@ def board_of(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog)
             subsystem_id = gpu.subsystem_id if gpu else None
             return catalog.board_by_pci(device.vendor_id, device.device_id, subsystem_id)
         case DynamicDevice(allowed=allowed) | NewDynamic(allowed=allowed):
-            boards = [catalog.board_by_pci(*pair) for pair in allowed]
+            boards = [board for pair in allowed if (board := catalog.board_by_pci(*pair)) is not None]
             # The host may give a device of any of these types: the type that needs most decides.
-            known_boards = [board for board in boards if board is not None]
-            return (
-                max(known_boards, key=lambda board: board.framebuffer_mib)
-                if known_boards and len(known_boards) == len(boards)
-                else None
-            )
+            all_known = bool(boards) and len(boards) == len(allowed)
+            return max(boards, key=lambda board: board.framebuffer_mib) if all_known else None
         case OtherPassthrough():
             return None
         case _:
@@ -125,17 +118,11 @@ def mmio_keys(needed: Mmio, extra_config: Mapping[str, str]) -> dict[str, str]:
     keys = {}
     if extra_config.get(USE_KEY, "").upper() != "TRUE":
         keys[USE_KEY] = "TRUE"
-    if _number(extra_config.get(SIZE_KEY, "")) < needed.size_gib:
+    size_text = extra_config.get(SIZE_KEY, "")
+    size_gib = int(size_text) if size_text.isascii() and size_text.isdigit() else 0
+    if size_gib < needed.size_gib:
         keys[SIZE_KEY] = str(needed.size_gib)
     return keys
-
-
-def _gpu(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> _Gpu | None:
-    board = board_of(device, host, catalog)
-    if board is not None:
-        return _Gpu(board.framebuffer_mib, board.mmio_gib or 0)
-    memory_mib = _memory_mib(device, host, catalog)
-    return None if memory_mib is None else _Gpu(memory_mib, 0)
 
 
 def _memory_mib(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> int | None:
@@ -153,18 +140,16 @@ def _kind_of(vendor_id: int, device_id: int, host: Host | None) -> DeviceKind | 
     """Return the kind of a device of that type; None for an NVIDIA GPU and for an unknown type."""
     if vendor_id in (0, NVIDIA_VENDOR_ID):
         return None
-    same_type = (
-        device
-        for device in (host.others if host else ())
-        if (device.vendor_id, device.device_id) == (vendor_id, device_id)
-    )
-    return next((device.kind for device in same_type), DeviceKind.OTHER)
+    for device in host.others if host else ():
+        if (device.vendor_id, device.device_id) == (vendor_id, device_id):
+            return device.kind
+    return DeviceKind.OTHER
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not less; 0 stays 0."""
+    """Return the smallest power of two that is not less; 0 stays 0.
+
+    >>> [_power_of_two(number) for number in (0, 1, 3, 64, 65)]
+    [0, 1, 4, 64, 128]
+    """
     return 1 << (number - 1).bit_length() if number > 0 else 0
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0

@@ -13,7 +13,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.profile_name import resolve
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
+from gpuops.model.vcenter.host_settings import DeviceGroup
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, GpuDevice, Vm
 from gpuops.plan.core.passthru_devices import signature, signatures
@@ -91,18 +91,20 @@ def dynamic_goal(
     total. Without types, an existing device counts if it asks for the same label and may get one of those types, even
     if it also allows other types.
     """
-    allowed = tuple(sorted({pci_type(text) for text in types}))
-    if not allowed:
-        allowed = _types_with_label(label, hosts)
+    allowed = tuple(sorted({pci_type(text) for text in types})) or _types_with_label(label, hosts)
     if not allowed:
         rule = f"has no device with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, rule, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
     new_device = NewDynamic(allowed, label)
-    single = [device for device in vm.devices or () if isinstance(device, DynamicDevice) and not group_of(device)]
-    is_same = _has_signature if types else _may_get
-    same = [device for device in single if is_same(device, new_device)]
+    same: list[DynamicDevice] = []
+    for device in vm.devices or ():
+        if isinstance(device, DynamicDevice) and not group_of(device):
+            may_get_one = device.label == label and not set(device.allowed).isdisjoint(allowed)
+            is_same = signature(device) == signature(new_device) if types else may_get_one
+            if is_same:
+                same.append(device)
     replaced = [device for device in old if device not in same]
     total = max(1, len(same) + len(replaced)) if count is None else count
     removed = (*replaced, *same[total:])
@@ -147,12 +149,16 @@ def with_backings(goal: Goal, host: Host) -> Answer:
 
 
 def groups_of(host: Host) -> tuple[DeviceGroup, ...]:
-    """The vendor device groups the host offers, as far as they were read."""
+    """Return the vendor device groups that the host offers, as far as they were read."""
     return host.config_target.device_groups if host.config_target else ()
 
 
 def pci_type(text: str) -> tuple[int, int]:
-    """(vendor id, device id) written as `10de:20f1`. Raises UsageError."""
+    """Parse a PCI type into (vendor id, device id). Raises UsageError.
+
+    >>> pci_type("10de:20f1") == (0x10DE, 0x20F1)
+    True
+    """
     vendor, _, device = text.strip().lower().removeprefix("0x").partition(":")
     try:
         pair = int(vendor, 16), int(device.removeprefix("0x"), 16)
@@ -163,23 +169,14 @@ def pci_type(text: str) -> tuple[int, int]:
     return pair
 
 
-def _has_signature(device: DynamicDevice, new_device: NewDynamic) -> bool:
-    return signature(device) == signature(new_device)
-
-
-def _may_get(device: DynamicDevice, new_device: NewDynamic) -> bool:
-    """Whether the device asks for the same label, and may get a device of one of the types."""
-    return device.label == new_device.label and not set(device.allowed).isdisjoint(new_device.allowed)
-
-
 def _types_with_label(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:
     """Return the PCI types with the label; without a label those of NVIDIA GPUs: `--dynamic` alone means a GPU."""
-    types = {
-        (gpu.vendor_id, gpu.device_id)
-        for host in hosts
-        for gpu in (host.gpus if label is None else host.devices)
-        if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
-    }
+    types: set[tuple[int, int]] = set()
+    for host in hosts:
+        for device in host.gpus if label is None else host.devices:
+            state = device.passthrough
+            if state is not None and state.active and label in (None, state.label):
+                types.add((device.vendor_id, device.device_id))
     return tuple(sorted(types))
 
 
@@ -194,28 +191,28 @@ def _no_group(name: str, host: Host) -> Rejection:
 
 def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
     """Return the devices of the group in its order, and the kinds of members that are not GPUs."""
-    members_by_kind = [
-        (member.kind, _member(member)) for member in sorted(group.members, key=lambda member: member.sequence_id)
-    ]
-    return [device for _, device in members_by_kind if device is not None], [
-        kind for kind, device in members_by_kind if device is None
-    ]
-
-
-def _member(member: DeviceGroupMember) -> NewDevice | None:
-    if member.kind == "nvidiaVgpu" and member.profile is not None:
-        return NewVgpu(member.profile, sequence_id=member.sequence_id)
-    if member.kind == "pciPassthru" and member.vendor_id is not None and member.device_id is not None:
-        return NewDynamic(((member.vendor_id, member.device_id),), sequence_id=member.sequence_id)
-    return None
+    devices: list[NewDevice] = []
+    unknown_kinds: list[str] = []
+    for member in sorted(group.members, key=lambda member: member.sequence_id):
+        if member.kind == "nvidiaVgpu" and member.profile is not None:
+            devices.append(NewVgpu(member.profile, sequence_id=member.sequence_id))
+        elif member.kind == "pciPassthru" and member.vendor_id is not None and member.device_id is not None:
+            pci_type_of_member = (member.vendor_id, member.device_id)
+            devices.append(NewDynamic((pci_type_of_member,), sequence_id=member.sequence_id))
+        else:
+            unknown_kinds.append(member.kind)
+    return devices, unknown_kinds
 
 
 def _same_group(vm: Vm, members: Iterable[NewDevice]) -> tuple[GpuDevice, ...]:
     """Return the devices of the VM's group that has exactly these members; () if it has no such group."""
-    devices = vm.devices or ()
-    member_signatures = signatures(members)
-    for number in sorted({group for device in devices if (group := group_of(device)) is not None}):
-        group_devices = tuple(device for device in devices if group_of(device) == number)
-        if signatures(group_devices) == member_signatures:
-            return group_devices
+    devices_by_group: dict[int, list[GpuDevice]] = {}
+    for device in vm.devices or ():
+        group = group_of(device)
+        if group is not None:
+            devices_by_group.setdefault(group, []).append(device)
+    requested = signatures(members)
+    for _, devices in sorted(devices_by_group.items()):
+        if signatures(devices) == requested:
+            return tuple(devices)
     return ()

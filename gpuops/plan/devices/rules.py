@@ -50,45 +50,51 @@ class Case:
 
 
 def efi_firmware(case: Case) -> Iterator[Finding]:
-    """A BAR above 256 MB is mapped by EFI only (NVIDIA AI Enterprise docs, C-series; VMware docs, DirectPath I/O)."""
-    if not case.devices or case.vm.firmware is Firmware.EFI:
+    """Require EFI for a device with a BAR above 256 MB, which BIOS cannot map (NVIDIA AI Enterprise docs, C-series;
+    VMware docs, DirectPath I/O)."""
+    name, firmware = case.vm.name, case.vm.firmware
+    if not case.devices or firmware is Firmware.EFI:
         return
-    large = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog)]
-    unknown = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog) is None]
-    bios = case.vm.firmware is Firmware.BIOS
-    if large and bios:
+    large: list[str] = []
+    unknown: list[str] = []
+    for device in case.devices:
+        is_large = needs_large_bar(device, case.host, case.catalog)
+        if is_large is not False:
+            (large if is_large else unknown).append(signature(device))
+    if large and firmware is Firmware.BIOS:
         hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
-        yield Rejection(case.vm.name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
+        yield Rejection(name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
     elif large:
-        yield Rejection(case.vm.name, f"its firmware cannot be read; {large[0]} needs EFI")
-    elif bios and unknown:
-        yield f"{case.vm.name} has BIOS firmware, and whether {unknown[0]} needs EFI is not known"
-    elif bios:
-        yield f"{case.vm.name} has BIOS firmware: enough for these devices, not for C-series profiles or whole GPUs"
+        yield Rejection(name, f"its firmware cannot be read; {large[0]} needs EFI")
+    elif unknown and firmware is Firmware.BIOS:
+        yield f"{name} has BIOS firmware, and whether {unknown[0]} needs EFI is not known"
+    elif firmware is Firmware.BIOS:
+        yield f"{name} has BIOS firmware: enough for these devices, not for C-series profiles or whole GPUs"
 
 
 def hardware_version(case: Case) -> Iterator[Finding]:
-    """Sources: VMware vSphere docs, virtual hardware versions; several vGPUs since vSphere 6.7 U2 (above vmx-13)."""
-    needs = []
+    """Require the virtual hardware of each feature (VMware vSphere docs, virtual hardware versions; several vGPUs since
+    vSphere 6.7 U2, above vmx-13)."""
+    features = []
     if any(isinstance(device, DynamicDevice | NewDynamic) for device in case.devices):
-        needs.append((17, "Dynamic DirectPath I/O"))
+        features.append((17, "Dynamic DirectPath I/O"))
     if case.grouped:
-        needs.append((20, "device groups"))
+        features.append((20, "device groups"))
     if len(case.profiles) > 1:
-        needs.append((14, "several vGPUs"))
-    vm_version = case.vm.hardware_version
+        features.append((14, "several vGPUs"))
+    version = case.vm.hardware_version
     hint = "upgrade its virtual hardware (vSphere Client: Compatibility); gpuops never does"
-    for needed, feature in needs:
-        if vm_version is None:
-            yield Rejection(case.vm.name, f"virtual hardware for {feature}", f"vmx-{needed}", "an unreadable version")
-        elif vm_version < needed:
-            yield Rejection(
-                case.vm.name, f"virtual hardware for {feature}", f"vmx-{needed}", f"vmx-{vm_version}", hint=hint
-            )
+    for needed, feature in features:
+        rule = f"virtual hardware for {feature}"
+        if version is None:
+            yield Rejection(case.vm.name, rule, f"vmx-{needed}", "an unreadable version")
+        elif version < needed:
+            yield Rejection(case.vm.name, rule, f"vmx-{needed}", f"vmx-{version}", hint=hint)
 
 
 def tied_to_its_host(case: Case) -> Iterator[Finding]:
-    """A static backing carries its host's system id (vSphere API, VirtualPCIPassthroughDeviceBackingInfo)."""
+    """Refuse a move with a static DirectPath device: its backing carries its host's system id (vSphere API,
+    VirtualPCIPassthroughDeviceBackingInfo)."""
     if case.host is None or case.vm.host in (None, case.host.ref):
         return
     for device in case.devices:
@@ -122,6 +128,7 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
     count = len(case.profiles)
     if count < 2:
         return
+    version = case.host.version if case.host else None
     for profile in dict.fromkeys(case.profiles):
         series = series_of(profile, case.catalog)
         if series in (Series.A, Series.B):
@@ -136,18 +143,16 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
         if board.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not whole:
             yield Rejection(case.vm.name, f"several vGPUs on {board.name} are whole-GPU profiles; {profile} is not")
         elif case.release is not None and case.release < (8,) and not whole:
-            version = case.host.version if case.host else None
             yield Rejection(case.vm.name, f"several vGPUs on ESXi {version} are whole-GPU profiles; {profile} is not")
     limit = _vgpu_limit(case.release)
     if limit is not None and count > limit:
-        version = case.host.version if case.host else None
         yield Rejection(case.vm.name, f"vGPUs that ESXi {version} allows in one VM", count, limit)
 
 
 def one_model(case: Case) -> Iterator[Finding]:
-    """All vGPUs of a VM are of one GPU model (NVIDIA AI Enterprise docs, several vGPUs in one VM)."""
-    boards = {profile: case.catalog.board_of(profile) for profile in case.profiles}
-    names = sorted({board.name for board in boards.values() if board is not None})
+    """Require one GPU model for all vGPUs of a VM (NVIDIA AI Enterprise docs, several vGPUs in one VM)."""
+    boards = [board for profile in case.profiles if (board := case.catalog.board_of(profile)) is not None]
+    names = sorted({board.name for board in boards})
     if len(names) > 1:
         yield Rejection(case.vm.name, f"its vGPUs must be of one GPU model, not of {' and '.join(names)}")
     elif len(set(case.profiles)) > 1:

@@ -33,14 +33,7 @@ _Setting = TypeVar("_Setting", bool, int)
 _BOOLEAN, _INTEGER = (bool, type(None)), (int, type(None))
 
 
-@stored_as(
-    "Baseline",
-    memory_locked="memory_locked",
-    memory_reservation_mib="memory_reservation_mib",
-    cpu_hot_add="cpu_hot_add",
-    cores_per_numa_node="cores_per_numa_node",
-    extra_config="extra_config",
-)
+@stored_as("Baseline")
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """Settings before gpuops changed them; None = not changed, so nothing to restore."""

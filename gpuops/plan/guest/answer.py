@@ -38,12 +38,16 @@ def read_answer(text: str) -> GuestAnswer:
         raise ValueError("it does not begin as the program's output does")
     if "end" not in sections:
         raise ValueError("it breaks off in the middle")
+    clock, synchronized, installed = (
+        sections.get(name, "").strip().partition("\n")[0].strip()[:_LONGEST]
+        for name in ("clock", "synchronized", "installed")
+    )
     smi, smi_text, is_unreadable = _smi(sections.get("smi", ""))
     return GuestAnswer(
         system,
-        clock_s=_seconds(_first(sections, "clock")),
-        synchronized=_synchronized(_first(sections, "synchronized"), system),
-        installed=_installed(_first(sections, "installed"), system),
+        clock_s=_seconds(clock),
+        synchronized=_is_synchronized(synchronized, system),
+        installed=_installed_version(installed, system),
         smi=smi,
         smi_missing="no-smi" in sections,
         smi_says=smi_text,
@@ -57,7 +61,11 @@ def read_answer(text: str) -> GuestAnswer:
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the lines of each section."""
+    """Yield the name and the lines of each section.
+
+    >>> dict(_sections("@@ clock\\n1763000000\\n@@ end"))
+    {'': '', 'clock': '1763000000', 'end': ''}
+    """
     name, lines = "", list[str]()
     for line in text.removeprefix("\ufeff").splitlines():
         mark = _MARK.fullmatch(line.strip())
@@ -69,18 +77,18 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
     yield name, "\n".join(lines)
 
 
-def _first(sections: Mapping[str, str], name: str) -> str:
-    return sections.get(name, "").strip().partition("\n")[0].strip()[:_LONGEST]
-
-
 def _seconds(text: str) -> float | None:
-    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < len(str(_LAST_SECOND)) else None
-    return float(seconds) if seconds else None
+    """Parse the seconds since 1970; None for other text, for 0, and for a number that no clock can have."""
+    is_number = text.isascii() and text.isdigit() and len(text) < len(str(_LAST_SECOND))
+    return float(text) if is_number and int(text) else None
 
 
-def _synchronized(line: str, system: GuestSystem) -> bool | None:
-    """Return whether the clock is synchronized: `yes` of timedatectl, `Leap status : Normal` of chronyc, or the number
-    in the first line of w32tm, where 3 = not synchronized (RFC 5905, leap indicator; the words are localized)."""
+def _is_synchronized(line: str, system: GuestSystem) -> bool | None:
+    """Return whether the guest's clock is synchronized; None if the line does not tell.
+
+    Linux prints `yes` or `no` (timedatectl), or `Leap status     : Normal` (chronyc). Windows prints the leap indicator
+    (w32tm), of which 3 means not synchronized (RFC 5905); the words around it are localized.
+    """
     if system is GuestSystem.WINDOWS:
         leap = _LEAP.search(line)
         return None if leap is None else leap[1] != "3"
@@ -89,8 +97,13 @@ def _synchronized(line: str, system: GuestSystem) -> bool | None:
     return {"yes": True, "no": False}.get(line)
 
 
-def _installed(line: str, system: GuestSystem) -> str | None:
-    """Return the driver version. Windows numbers the driver 552.74 as 31.0.15.5274: the last five digits."""
+def _installed_version(line: str, system: GuestSystem) -> str | None:
+    """Return the version of the installed driver. Windows numbers the driver 552.74 as 31.0.15.5274: the last five
+    digits.
+
+    >>> _installed_version("31.0.15.5274", GuestSystem.WINDOWS)
+    '552.74'
+    """
     if version_of(line) is None:
         return None
     if system is GuestSystem.LINUX:
@@ -100,12 +113,14 @@ def _installed(line: str, system: GuestSystem) -> str | None:
 
 
 def _smi(text: str) -> tuple[SmiReport | None, str, bool]:
-    """Return the report of nvidia-smi, or None, its text and whether that is a report that cannot be parsed."""
+    """Return the report of nvidia-smi. Without one, return None, the first line of what it printed instead or why its
+    report cannot be parsed, and whether the latter is the case."""
     if "<nvidia_smi_log" not in text:
         return None, text.strip().partition("\n")[0].strip()[:_LONGEST], False
-    first = min(text.find(start) for start in ("<?xml", "<!DOCTYPE", "<nvidia_smi_log") if start in text)
+    begin = min(text.find(start) for start in ("<?xml", "<!DOCTYPE", "<nvidia_smi_log") if start in text)
+    end = text.rfind(_END) + len(_END)
     try:
-        return read_smi(text[first : text.rfind(_END) + len(_END)]), "", False
+        return read_smi(text[begin:end]), "", False
     except ValueError as error:
         return None, str(error), True
 
@@ -136,16 +151,18 @@ def _rdma(sections: Mapping[str, str]) -> tuple[RdmaLink, ...] | None:
 
 
 def _link(link: Any) -> RdmaLink:
+    """Return one link of `rdma -j link show`: {"ifname": "mlx5_0", "port": 1, "state": "ACTIVE"}."""
     fields = link if isinstance(link, dict) else {}
     name, port, state = fields.get("ifname"), fields.get("port"), fields.get("state")
     device = name if isinstance(name, str) and _NAME.fullmatch(name) else "a device"
+    if isinstance(port, int):
+        device = f"{device}/{port}"
     state_text = state if isinstance(state, str) and _NAME.fullmatch(state) else "unknown"
-    return RdmaLink(
-        f"{device}/{port}" if isinstance(port, int) else device, state_text.upper() in ("ACTIVE", "UP"), state_text
-    )
+    return RdmaLink(device, state_text.upper() in ("ACTIVE", "UP"), state_text)
 
 
 def _ports(text: str) -> Iterator[RdmaLink]:
+    """Yield the ports that ibv_devinfo lists: lines of `hca_id`, `port` and `state`, in this order."""
     device, port = "a device", "1"
     for line in text.splitlines():
         if (hca_line := _HCA.match(line)) is not None:

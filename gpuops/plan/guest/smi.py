@@ -29,7 +29,19 @@ def read_smi(text: str) -> SmiReport:
     if version_of(driver) is None:
         raise ValueError("no version of a driver in it")
     cuda = reader.head.get("cuda_version", "")
-    return SmiReport(driver, cuda if version_of(cuda) else None, tuple(map(_gpu, reader.gpus)))
+    gpus = []
+    for texts in reader.gpus:
+        licence = texts.get("vgpu_software_licensed_product/license_status")
+        licence = licence or texts.get("grid_licensed_product/license_status")
+        modes = ("ecc_mode/current_ecc", "ecc_mode/pending_ecc", "mig_mode/current_mig", "mig_mode/pending_mig")
+        gpus.append(
+            GuestGpu(
+                texts.get("product_name") or "a GPU",
+                licence if licence not in (None, "N/A") else None,
+                *(_MODES.get(texts.get(path, "")) for path in modes),
+            )
+        )
+    return SmiReport(driver, cuda if version_of(cuda) else None, tuple(gpus))
 
 
 def read_gpu_texts(text: str) -> list[dict[str, str]]:
@@ -46,19 +58,6 @@ def _read(text: str) -> _Reader:
     return reader
 
 
-def _gpu(texts: dict[str, str]) -> GuestGpu:
-    product = "vgpu_software_licensed_product"
-    licence = texts.get(f"{product}/license_status") or texts.get("grid_licensed_product/license_status")
-    return GuestGpu(
-        texts.get("product_name") or "a GPU",
-        licence if licence not in (None, "N/A") else None,
-        _MODES.get(texts.get("ecc_mode/current_ecc", "")),
-        _MODES.get(texts.get("ecc_mode/pending_ecc", "")),
-        _MODES.get(texts.get("mig_mode/current_mig", "")),
-        _MODES.get(texts.get("mig_mode/pending_mig", "")),
-    )
-
-
 class _Reader:
     """Keeps the texts of the report's head, and of each GPU by their paths below it."""
 
@@ -70,7 +69,7 @@ class _Reader:
         self._elements = 0
 
     def read(self, text: str) -> None:
-        """Raises ExpatError, ValueError."""
+        """Read the report. Raises ExpatError, and ValueError for more than nvidia-smi prints."""
         parser = ParserCreate()
         parser.EntityDeclHandler = self._entity
         parser.StartElementHandler = self._begin

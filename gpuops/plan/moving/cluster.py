@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant
@@ -32,8 +33,16 @@ class FreeingGoal:
 POSSIBLE, LISTED, CERTAIN = 0, 1, 2
 """How certain it is that a vGPU is on a GPU: it may be there, its VM is listed there, it is certainly there."""
 
-VgpuOnGpu = tuple[int, str, int]
-"""(number of the VM, profile, how certain)."""
+
+class VgpuOnGpu(NamedTuple):
+    """A vGPU that is, or may be, on a GPU."""
+
+    vm: int
+    """The number of its VM."""
+    profile: str
+    certainty: int
+
+
 GpuContent = tuple[VgpuOnGpu, ...]
 """The vGPUs that may be on one GPU."""
 
@@ -100,17 +109,14 @@ def gpus_per_vm(states: Iterable[GpuState]) -> Counter[str]:
 
 def gpu_contents(states: Iterable[GpuState], numbers: Mapping[str, int]) -> tuple[GpuContent, ...]:
     """Return the content of each of these GPUs, with VMs by number."""
-    return tuple(
-        tuple(
-            (
-                numbers[tenant.vm],
-                tenant.profile,
-                CERTAIN if tenant.certain else LISTED if tenant.vm in (state.gpu.vms or ()) else POSSIBLE,
-            )
-            for tenant in state.tenants
-        )
-        for state in states
-    )
+    contents: list[GpuContent] = []
+    for state in states:
+        vgpus = []
+        for tenant in state.tenants:
+            certainty = CERTAIN if tenant.certain else LISTED if tenant.vm in (state.gpu.vms or ()) else POSSIBLE
+            vgpus.append(VgpuOnGpu(numbers[tenant.vm], tenant.profile, certainty))
+        contents.append(tuple(vgpus))
+    return tuple(contents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,24 +191,16 @@ class ClusterModel:
 
     def __post_init__(self) -> None:
         self._rooms = Rooms(self.catalog)
-        self._kinds = tuple(
-            tuple(
-                self._number("gpu", gpu.admission_traits, unclear, counted)
-                for gpu, unclear, counted in zip(
-                    cluster_host.gpus, cluster_host.unclear, cluster_host.counted, strict=True
-                )
+        kinds, host_sorts = [], []
+        for number, cluster_host in enumerate(self.cluster_hosts):
+            facts = zip(cluster_host.gpus, cluster_host.unclear, cluster_host.counted, strict=True)
+            kinds.append(
+                tuple(self._number("gpu", gpu.admission_traits, unclear, counted) for gpu, unclear, counted in facts)
             )
-            for cluster_host in self.cluster_hosts
-        )
-        # Hosts of one sort could be exchanged, with all that is on them, without any effect.
-        allowed_kinds = [
-            frozenset(search_vm.kind for search_vm in self.search_vms if number in search_vm.allowed)
-            for number in range(len(self.cluster_hosts))
-        ]
-        self._host_sorts = tuple(
-            self._number("host", cluster_host.policy, kinds)
-            for cluster_host, kinds in zip(self.cluster_hosts, allowed_kinds, strict=True)
-        )
+            # Hosts of one sort could be exchanged, with all that is on them, without any effect.
+            may_take = frozenset(search_vm.kind for search_vm in self.search_vms if number in search_vm.allowed)
+            host_sorts.append(self._number("host", cluster_host.policy, may_take))
+        self._kinds, self._host_sorts = tuple(kinds), tuple(host_sorts)
 
     def host_state(
         self,
@@ -233,8 +231,8 @@ class ClusterModel:
 
     def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
         """Return the slots for further vGPUs of a profile on a GPU with at most this content."""
-        is_certain = all(vgpu[2] == CERTAIN for vgpu in content)
-        holding = tuple(sorted(vgpu[1] for vgpu in content)) if is_certain else content
+        is_certain = all(vgpu.certainty == CERTAIN for vgpu in content)
+        holding = tuple(sorted(vgpu.profile for vgpu in content)) if is_certain else content
         key = (self._kinds[host][gpu], is_certain, holding, profile)
         if key not in self._slots:
             cluster_host = self.cluster_hosts[host]
@@ -252,13 +250,13 @@ class ClusterModel:
 
     def kind_of_gpu(self, host: int, gpu: int, content: GpuContent) -> tuple[object, ...]:
         """Return a key that is equal for GPUs that are alike and hold alike VMs."""
-        on_it = sorted((self.search_vms[vgpu[0]].kind, vgpu[1], vgpu[2]) for vgpu in content)
+        on_it = sorted((self.search_vms[vgpu.vm].kind, vgpu.profile, vgpu.certainty) for vgpu in content)
         return (self._kinds[host][gpu], tuple(on_it))
 
     def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, fixed: frozenset[int]) -> int:
         gpus = []
         for gpu, content in enumerate(contents):
-            fixed_kinds = sorted(self.search_vms[vgpu[0]].kind for vgpu in content if vgpu[0] in fixed)
+            fixed_kinds = sorted(self.search_vms[vgpu.vm].kind for vgpu in content if vgpu.vm in fixed)
             gpus.append(self._number("content", self.kind_of_gpu(number, gpu, content), tuple(fixed_kinds)))
         return self._number("now", self._host_sorts[number], free_mib, *sorted(gpus))
 

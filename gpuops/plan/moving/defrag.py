@@ -169,6 +169,12 @@ def describe_plan(
     for plans, sequence in zip(all_plans, chosen, strict=True):
         moves += [replace(move, free=free + move.free) for move in _moves(plans, sequence, powered_off)]
         free += plans.gain(sequence)
+    steps_of_gain: list[tuple[int, int]] = []
+    most_free = before
+    for number, move in enumerate(moves, 1):
+        if move.free > most_free:
+            most_free = move.free
+            steps_of_gain.append((number, most_free))
     return Defragmentation(
         inventory=inventory,
         profile=profile,
@@ -194,7 +200,7 @@ def describe_plan(
             for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True)
             if why and gpu.serves_vgpus
         ),
-        steps_of_gain=tuple(_gains(before, moves)),
+        steps_of_gain=tuple(steps_of_gain),
     )
 
 
@@ -220,22 +226,19 @@ def _confirm_sequence(
     plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog
 ) -> MoveSequence:
     """Return the sequence, or the best part of it whose moves are all admitted."""
-    cluster_hosts = plans.model.cluster_hosts
-    steps = [
-        RelocateVm(plans.model.search_vms[vm_move.search_vm].vm.ref, cluster_hosts[vm_move.to].host.ref)
-        for vm_move in sequence.vm_moves
-    ]
-    pins = {
-        number: pin_changes(step_vm, _pins(plans, vm_move))
-        for number, vm_move in enumerate(sequence.vm_moves)
-        if vm_move.gpus and (step_vm := plans.model.search_vms[vm_move.search_vm].vm)
-    }
+    model = plans.model
+    steps: list[RelocateVm] = []
+    pins: dict[int, dict[str, str]] = {}
+    for number, vm_move in enumerate(sequence.vm_moves):
+        vm = model.search_vms[vm_move.search_vm].vm
+        steps.append(RelocateVm(vm.ref, model.cluster_hosts[vm_move.to].host.ref))
+        if vm_move.gpus:
+            pins[number] = pin_changes(vm, _pins(plans, vm_move))
     admitted_count = admitted_moves(steps, inventory, catalog, pins)
     if admitted_count == sequence.moves:
         return sequence
-    parts = [
-        replay(plans.model, plans.start.cluster_state, sequence.vm_moves[:moves]) for moves in range(admitted_count + 1)
-    ]
+    first_moves = (sequence.vm_moves[:count] for count in range(admitted_count + 1))
+    parts = [replay(model, plans.start.cluster_state, vm_moves) for vm_moves in first_moves]
     return make_frontier([part for part in parts if part is not None])[-1]
 
 
@@ -249,14 +252,6 @@ def _proven(
     if all(plans.gain(sequence) == plans.most_to_gain for plans, sequence in zip(all_plans, sequences, strict=True)):
         return all(settled(plans) >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
     return all(settled(plans) >= limit for plans in all_plans)
-
-
-def _gains(before: int, moves: Sequence[PlannedMove]) -> Iterator[tuple[int, int]]:
-    best = before
-    for number, move in enumerate(moves, 1):
-        if move.free > best:
-            best = move.free
-            yield number, best
 
 
 def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[str]) -> Iterator[PlannedMove]:
@@ -306,7 +301,7 @@ def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
 
 
 def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) -> GpuHolding:
-    certain = sum(vgpu[2] == CERTAIN for vgpu in content)
+    certain = sum(vgpu.certainty == CERTAIN for vgpu in content)
     return GpuHolding(certain, len(content), plans.model.worth(host, gpu, content))
 
 
@@ -403,11 +398,15 @@ def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]
 
 
 def _cluster_host(host: Host, states: Sequence[GpuState], profile: str | None) -> ClusterHost:
-    out = "" if host.connected is True else "its host is not connected, or its connection state cannot be read"
-    out = out or ("" if host.in_maintenance is False else "its host is in maintenance mode, or its mode cannot be read")
-    unclear = tuple(out or state.unclear for state in states)
-    offered = profile is None or host.offers(profile) is not None
-    counted = (offered and not why and state.gpu.serves_vgpus for state, why in zip(states, unclear, strict=True))
+    """Return the host with why the room of a GPU is unknown, and which GPUs count towards the goal."""
+    why_unclear = ""
+    if host.connected is not True:
+        why_unclear = "its host is not connected, or its connection state cannot be read"
+    elif host.in_maintenance is not False:
+        why_unclear = "its host is in maintenance mode, or its mode cannot be read"
+    unclear = tuple(why_unclear or state.unclear for state in states)
+    is_offered = profile is None or host.offers(profile) is not None
+    counted = (is_offered and not why and state.gpu.serves_vgpus for state, why in zip(states, unclear, strict=True))
     return ClusterHost(host, tuple(state.gpu for state in states), unclear, tuple(counted))
 
 

@@ -30,7 +30,7 @@ def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:
     """Return an upper bound on how much more can be freed. It may be more than any moves reach."""
     free_now = sum(now.worth for now in cluster_state)
     free_when_emptied = sum(
-        model.worth(now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu[0]].movable))
+        model.worth(now.number, gpu, tuple(vgpu for vgpu in content if not model.search_vms[vgpu.vm].movable))
         for now in cluster_state
         for gpu, content in enumerate(now.contents)
     )
@@ -121,14 +121,14 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
             if cluster_host.unclear[gpu] or not cluster_host.gpus[gpu].serves_vgpus:
                 continue  # no vGPU can go there
             board = model.board(now.number, gpu)
-            profiles = [profile for vgpu in content if (profile := model.catalog.profile(vgpu[1])) is not None]
-            unknown = len(profiles) < len(content) or any(vgpu[2] != CERTAIN for vgpu in content)
+            profiles = [profile for vgpu in content if (profile := model.catalog.profile(vgpu.profile)) is not None]
+            unknown = len(profiles) < len(content) or any(vgpu.certainty != CERTAIN for vgpu in content)
             if board is None or unknown:
                 return None
             cannot_run_goal = goal is not None and goal.board != board.key
             if not cluster_host.counted[gpu] and not cannot_run_goal:
                 return None
-            fixed = any(not model.search_vms[vgpu[0]].movable for vgpu in content)
+            fixed = any(not model.search_vms[vgpu.vm].movable for vgpu in content)
             of_board = packing_of.setdefault(board.key, _BoardPacking(board, []))
             of_board.gpus.append(_PackedGpu(cluster_host.gpus[gpu].vgpu_mode, tuple(profiles), fixed))
     return list(packing_of.values())

@@ -100,16 +100,14 @@ def judge_all(
     reasons_to_stay: Mapping[str, str],
 ) -> list[Movability]:
     """Return the movability of the VMs of these hosts that have a vGPU and are not off, by host and name."""
-    return [
-        judge_movability(
-            MovabilityCase(
-                vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, marks, reasons_to_stay
-            )
-        )
-        for host in hosts
-        for vm in sorted(inventory.vms_on(host), key=lambda vm: (vm.name, vm.ref))
-        if vm.vgpus and vm.power is not PowerState.OFF
-    ]
+    movabilities = []
+    for host in hosts:
+        cluster = inventory.clusters.get(host.cluster or "")
+        for vm in sorted(inventory.vms_on(host), key=lambda vm: (vm.name, vm.ref)):
+            if vm.vgpus and vm.power is not PowerState.OFF:
+                case = MovabilityCase(vm, host, cluster, inventory, catalog, marks, reasons_to_stay)
+                movabilities.append(judge_movability(case))
+    return movabilities
 
 
 def judge_movability(case: MovabilityCase) -> Movability:
@@ -230,22 +228,26 @@ class TargetHosts:
         alike = (vm.profiles, vm.vcpus, vm.memory_mib, reserved, vm.datastores, vm.vapp, vm.unreadable, rules, running)
         if alike not in self._answers:
             headroom = Headroom(vm, self.inventory)
-            refused = {host.ref: next(self._refusals(vm, host, headroom, running), None) for host in self.hosts}
-            self._answers[alike] = (
-                frozenset(ref for ref, refusal in refused.items() if refusal is None),
-                tuple(refusal for refusal in refused.values() if refusal is not None),
-            )
+            may_take, rejections = [], []
+            for host in self.hosts:
+                rejection = next(self._refusals(vm, host, headroom, running), None)
+                if rejection is None:
+                    may_take.append(host.ref)
+                else:
+                    rejections.append(rejection)
+            self._answers[alike] = (frozenset(may_take), tuple(rejections))
         return self._answers[alike]
 
     def _refusals(self, vm: Vm, host: Host, headroom: Headroom, running: bool) -> Iterator[Rejection]:
-        wish = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
-        for question in _FILTERS:
-            refusal = question(wish, host, self.inventory)
+        """Yield why the host may not take the VM, the cheapest check first: the caller needs only the first reason."""
+        needs = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
+        for host_filter in _FILTERS:
+            refusal = host_filter(needs, host, self.inventory)
             if refusal is not None:
                 yield refusal
-        headroom_refusal = headroom.refusal(host)
-        if headroom_refusal is not None:
-            yield headroom_refusal
+        kept_for_ha = headroom.refusal(host)
+        if kept_for_ha is not None:
+            yield kept_for_ha
         for rule in self._rules(vm):
             if not rule.allows(host.ref):
                 yield Rejection(host.name, f"DRS rule {rule.name!r} keeps {vm.name} off it")
@@ -277,11 +279,11 @@ def admitted_moves(
         before = inventory
         inventory = project(step, inventory, catalog)
         lost_before, lost_after = (
-            {claim.vm.ref for claim in claims(world, catalog, [step.host]) if claim.lost}
-            for world in (before, inventory)
+            {claim.vm.ref for claim in claims(snapshot, catalog, [step.host]) if claim.lost}
+            for snapshot in (before, inventory)
         )
-        if not lost_after <= lost_before:
-            return number
+        if lost_after - lost_before:
+            return number  # a suspended VM would lose its place
         target = inventory.hosts[step.host]
         if any(shortage.too_few for shortage in reserved_left([target], before, inventory, catalog)):
             return number
@@ -292,8 +294,8 @@ def _is_admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bo
     vm, host = inventory.vm(step.vm), inventory.hosts.get(step.host)
     if host is None:
         return False
-    wish = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
-    if refusals(wish, host, inventory) or Headroom(vm, inventory).refusal(host) is not None:
+    needs = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
+    if refusals(needs, host, inventory) or Headroom(vm, inventory).refusal(host) is not None:
         return False
-    seating = seat(vm, wish.demands, host, inventory, catalog)
+    seating = seat(vm, needs.demands, host, inventory, catalog)
     return seating.complete and not seating.doubts

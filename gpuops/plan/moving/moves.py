@@ -33,6 +33,7 @@ from gpuops.plan.moving.cluster import (
     GpuContent,
     HostContents,
     SearchVm,
+    VgpuOnGpu,
     VmMove,
     with_host,
 )
@@ -67,12 +68,7 @@ def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Ho
     """Return the host without the VM; None if it is unknown which GPU the VM leaves, or the VM is bound to it."""
     if search_vm.number in now.fixed:
         return None
-    contents = tuple(
-        tuple(vgpu for vgpu in content if vgpu[0] != search_vm.number)
-        if any(vgpu[0] == search_vm.number for vgpu in content)
-        else content
-        for content in now.contents
-    )
+    contents = tuple(tuple(vgpu for vgpu in content if vgpu.vm != search_vm.number) for content in now.contents)
     return model.host_state(now.number, contents, now.free_mib + search_vm.reserved_mib, now.indistinct, now.fixed)
 
 
@@ -83,33 +79,39 @@ def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arriv
         return None
     # 2. Its vGPUs, one after the other, each where the host puts it.
     contents, indistinct, fixed = list(now.contents), now.indistinct, now.fixed
-    touched: list[int] = []
-    basis = ArrivalBasis.ONLY
+    possible_gpus: set[int] = set()
+    bases = [ArrivalBasis.ONLY]
     for profile in search_vm.profiles:
         vgpu_arrival = _vgpu_arrival(model, now.number, contents, profile)
         if vgpu_arrival is None:
             return None
+        gpus, certainty = vgpu_arrival.gpus[:1], CERTAIN
         if vgpu_arrival.basis is ArrivalBasis.ALIKE:
             # The first GPU stands for the one that it is; which VMs were beside the new one is no longer known.
             indistinct |= set(vgpu_arrival.gpus)
-            fixed |= {vgpu[0] for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
-        chosen_gpus = vgpu_arrival.gpus if vgpu_arrival.basis is ArrivalBasis.ANY else vgpu_arrival.gpus[:1]
-        sure = POSSIBLE if vgpu_arrival.basis is ArrivalBasis.ANY else CERTAIN
-        for gpu in chosen_gpus:
-            contents[gpu] = (*contents[gpu], (search_vm.number, profile, sure))
-        touched += vgpu_arrival.gpus
-        basis = max(basis, vgpu_arrival.basis, key=list(ArrivalBasis).index)
+            fixed |= {vgpu.vm for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
+        elif vgpu_arrival.basis is ArrivalBasis.ANY:
+            gpus, certainty = vgpu_arrival.gpus, POSSIBLE
+        for gpu in gpus:
+            contents[gpu] = (*contents[gpu], VgpuOnGpu(search_vm.number, profile, certainty))
+        possible_gpus.update(vgpu_arrival.gpus)
+        bases.append(vgpu_arrival.basis)
     after = model.host_state(now.number, tuple(contents), now.free_mib - search_vm.memory_mib, indistinct, fixed)
-    if now.indistinct & set(touched):
-        touched, basis = [*touched, *now.indistinct], max(basis, ArrivalBasis.ALIKE, key=list(ArrivalBasis).index)
-    return Arrival(after, tuple(sorted(set(touched))), basis)
+    # 3. If one of the GPUs was indistinct before, it may be any of the indistinct ones.
+    if now.indistinct & possible_gpus:
+        possible_gpus |= now.indistinct
+        bases.append(ArrivalBasis.ALIKE)
+    least_certain_basis = max(bases, key=list(ArrivalBasis).index)
+    return Arrival(after, tuple(sorted(possible_gpus)), least_certain_basis)
 
 
 def bound_arrivals(
     model: ClusterModel, now: HostContents, search_vm: SearchVm
 ) -> Iterator[tuple[tuple[int, ...], Arrival]]:
-    """For each choice of GPUs that the VM's vGPUs may be bound to, but for choices that are alike: the host with it.
-    GPUs of which it is not known which one is meant are left out: a VM that came to one of them may be on this one."""
+    """Yield the GPUs that the VM's vGPUs may be bound to, and the host with it, once for choices that are alike.
+
+    Indistinct GPUs are left out: a VM that arrived on one of them may be on the one that would be chosen here.
+    """
     if not search_vm.bindable or search_vm.memory_mib > now.free_mib:
         return
     # Each vGPU in turn: of GPUs that are alike, with what is on them, the first.
@@ -145,7 +147,7 @@ def _with_bound(
     """Return the host with this vGPU of the VM on this GPU, its memory not yet taken; None = no certain room there."""
     if gpu in now.indistinct or not model.slots(now.number, gpu, now.contents[gpu], profile).at_least:
         return None
-    fuller = (*now.contents[gpu], (search_vm.number, profile, CERTAIN))
+    fuller = (*now.contents[gpu], VgpuOnGpu(search_vm.number, profile, CERTAIN))
     contents = (*now.contents[:gpu], fuller, *now.contents[gpu + 1 :])
     return model.host_state(now.number, contents, now.free_mib, now.indistinct, now.fixed | {search_vm.number})
 
@@ -160,7 +162,7 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
     """Return the GPUs that one vGPU may go to; None = there is no certain room. Suspended VMs keep their slots, but the
     host does not count them when it chooses."""
     # 1. What runs, and the slots with and without those of suspended VMs.
-    real = [tuple(vgpu for vgpu in content if model.search_vms[vgpu[0]].running) for content in contents]
+    real = [tuple(vgpu for vgpu in content if model.search_vms[vgpu.vm].running) for content in contents]
     slots = [model.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
     if not any(room.at_least for room in slots):
         return None
@@ -177,7 +179,7 @@ def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], pr
     if len(chosen) == 1:
         return _VgpuArrival(chosen, ArrivalBasis.ONLY if len(open_to_host) == 1 else ArrivalBasis.POLICY)
     kinds = {model.kind_of_gpu(host, gpu, contents[gpu]) for gpu in chosen}
-    certain = all(vgpu[2] == CERTAIN for gpu in chosen for vgpu in contents[gpu])
+    certain = all(vgpu.certainty == CERTAIN for gpu in chosen for vgpu in contents[gpu])
     if len(kinds) == 1 and certain and by_policy:
         return _VgpuArrival(chosen, ArrivalBasis.ALIKE)
     return _VgpuArrival(chosen, ArrivalBasis.ANY)
@@ -189,7 +191,7 @@ def _possible_choices(
     """Return the GPUs that the host may choose, and whether that follows from a documented rule. `open_to_host`: the
     GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own."""
     cluster_host = model.cluster_hosts[host]
-    is_certain = all(vgpu[2] == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
+    is_certain = all(vgpu.certainty == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
     is_certain = is_certain and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
     by_mode: dict[VgpuMode | None, list[int]] = {}
     for gpu in open_to_host:
@@ -206,32 +208,36 @@ def _possible_choices(
 def _order_of_choice(
     model: ClusterModel, host: int, mode: VgpuMode | None, real: list[GpuContent], gpus: Iterable[int]
 ) -> dict[int, int] | None:
-    """For each GPU its rank in the host's order, lower first; None = the order is documented nowhere."""
+    """Return the rank of each GPU in the host's order, lower first; None = the order is documented nowhere."""
     policy = model.cluster_hosts[host].policy
     if mode is VgpuMode.SAME_SIZE and policy is not None:
         sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
-        return {gpu: sign * len({vgpu[0] for vgpu in real[gpu]}) for gpu in gpus}
+        return {gpu: sign * len({vgpu.vm for vgpu in real[gpu]}) for gpu in gpus}
     if mode is VgpuMode.MIXED_SIZE:
-        return {gpu: _used_mib(model, real[gpu]) for gpu in gpus}
+        used_mib = dict.fromkeys(gpus, 0)
+        for gpu in used_mib:
+            profiles = [profile for vgpu in real[gpu] if (profile := model.catalog.profile(vgpu.profile)) is not None]
+            used_mib[gpu] = sum(profile.framebuffer_mib for profile in profiles)
+        return used_mib
     if mode is VgpuMode.MULTI_INSTANCE and len({model.kind_of_gpu(host, gpu, real[gpu]) for gpu in gpus}) == 1:
-        return dict.fromkeys(gpus, 0)
+        return dict.fromkeys(gpus, 0)  # which of several equal GPUs it is does not matter
     return None
 
 
 def _first_ranks(order: dict[int, int], open_to_host: dict[int, bool]) -> list[int]:
-    """Return the GPUs of the ranks down to the first one with certain room: any before it may refuse."""
-    gpus_possible: list[int] = []
+    """Return the GPUs of the ranks down to the first one with certain room: any before it may refuse. Both arguments
+    are by GPU: its rank, and whether its room is certain.
+
+    >>> _first_ranks({0: 1, 1: 2, 2: 2, 3: 5}, {0: False, 1: True, 2: False, 3: True})
+    [0, 1, 2]
+    """
+    possible_gpus: list[int] = []
     for rank in sorted(set(order.values())):
-        gpus_of_rank = [gpu for gpu, its in order.items() if its == rank]
-        gpus_possible += gpus_of_rank
+        gpus_of_rank = [gpu for gpu, gpu_rank in order.items() if gpu_rank == rank]
+        possible_gpus += gpus_of_rank
         if any(open_to_host[gpu] for gpu in gpus_of_rank):
             break
-    return gpus_possible
-
-
-def _used_mib(model: ClusterModel, content: GpuContent) -> int:
-    profiles = (model.catalog.profile(vgpu[1]) for vgpu in content)
-    return sum(profile.framebuffer_mib for profile in profiles if profile is not None)
+    return possible_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,17 +333,17 @@ def arrivals(
 
 def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | None:
     """Return the host that the VM is on now."""
-    number = search_vm.number
-    return next(
-        (now for now in cluster_state if any(vgpu[0] == number for content in now.contents for vgpu in content)), None
-    )
+    for now in cluster_state:
+        if any(vgpu.vm == search_vm.number for content in now.contents for vgpu in content):
+            return now
+    return None
 
 
 def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[SearchVm]:
     """Yield the VMs of the host that may move, one of each kind on GPUs that are alike."""
     yielded_kinds = set()
     for gpu, content in enumerate(now.contents):
-        for number in dict.fromkeys(vgpu[0] for vgpu in content):
+        for number in dict.fromkeys(vgpu.vm for vgpu in content):
             search_vm = model.search_vms[number]
             alike = (search_vm.kind, model.kind_of_gpu(now.number, gpu, content))
             if search_vm.movable and number not in now.fixed and alike not in yielded_kinds:

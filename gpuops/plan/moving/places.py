@@ -105,16 +105,21 @@ class _Search:
     def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
         """Return every VM that may be placed next, one of each kind, with each host that takes it. Empty if any waiting
         VM finds no place now: no later arrival makes room for it."""
-        arrivals: list[tuple[Vm, Host, Inventory]] = []
+        next_steps: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
-            for vm in self._one_of_each(group):
-                choices = list(self._on_each(vm, inventory))
-                if not choices:
+            first_of_kind: dict[int, Vm] = {}
+            for vm in group:
+                first_of_kind.setdefault(self.kinds[vm.ref], vm)
+            for vm in first_of_kind.values():
+                places = list(self._on_each(vm, inventory))
+                if not places:
                     return []
-                arrivals += choices if number == 0 else ()
-        return arrivals
+                if number == 0:  # later groups wait until this one is placed
+                    next_steps += places
+        return next_steps
 
     def _on_each(self, vm: Vm, inventory: Inventory) -> Iterator[tuple[Vm, Host, Inventory]]:
+        """Yield each host that takes the VM, and the snapshot with it there, until the tries are used up."""
         for ref in self.targets[vm.ref]:
             self.tries += 1
             if self.tries > MOST_TRIES:
@@ -123,32 +128,21 @@ class _Search:
             if after is not None:
                 yield vm, inventory.hosts[ref], after
 
-    def _one_of_each(self, group: Sequence[Vm]) -> Iterator[Vm]:
-        yielded_kinds: set[int] = set()
-        for vm in group:
-            kind = self.kinds[vm.ref]
-            if kind not in yielded_kinds:
-                yielded_kinds.add(kind)
-                yield vm
-
     def _state(self, groups: list[list[Vm]], inventory: Inventory) -> object:
         """Return the waiting VMs by kind, and the content of the hosts that may take one of them, by kind too."""
         waiting = tuple(tuple(sorted(self.kinds[vm.ref] for vm in group)) for group in groups)
         hosts = sorted({ref for refs in self.targets.values() for ref in refs})
-        return waiting, tuple(self._on(inventory.hosts[ref], inventory) for ref in hosts)
+        return waiting, tuple(self._content(inventory.hosts[ref], inventory) for ref in hosts)
 
-    def _on(self, host: Host, inventory: Inventory) -> object:
+    def _content(self, host: Host, inventory: Inventory) -> object:
+        """Return what runs on the host and on which of its GPUs, with VMs that are placed here by kind."""
         running = sorted(self._name(vm.ref) for vm in inventory.vms_on(host) if vm.power is PowerState.ON)
-        gpus = tuple(
-            (
-                None if gpu.vms is None else tuple(sorted(map(self._name, gpu.vms))),
-                None
-                if gpu.vgpus is None
-                else tuple(sorted((placement.profile, placement.start or 0) for placement in gpu.vgpus)),
-            )
-            for gpu in host.gpus
-        )
-        return tuple(running), gpus, tuple(sorted(str(binding.address) for binding in host.bindings))
+        gpus = []
+        for gpu in host.gpus:
+            vms = None if gpu.vms is None else tuple(sorted(map(self._name, gpu.vms)))
+            vgpus = None if gpu.vgpus is None else tuple(sorted((v.profile, v.start or 0) for v in gpu.vgpus))
+            gpus.append((vms, vgpus))
+        return tuple(running), tuple(gpus), tuple(sorted(str(binding.address) for binding in host.bindings))
 
     def _name(self, ref: str) -> str:
         return f"kind {self.kinds[ref]}" if ref in self.kinds else ref

@@ -77,21 +77,16 @@ class GreedySearch:
         for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
             if not host.worth:
                 continue
-            departures = sorted(
-                departure
-                for now in sequence.cluster_state
-                for departure in self._departures_of_host(now)
-                if now.number != host.number
-            )
+            other_hosts = [now for now in sequence.cluster_state if now.number != host.number]
+            departures = sorted(departure for now in other_hosts for departure in self._departures_of_host(now))
             by_kind: dict[tuple[str, ...], list[_Departure]] = {}
             for departure in departures:
                 by_kind.setdefault(self.model.search_vms[departure.vms[0]].profiles, []).append(departure)
-            tried = [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()]
-            better = [after for after in tried if after.worth > sequence.worth]
+            filled = [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()]
+            better = [after for after in filled if after.worth > sequence.worth]
             if better:
-                sequence = min(
-                    better, key=lambda after: (after.moves - sequence.moves) / (after.worth - sequence.worth)
-                )
+                start = sequence  # the best of them needs the fewest moves for each one freed
+                sequence = min(better, key=lambda after: (after.moves - start.moves) / (after.worth - start.worth))
                 improvements.append(sequence)
         return improvements
 
@@ -141,7 +136,7 @@ class GreedySearch:
                 worth = self.model.worth(now.number, gpu, content)
                 yielded_kinds: set[tuple[int, ...]] = set()
                 for vms in _departure_sets(self.model, content):
-                    remaining = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
+                    remaining = tuple(vgpu for vgpu in content if vgpu.vm not in vms)
                     gain = self.model.worth(now.number, gpu, remaining) - worth
                     kinds = tuple(sorted(self.model.search_vms[vm].kind for vm in vms))
                     if gain > 0 and kinds not in yielded_kinds:
@@ -160,27 +155,27 @@ class GreedySearch:
         return now
 
     def _vm_placed(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        """Return the sequence with this VM gone to the best host, if need be after a move that makes room."""
         target = self._best_target(sequence.cluster_state, search_vm)
         if target is not None:
             return _with_move(self.model, sequence, self._move(sequence.cluster_state[target], search_vm))
         return self._after_another(sequence, search_vm) or self._there_and_back(sequence, search_vm)
 
     def _best_target(self, cluster_state: ClusterState, search_vm: SearchVm, without: int | None = None) -> int | None:
-        ranked = [
-            (rank, number)
-            for number in search_vm.allowed
-            if number != without and (rank := self._rank(cluster_state[number], search_vm)) is not None
-        ]
+        ranked = []
+        for number in search_vm.allowed:
+            cost = None if number == without else self._lowest_cost(cluster_state[number], search_vm)
+            if cost is not None:
+                ranked.append((cost, number))
         return min(ranked)[1] if ranked else None
 
-    def _rank(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
+    def _lowest_cost(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
         """Return the lowest cost of an arrival of the VM on this host; None = no room, or a free GPU would be lost."""
-        if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
+        if any(vgpu.vm == search_vm.number for content in now.contents for vgpu in content):
             return None
         key = (now.number, now.key, search_vm.kind)
         if key not in self._fits:
-            ranked = [rank for rank, _ in self._arrival_costs(now, search_vm)]
-            self._fits[key] = min(ranked) if ranked else None
+            self._fits[key] = min((cost for cost, _ in self._arrival_costs(now, search_vm)), default=None)
         return self._fits[key]
 
     def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
@@ -195,9 +190,11 @@ class GreedySearch:
                 # Avoid, in this order: doubt, which fills several GPUs; a GPU that could be freed; many VMs on the GPU;
                 # memory left over; binding the VM.
                 contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
-                bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
-                doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
-                yield (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied), gpus
+                never_free = all(
+                    any(not self.model.search_vms[vgpu.vm].movable for vgpu in content) for content in contents
+                )
+                in_doubt, binds = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
+                yield (in_doubt, not never_free, -max(map(len, contents)), arrival.now.free_mib, binds), gpus
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
@@ -207,7 +204,7 @@ class GreedySearch:
             for blocker in distinct_movable_vms(self.model, sequence.cluster_state[number]):
                 self.room_for_others -= 1
                 host_after = remove_vm(self.model, sequence.cluster_state[number], blocker)
-                if blocker is search_vm or host_after is None or self._rank(host_after, search_vm) is None:
+                if blocker is search_vm or host_after is None or self._lowest_cost(host_after, search_vm) is None:
                     continue
                 target = self._best_target(sequence.cluster_state, blocker, without=number)
                 if target is None:
@@ -256,11 +253,11 @@ class _Departure:
 def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[int, ...]]:
     """Yield sets of VMs to move off a GPU: single ones, pairs, and all movable ones. If the goal is whole GPUs, yield
     only the set of all VMs, and only if all are movable."""
-    vms = [vm for vm in dict.fromkeys(vgpu[0] for vgpu in content) if model.search_vms[vm].movable]
+    vms = [vm for vm in dict.fromkeys(vgpu.vm for vgpu in content) if model.search_vms[vm].movable]
     if model.goal.profile is not None:
         yield from ((vm,) for vm in vms)
         yield from combinations(vms, 2) if len(vms) <= _PAIRS else ()
-    if vms and (model.goal.profile is not None or len(vms) == len({vgpu[0] for vgpu in content})):
+    if vms and (model.goal.profile is not None or len(vms) == len({vgpu.vm for vgpu in content})):
         yield tuple(vms)
 
 
@@ -346,7 +343,7 @@ def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: 
     steps: list[tuple[Fraction, int]] = []
     shared = 1
     for now in cluster_state:
-        spread = Counter(vm for content in now.contents for vm in {vgpu[0] for vgpu in content})
+        spread = Counter(vm for content in now.contents for vm in {vgpu.vm for vgpu in content})
         shared = max(shared, *spread.values(), 1)
         for gpu, content in enumerate(now.contents):
             alike = model.kind_of_gpu(now.number, gpu, content)
@@ -361,26 +358,34 @@ def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, gain_steps: 
 
 
 def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -> Iterator[tuple[Fraction, int]]:
-    """Yield what departures free on one GPU, as (moves for each one freed, how many), the cheapest first.
-
-    The upper convex hull of gain over moves: if one move frees 0, two free 3 and three free 4, the steps are three
-    freed at 2/3 move each, then one at a whole move.
-    """
+    """Yield what departures free on one GPU, as (moves for each one freed, how many), the cheapest first."""
     start = model.worth(host, gpu, content)
-    movable = list(dict.fromkeys(vgpu[0] for vgpu in content if model.search_vms[vgpu[0]].movable))
-    best = [0]
+    movable = list(dict.fromkeys(vgpu.vm for vgpu in content if model.search_vms[vgpu.vm].movable))
+    gains = [0]
     for moves in range(1, len(movable) + 1):
-        sets = _sets_of_departing_vms(movable, moves, whole=model.goal.profile is None)
-        worths = [
-            model.worth(host, gpu, tuple(vgpu for vgpu in content if vgpu[0] not in departing)) for departing in sets
-        ]
-        best.append(max(worths, default=start) - start)
+        best_worth = start
+        for departing in _sets_of_departing_vms(movable, moves, whole=model.goal.profile is None):
+            remaining = tuple(vgpu for vgpu in content if vgpu.vm not in departing)
+            best_worth = max(best_worth, model.worth(host, gpu, remaining))
+        gains.append(best_worth - start)
+    yield from _hull_steps(gains)
+
+
+def _hull_steps(gains: Sequence[int]) -> Iterator[tuple[Fraction, int]]:
+    """Yield the steps of the upper convex hull of the gains of 0, 1, 2... moves, as (moves for each one freed, how
+    many). No plan frees its first ones cheaper than the first step, so the steps are lower bounds.
+
+    Example: one move frees 0, two free 3 and three free 4: three are freed at 2/3 move each, then one at a whole move.
+
+    >>> [(str(moves), freed) for moves, freed in _hull_steps([0, 0, 3, 4])]
+    [('2/3', 3), ('1', 1)]
+    """
     at = 0
-    while at < len(best) - 1:
-        slope, to = max((Fraction(best[to] - best[at], to - at), to) for to in range(at + 1, len(best)))
+    while at < len(gains) - 1:
+        slope, to = max((Fraction(gains[to] - gains[at], to - at), to) for to in range(at + 1, len(gains)))
         if slope <= 0:
             return
-        yield 1 / slope, best[to] - best[at]
+        yield 1 / slope, gains[to] - gains[at]
         at = to
 
 

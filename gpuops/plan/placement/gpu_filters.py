@@ -320,28 +320,31 @@ def find_free_device(
     free = [address for address in active if address not in held_by_others and address not in taken_addresses]
     if free:
         return free[0]
-    description = f"device of type {_types(demand)}" + (f" with label {demand.label}" if demand.label else "")
+    types = " or ".join(f"{vendor_id:04x}:{device_id:04x}" for vendor_id, device_id in demand.allowed)
+    description = f"device of type {types}" + (f" with label {demand.label}" if demand.label else "")
     where = "" if node is None else f" on NUMA node {node}"
     if not active:
         return Rejection(host.name, f"has no {description} in passthrough{where}")
     held_refs = [held_by_others[address] for address in active if address in held_by_others]
-    holder_names = ", ".join(sorted({_holder(ref, inventory) for ref in held_refs}))
-    held_by = f", held by {holder_names}" if holder_names else ""
+    holder_names = set()
+    for ref in held_refs:
+        holder = inventory.vms.get(ref)
+        earlier = " (an earlier request)" if holder is not None and holder.awaited is Awaited.REQUEST else ""
+        holder_names.add(ref if holder is None else f"{holder.name}{earlier}")
+    held_by = f", held by {', '.join(sorted(holder_names))}" if holder_names else ""
     rule = f"{description} that is free{where} ({len(active)} there{held_by})"
     needed = missing + sum(address in taken_addresses for address in active)
     return Rejection(host.name, rule, needed, len(active) - len(held_refs))
 
 
-def _holder(ref: str, inventory: Inventory) -> str:
-    vm = inventory.vms.get(ref)
-    if vm is None:
-        return ref
-    return f"{vm.name} (an earlier request)" if vm.awaited is Awaited.REQUEST else vm.name
-
-
 def holders(host: Host, inventory: Inventory) -> dict[PciAddress, str]:
     """Return the ref of the VM that holds each passthrough device: by the host's bindings and the running VMs."""
-    holder_of = {binding.address: binding.vm for binding in host.bindings if _may_hold(binding.vm, inventory)}
+    holder_of: dict[PciAddress, str] = {}
+    for binding in host.bindings:
+        holder = inventory.vms.get(binding.vm)
+        # A VM that is off holds no device, though its binding may be listed for a while.
+        if holder is None or holder.power is not PowerState.OFF:
+            holder_of[binding.address] = binding.vm
     for vm in inventory.vms_on(host):
         if vm.power is not PowerState.ON:
             continue
@@ -356,17 +359,7 @@ def holders(host: Host, inventory: Inventory) -> dict[PciAddress, str]:
     return holder_of
 
 
-def _may_hold(ref: str, inventory: Inventory) -> bool:
-    """A VM that is off holds no device, though its binding may be listed for a while."""
-    vm = inventory.vms.get(ref)
-    return vm is None or vm.power is not PowerState.OFF
-
-
 def matches_type(gpu: PhysicalGpu | OtherDevice, demand: WantsDynamic) -> bool:
     if (gpu.vendor_id, gpu.device_id) not in demand.allowed:
         return False
     return demand.label is None or (gpu.passthrough is not None and gpu.passthrough.label == demand.label)
-
-
-def _types(demand: WantsDynamic) -> str:
-    return " or ".join(f"{vendor:04x}:{device:04x}" for vendor, device in demand.allowed)

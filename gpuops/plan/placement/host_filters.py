@@ -272,7 +272,12 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
     known_sizes, requested = sorted(size for size in sizes if size is not None), resource.requested_by(vm)
     if not requested or len(known_sizes) < len(sizes):
         return None
-    kept_free = _kept_free(resource, cluster, known_sizes)
+    # HA keeps free a percentage, or what the largest hosts have of which so many may fail.
+    admission = cluster.admission
+    assert admission is not None, "asked only where HA admits"
+    by_percent = sum(known_sizes) * (resource.percent(admission) or 0) // 100
+    by_hosts = sum(known_sizes[-admission.failover_level :]) if admission.failover_level else 0
+    kept_free = max(by_percent, by_hosts)
     if kept_free == 0:
         return None
     powered_on = (other_vm for host in hosts for other_vm in inventory.vms_on(host) if other_vm.power is PowerState.ON)
@@ -287,11 +292,3 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
     hint = "free reservations in the cluster, or change its admission control"
     cluster_name = f"cluster {cluster.name}"
     return Rejection(cluster_name, rule, requested, free, resource.unit, hint=hint, short_of=resource.shortage)
-
-
-def _kept_free(resource: _Resource, cluster: Cluster, sizes: Sequence[int]) -> int:
-    admission = cluster.admission
-    assert admission is not None, "asked only where HA admits"
-    by_percent = sum(sizes) * (resource.percent(admission) or 0) // 100
-    by_hosts = sum(sizes[-admission.failover_level :]) if admission.failover_level else 0
-    return max(by_percent, by_hosts)

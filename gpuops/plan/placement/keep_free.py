@@ -95,22 +95,23 @@ def reserved_left(
     hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
 ) -> Iterator[ReservedLeft]:
     """Yield what remains in the clusters of these hosts, for a plan that leads from one snapshot to the other."""
-    places = {_place(host): host for host in hosts}
-    for host in places.values():
-        for capacity in reserved_in(host, before):
-            free_before, free_after = (remaining(capacity, world, catalog).at_least for world in (before, after))
-            yield ReservedLeft(
-                capacity.profile, place_name(host, before), capacity.unused_reservation, free_before, free_after
-            )
-        for of_devices in devices_reserved_in(host, before):
-            free_before, free_after = (devices_remaining(of_devices, world) for world in (before, after))
-            yield ReservedLeft(
-                of_devices.name, place_name(host, before), of_devices.unused_reservation, free_before, free_after
-            )
+    one_host_per_place = {_place(host): host for host in hosts}
+    for host in one_host_per_place.values():
+        where = place_name(host, before)
+        for vgpus in reserved_in(host, before):
+            free_before, free_after = (remaining(vgpus, world, catalog).at_least for world in (before, after))
+            yield ReservedLeft(vgpus.profile, where, vgpus.unused_reservation, free_before, free_after)
+        for devices in devices_reserved_in(host, before):
+            free_before, free_after = (devices_remaining(devices, world) for world in (before, after))
+            yield ReservedLeft(devices.name, where, devices.unused_reservation, free_before, free_after)
 
 
 def remaining(capacity: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
-    """Return how many more of the profile could start in that cluster, in a snapshot derived from the one as read."""
+    """Return how many more of the profile could start in that cluster, in a snapshot derived from the one as read.
+
+    Example: 5 remain as read. In the plan one GPU changed: it had room for 1 or 2 before, and has room for 0 or 1 now.
+    It may have lost 2 (from 2 to 0) or nothing (from 1 to 1): 3 to 5 remain.
+    """
     read, rooms, least, most = world.as_read, Rooms(catalog), capacity.remaining, capacity.remaining
     for ref, host in world.hosts.items():
         host_as_read = read.hosts.get(ref)
@@ -126,59 +127,58 @@ def remaining(capacity: ProfileCapacity, world: Inventory, catalog: Catalog) -> 
                 slots_before, slots_now = (_room(capacity.profile, state, rooms) for state in (before, now))
                 slots_lost += _most(slots_before) - slots_now.at_least
                 most += _most(slots_now) - slots_before.at_least
-        least -= max(
-            slots_lost,
-            _lost_elsewhere(capacity.profile, _started_there(host, host_as_read, world, read), states.values(), rooms),
-        )
+        # The host may choose other GPUs than the plan expects for the VMs that start in it.
+        refs_running_as_read = {vm.ref for vm in read.vms_on(host_as_read) if vm.may_run}
+        started = [vm for vm in world.vms_on(host) if vm.may_run and vm.ref not in refs_running_as_read]
+        least -= max(slots_lost, _lost_elsewhere(capacity.profile, started, tuple(states.values()), rooms))
     return Slots(max(0, least), max(0, most))
 
 
-def _started_there(host: Host, host_as_read: Host, world: Inventory, read: Inventory) -> tuple[Vm, ...]:
-    """Return the VMs that run on the host in this snapshot and did not in the snapshot as read."""
-    running = {vm.ref for vm in read.vms_on(host_as_read) if vm.may_run}
-    return tuple(vm for vm in world.vms_on(host) if vm.may_run and vm.ref not in running)
-
-
-def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuState], rooms: Rooms) -> int:
+def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Sequence[GpuState], rooms: Rooms) -> int:
     """Return the most slots of a profile that these starts may take, on any GPU that the host may choose; 0 if the
     choices of the host are known.
 
     If one choice is unknown, every start counts on the GPU where it takes most, and pinned vGPUs on their GPU.
     """
-    states = tuple(states)
-    wishes = [
-        (device.profile, pins.get(ordinal))
-        for vm, pins in ((vm, pins_of(vm)) for vm in started)
+    new_vgpus = [
+        (device.profile, pins_of(vm).get(ordinal))
+        for vm in started
         for ordinal, device in with_passthru_numbers(vm.devices or ())
         if isinstance(device, VgpuDevice)
     ]
-    if _is_choice_known(wishes, states, rooms):
+    if _is_choice_known(new_vgpus, states, rooms):
         return 0
+    lost = 0
+    for new_profile, pin in new_vgpus:
+        slots_taken = [0]
+        for state in states:
+            if _may_go_to(new_profile, pin, state, rooms):
+                after = state.with_tenants(Tenant("", "", new_profile))
+                slots_taken.append(_most(_room(profile, state, rooms)) - _room(profile, after, rooms).at_least)
+        lost += max(slots_taken)
+    return lost
 
-    def slots_taken(wish: str, state: GpuState) -> int:
-        after = state.with_tenants(Tenant("", "", wish))
-        return _most(_room(profile, state, rooms)) - _room(profile, after, rooms).at_least
 
-    return sum(
-        max((slots_taken(wish, state) for state in states if _may_go_to(wish, pin, state, rooms)), default=0)
-        for wish, pin in wishes
-    )
-
-
-def _is_choice_known(wishes: Sequence[tuple[str, PciAddress | None]], states: Sequence[GpuState], rooms: Rooms) -> bool:
+def _is_choice_known(
+    new_vgpus: Sequence[tuple[str, PciAddress | None]], states: Sequence[GpuState], rooms: Rooms
+) -> bool:
     """Whether the host surely puts vGPUs of these profiles, some of them pinned, where the plan expects them.
 
     If it is unknown where the vGPUs on a GPU start, it is unsure whether one more fits there, and then no vGPU is sure
     to be where the plan expects it.
     """
-    if all(pin is not None for _, pin in wishes):
+    if all(pin is not None for _, pin in new_vgpus):
         return True
-    may = ((wish, state) for wish, pin in wishes for state in states if _may_go_to(wish, pin, state, rooms))
-    return all(_room(wish, state, rooms).at_least for wish, state in may)
+    return all(
+        _room(profile, state, rooms).at_least
+        for profile, pin in new_vgpus
+        for state in states
+        if _may_go_to(profile, pin, state, rooms)
+    )
 
 
-def _may_go_to(wish: str, pin: PciAddress | None, state: GpuState, rooms: Rooms) -> bool:
-    return pin in (None, state.gpu.address) and _room(wish, state, rooms).possible
+def _may_go_to(profile: str, pin: PciAddress | None, state: GpuState, rooms: Rooms) -> bool:
+    return pin in (None, state.gpu.address) and _room(profile, state, rooms).possible
 
 
 def devices_remaining(capacity: DeviceCapacity, world: Inventory) -> int:
@@ -284,18 +284,17 @@ class KeptCount:
 
 def kept_counts(keep: KeepFree, before: Inventory, after: Inventory, catalog: Catalog) -> Iterator[KeptCount]:
     """Yield the counts of each kept profile in each cluster that had room for it."""
+    one_host_per_place: dict[str, Host] = {}
+    for host in gpu_hosts(before):
+        one_host_per_place.setdefault(_place(host), host)
+    free_before, free_after = (FreeSlots(world, catalog, keep.claims) for world in (before, after))
     for kept_profile in keep.profiles:
-        counted_places: set[str] = set()
-        for host in gpu_hosts(before):
-            where = host.cluster or host.ref
-            if where not in counted_places:
-                counted_places.add(where)
-                slots_before = FreeSlots(before, catalog, keep.claims).in_cluster_of(host, kept_profile.profile)
-                if slots_before:
-                    slots_after = FreeSlots(after, catalog, keep.claims).in_cluster_of(host, kept_profile.profile)
-                    yield KeptCount(
-                        kept_profile.profile, kept_profile.count, place_name(host, before), slots_before, slots_after
-                    )
+        profile = kept_profile.profile
+        for host in one_host_per_place.values():
+            slots_before = free_before.in_cluster_of(host, profile)
+            if slots_before:
+                slots_after = free_after.in_cluster_of(host, profile)
+                yield KeptCount(profile, kept_profile.count, place_name(host, before), slots_before, slots_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,18 +379,15 @@ class KeptRoom:
             )
             if free_afterwards < min(free, kept_profile.count):
                 return _too_few_free(kept_profile, free_afterwards, host, self.inventory)
-        return self._takes_reserved(host, seats)
+        if is_reserved_in(host, self.inventory):
+            for remainder in reserved_left([host], self.inventory, self._with_vm(host, seats), self.catalog):
+                if remainder.too_few:
+                    return reserved_refusal(remainder, host)
+        return None
 
     def keeps(self, host: Host) -> bool:
         """Whether anything is to stay free in the host's cluster."""
         return bool(self.needs.keep_free.profiles) or is_reserved_in(host, self.inventory)
-
-    def _takes_reserved(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
-        if not is_reserved_in(host, self.inventory):
-            return None
-        after = self._with_vm(host, seats)
-        remainders = reserved_left([host], self.inventory, after, self.catalog)
-        return next((reserved_refusal(remainder, host) for remainder in remainders if remainder.too_few), None)
 
     def spare(self, host: Host, kept_profile: KeptProfile) -> int:
         """Return how many vGPUs of the profile the VM may take away in the host's cluster."""

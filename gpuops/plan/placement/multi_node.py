@@ -13,6 +13,7 @@ beside the one node and one beside the other, whichever has room for two.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -54,42 +55,51 @@ def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placeme
         needs = without_full_hosts(needs, inventory, catalog)
     best = place(needs, inventory, catalog)
     local = isinstance(best, Placement) and best.numa_node is not None
-    if local or needs.numa is NumaPolicy.NONE or not _may_be_spread(needs):
+    if local or needs.numa is NumaPolicy.NONE:
         return best
-    refused = not isinstance(best, Placement)
-    if refused and needs.numa is NumaPolicy.PREFERRED and _alike(needs) and _keeps_nothing(needs, inventory):
-        return best  # if all GPUs of a host have no room, neither have the GPUs of some of its nodes
+    if not _may_spread(needs, inventory, refused=not isinstance(best, Placement)):
+        return best
     # 2. Spread over nodes, first on the host of the ordinary placement. A place without doubts comes before any other,
     # except that a VM stays on the host that it is on.
     rejections: dict[str, tuple[Rejection, ...]] = {}
-    doubtful: list[Placement] = []
+    unsure_placements: list[Placement] = []
     for host in _hosts_in_order(needs, best, inventory):
         spread = spread_over_nodes(needs, host, inventory, catalog)
         if not isinstance(spread, Placement):
             rejections[host.name] = spread
         elif spread.doubts and host.ref != needs.vm.host:
-            doubtful.append(spread)
+            unsure_placements.append(spread)
         else:
             return spread
-    if doubtful:
-        surest = min(doubtful, key=_doubts)
+    if unsure_placements:
+        surest = min(unsure_placements, key=_doubts)
         return best if isinstance(best, Placement) and _doubts(best) < _doubts(surest) else surest
     if isinstance(best, Placement) or needs.numa is not NumaPolicy.REQUIRED:
         # If locality is not required, the refusal had other reasons than NUMA nodes.
         return best
-    # 3. Leave out what single nodes lack for the complete VM: on these hosts it needs several nodes.
-    spread_on = [name for name, reasons in rejections.items() if reasons]
-    other_reasons = (reason for reason in best if not any(_is_about(reason, name) for name in spread_on))
+    # 3. Of hosts where the VM needs several nodes, leave out what single nodes lack for the complete VM. The subject of
+    # such a rejection is the host, or one of its nodes or GPUs: "esx-01 numa0".
+    spread_hosts = tuple(f"{name} " for name, reasons in rejections.items() if reasons)
+    other_reasons = (reason for reason in best if not f"{reason.subject} ".startswith(spread_hosts))
     return tuple(dict.fromkeys((*other_reasons, *(reason for spread in rejections.values() for reason in spread))))
+
+
+def _may_spread(needs: Wanted, inventory: Inventory, *, refused: bool) -> bool:
+    """Whether a place on several nodes may exist, if the VM has no local place, or with `refused` no place at all."""
+    vgpus = [demand for demand in needs.demands if isinstance(demand, WantsVgpu)]
+    if len(needs.demands) <= 1 or any(isinstance(demand, WantsDirectPath) for demand in needs.demands):
+        return False
+    if vgpus and needs.pin is PinPolicy.NEVER:
+        return False
+    # If all GPUs of a host have no room for equal vGPUs, neither have the GPUs of some of its nodes.
+    unpinned_profiles = [vgpu.profile for vgpu in vgpus if vgpu.pin is None]
+    equal_vgpus = len(unpinned_profiles) == len(needs.demands) and len(set(unpinned_profiles)) == 1
+    keeps_nothing = not needs.keep_free.profiles and inventory.reservations is None
+    return not (refused and needs.numa is NumaPolicy.PREFERRED and equal_vgpus and keeps_nothing)
 
 
 def _doubts(placement: Placement) -> int:
     return len(placement.doubts)
-
-
-def _is_about(rejection: Rejection, host: str) -> bool:
-    """Whether the rejection is about the host or one of its NUMA nodes or GPUs ("esx-01 numa0")."""
-    return rejection.subject == host or rejection.subject.startswith(f"{host} ")
 
 
 def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
@@ -98,21 +108,19 @@ def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog
     nodes = host.numa_nodes
     if not nodes or vm.vcpus is None or vm.memory_mib is None:
         return 0
+    # Each of several nodes must hold an equal share, so the smallest node decides.
     cores, memory_mib = min(cores_of(node, host) for node in nodes), min(node.memory_mib for node in nodes)
     if not cores or not memory_mib:
         return 0
-    beside = max(_room_if_empty(node, demands, host, catalog) for node in nodes) or len(demands)
-    gpus = -(-len(demands) // beside) if demands else 1
+    # GPUs: as if all were free, since a node that is only full now is no reason to spread the VM.
+    most_devices: Counter[int | None] = Counter()
+    for device in host.devices:
+        possible = (_devices_possible(device, demand, catalog) for demand in demands)
+        most_devices[device.numa_node] += max(possible, default=0)
+    devices_per_node = max(most_devices[node.id] for node in nodes) or len(demands)
+    gpus = -(-len(demands) // devices_per_node) if demands else 1
     needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), gpus)
     return needed if needed <= len(nodes) else 0
-
-
-def _room_if_empty(node: NumaNode, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
-    """Return how many such devices the GPUs of the node could give if all were free; unknown GPUs count as room."""
-    node_devices = [device for device in host.devices if device.numa_node == node.id]
-    return sum(
-        max((_devices_possible(device, demand, catalog) for demand in demands), default=0) for device in node_devices
-    )
 
 
 def _devices_possible(gpu: PhysicalGpu | OtherDevice, demand: Demand, catalog: Catalog) -> int:
@@ -134,26 +142,25 @@ def spread_over_nodes(
     """Return the place with the fewest doubts among those on this host with GPUs on each node that the VM needs, or
     what the nodes lack. () = one node is enough, or the host is refused for other reasons than its nodes."""
     count = nodes_needed(needs.vm, () if needs.grouped else needs.demands, host, catalog)
-    if count < 2 or len(needs.demands) < count:
+    if count < 2 or len(needs.demands) < count or refusals(needs, host, inventory):
         return ()
-    if refusals(needs, host, inventory):
-        return ()
+    vm_share = share_of_vm(needs.vm, count)
+    unknown = reserved_unknown(host, inventory)
     rejections = [_wider(needs, host, count)]
-    doubtful: list[Placement] = []
+    unsure_placements: list[Placement] = []
     for nodes in _nodes_in_order(needs, host, count):
-        vm_share = share_of_vm(needs.vm, count)
         short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
         seating = _seat_over_nodes(needs, nodes, host, inventory, catalog)
         kept_refusal = KeptRoom(needs, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
         if not short and seating.complete and kept_refusal is None:
             placement = _placement(needs, host, nodes, seating)
-            unknown = reserved_unknown(host, inventory)
-            placement = replace(placement, doubts=(*placement.doubts, unknown)) if unknown else placement
+            if unknown:
+                placement = replace(placement, doubts=(*placement.doubts, unknown))
             if not placement.doubts:
                 return placement
-            doubtful.append(placement)
+            unsure_placements.append(placement)
         rejections += (*short, *seating.rejections, *([kept_refusal] if kept_refusal else []))
-    return min(doubtful, key=_doubts) if doubtful else tuple(dict.fromkeys(rejections))
+    return min(unsure_placements, key=_doubts) if unsure_placements else tuple(dict.fromkeys(rejections))
 
 
 def _nodes_in_order(needs: Wanted, host: Host, count: int) -> Iterator[tuple[NumaNode, ...]]:
@@ -173,24 +180,6 @@ def _wider(needs: Wanted, host: Host, count: int) -> Rejection:
     gpus = f"{most if least == most else f'{least} or {most}'} of its {devices} {device_word}"
     rule = f"is too small in one NUMA node: each of {count} needs {gpus}, {part.vcpus} cores and {part.memory_mib} MiB"
     return Rejection(host.name, rule)
-
-
-def _keeps_nothing(needs: Wanted, inventory: Inventory) -> bool:
-    return not needs.keep_free.profiles and inventory.reservations is None
-
-
-def _may_be_spread(needs: Wanted) -> bool:
-    named = any(isinstance(demand, WantsDirectPath) for demand in needs.demands)
-    pins = any(isinstance(demand, WantsVgpu) for demand in needs.demands) and needs.pin is PinPolicy.NEVER
-    return len(needs.demands) > 1 and not named and not pins
-
-
-def _alike(needs: Wanted) -> bool:
-    """Whether all are vGPUs of one profile, none of them pinned."""
-    kinds = {
-        (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else ("", demand) for demand in needs.demands
-    }
-    return len(kinds) == 1 and all(isinstance(demand, WantsVgpu) and demand.pin is None for demand in needs.demands)
 
 
 def _hosts_in_order(needs: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:

@@ -76,7 +76,8 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
         case ReconfigureVm(change=change):
             return inventory.with_vm(_apply_change(vm, change))
         case RelocateVm(host=host):
-            return _relocate(vm, host, inventory, catalog or Catalog())
+            moved, runs = replace(vm, host=host), vm.power is PowerState.ON
+            return take(moved, release(vm, inventory), catalog or Catalog()) if runs else inventory.with_vm(moved)
         case PowerOnVm(host=host) | ResumeVm(host=host):
             running = replace(vm, host=host or vm.host, power=PowerState.ON)
             return take(running, release(vm, inventory), catalog or Catalog())
@@ -156,13 +157,6 @@ def _clone(step: CloneVm, source: Vm) -> Vm:
     )
 
 
-def _relocate(vm: Vm, host: str, inventory: Inventory, catalog: Catalog) -> Inventory:
-    vm_on_new_host = replace(vm, host=host)
-    if vm.power is not PowerState.ON:
-        return inventory.with_vm(vm_on_new_host)
-    return take(vm_on_new_host, release(vm, inventory), catalog)
-
-
 def _override_drs(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
     other_overrides = tuple(override for override in cluster.drs_overrides if override[0] != ref)
     excluded = tuple(excluded_ref for excluded_ref in cluster.drs_excluded if excluded_ref != ref)
@@ -176,15 +170,18 @@ def _override_drs(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
 
 
 def _apply_change(vm: Vm, change: VmChange) -> Vm:
-    locked = vm.memory_locked if change.memory_locked is None else change.memory_locked
     reservation = change.memory_reservation_mib
     if reservation is None:
         reservation = vm.memory_mib if change.memory_locked else vm.memory_reservation_mib
+    settings: dict[str, str] | None = dict(change.extra_config) or None  # all that is known if the VM's are unknown
+    if vm.extra_config is not None:
+        # A setting without text is removed.
+        settings = {key: text for key, text in {**vm.extra_config, **change.extra_config}.items() if text}
     return replace(
         vm,
         devices=_devices(vm, change),
-        extra_config=_extra_config(vm, change),
-        memory_locked=locked,
+        extra_config=settings,
+        memory_locked=vm.memory_locked if change.memory_locked is None else change.memory_locked,
         memory_reservation_mib=reservation,
         cpu_hot_add=vm.cpu_hot_add if change.cpu_hot_add is None else change.cpu_hot_add,
         cores_per_numa_node=(
@@ -193,31 +190,22 @@ def _apply_change(vm: Vm, change: VmChange) -> Vm:
     )
 
 
-def _extra_config(vm: Vm, change: VmChange) -> dict[str, str] | None:
-    if vm.extra_config is None:
-        return dict(change.extra_config) or None
-    return {key: setting for key, setting in {**vm.extra_config, **change.extra_config}.items() if setting}
-
-
 def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
     if vm.devices is None:
         return None
     profiles = dict(change.replace_profile)
-    remaining_devices = tuple(
-        replace(device, profile=profiles[device.key])
-        if isinstance(device, VgpuDevice) and device.key in profiles
-        else device
-        for device in vm.devices
-        if device.key not in change.remove
-    )
-    group = (
-        1 + max([0, *(getattr(device, "group", None) or 0 for device in remaining_devices)])
-        if change.device_group
-        else None
-    )
-    new_keys = next_device_keys(device.key for device in remaining_devices)
-    new_devices = (_as_device(device, key, group) for device, key in zip(change.add, new_keys, strict=False))
-    return tuple(sorted((*remaining_devices, *new_devices), key=lambda device: device.key))
+    devices: list[GpuDevice] = []
+    for device in vm.devices:
+        if isinstance(device, VgpuDevice) and device.key in profiles:
+            device = replace(device, profile=profiles[device.key])
+        if device.key not in change.remove:
+            devices.append(device)
+    group = None
+    if change.device_group:
+        group = 1 + max((getattr(device, "group", None) or 0 for device in devices), default=0)
+    new_keys = next_device_keys(device.key for device in devices)
+    devices += [_as_device(device, key, group) for device, key in zip(change.add, new_keys, strict=False)]
+    return tuple(sorted(devices, key=lambda device: device.key))
 
 
 def _as_device(device: NewDevice, key: int, group: int | None) -> GpuDevice:
@@ -240,20 +228,18 @@ def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
         return inventory.with_vm(vm)
     seating = seat(vm, demands_of(vm.devices, pins_of(vm)), host, inventory, catalog)
     seats = seating.seats if seating.complete else {}
-    shared = {
-        seats.get(ordinal) for ordinal, device in with_passthru_numbers(vm.devices) if isinstance(device, VgpuDevice)
-    }
-    whole = [
-        seats[ordinal]
-        for ordinal, device in with_passthru_numbers(vm.devices)
-        if ordinal in seats and not isinstance(device, VgpuDevice)
-    ]
+    shared: set[PciAddress] = set()
+    bindings = list(host.bindings)
+    for ordinal, device in with_passthru_numbers(vm.devices):
+        if ordinal in seats and isinstance(device, VgpuDevice):
+            shared.add(seats[ordinal])
+        elif ordinal in seats:
+            bindings.append(DeviceBinding(seats[ordinal], vm.ref))
     gpus = tuple(
         replace(gpu, vms=(*gpu.vms, vm.ref)) if gpu.address in shared and gpu.vms is not None else gpu
         for gpu in _with_expected_vgpus(vm, seats, host, inventory, catalog)
     )
-    bindings = (*host.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
-    holding = replace(host, gpus=gpus, bindings=bindings)
+    holding = replace(host, gpus=gpus, bindings=tuple(bindings))
     return inventory.with_hosts([holding]).with_vm(_assign_devices(vm, seats))
 
 
@@ -264,23 +250,19 @@ def _with_expected_vgpus(
     to start."""
     if all(gpu.vgpus is None for gpu in host.gpus):
         return host.gpus
+    # Each vGPU is added after the earlier ones of the VM, since these decide where it starts.
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
     for ordinal, device in with_passthru_numbers(vm.devices or ()):
         if isinstance(device, VgpuDevice) and ordinal in seats:
             tenant = Tenant(vm.ref, vm.name, device.profile)
             states[seats[ordinal]] = with_expected(states[seats[ordinal]], tenant, catalog)
-    own_vgpus = {
-        address: tuple(
-            VgpuPlacement(vm.ref, tenant.profile, tenant.start) for tenant in state.tenants if tenant.vm == vm.ref
-        )
-        for address, state in states.items()
-    }
-    return tuple(
-        replace(gpu, vgpus=(*gpu.vgpus, *own_vgpus[gpu.address]))
-        if gpu.vgpus is not None and own_vgpus[gpu.address]
-        else gpu
-        for gpu in host.gpus
-    )
+    gpus = list(host.gpus)
+    for number, gpu in enumerate(gpus):
+        own_tenants = [tenant for tenant in states[gpu.address].tenants if tenant.vm == vm.ref]
+        if gpu.vgpus is not None and own_tenants:
+            own_vgpus = (VgpuPlacement(vm.ref, tenant.profile, tenant.start) for tenant in own_tenants)
+            gpus[number] = replace(gpu, vgpus=(*gpu.vgpus, *own_vgpus))
+    return tuple(gpus)
 
 
 def release(vm: Vm, inventory: Inventory) -> Inventory:
@@ -305,10 +287,11 @@ def _without(host: Host, ref: str) -> Host:
     """Return the host without this VM on its GPUs; the same object if the VM is on no GPU of it."""
     if not any(ref in (gpu.vms or ()) for gpu in host.gpus) and all(binding.vm != ref for binding in host.bindings):
         return host
-    gpus = tuple(_gpu_without(gpu, ref) if gpu.vms and ref in gpu.vms else gpu for gpu in host.gpus)
-    return replace(host, gpus=gpus, bindings=tuple(binding for binding in host.bindings if binding.vm != ref))
-
-
-def _gpu_without(gpu: PhysicalGpu, ref: str) -> PhysicalGpu:
-    other_vgpus = tuple(vgpu for vgpu in gpu.vgpus if vgpu.vm != ref) if gpu.vgpus is not None else None
-    return replace(gpu, vms=tuple(other_ref for other_ref in gpu.vms or () if other_ref != ref), vgpus=other_vgpus)
+    gpus = list(host.gpus)
+    for number, gpu in enumerate(gpus):
+        if gpu.vms and ref in gpu.vms:
+            other_vms = tuple(other_ref for other_ref in gpu.vms if other_ref != ref)
+            other_vgpus = None if gpu.vgpus is None else tuple(vgpu for vgpu in gpu.vgpus if vgpu.vm != ref)
+            gpus[number] = replace(gpu, vms=other_vms, vgpus=other_vgpus)
+    other_bindings = tuple(binding for binding in host.bindings if binding.vm != ref)
+    return replace(host, gpus=tuple(gpus), bindings=other_bindings)

@@ -92,8 +92,8 @@ class _SeatingAttempt:
 
     def seat_equal(self, demands: Sequence[Demand]) -> None:
         """Seat equal devices one after another. If one vGPU is refused, the next would be for the same reasons."""
-        unseated = demands[self._fill(demands) :]
-        for demand in unseated:
+        count_seated = self._fill(demands)
+        for demand in demands[count_seated:]:
             seat_or_reasons, doubt = self._seat_one(demand)
             if not isinstance(seat_or_reasons, PciAddress):
                 self.rejections += seat_or_reasons
@@ -108,8 +108,11 @@ class _SeatingAttempt:
                 self.unsure.add(demand.ordinal)
 
     def _fill(self, demands: Sequence[Demand]) -> int:
-        """Fill all GPUs if they have fewer slots than these vGPUs need, and return how many were seated. The order does
-        not matter then: each GPU gets as many as it takes."""
+        """Fill all GPUs if they have fewer slots than these equal vGPUs need, and return how many were seated.
+
+        The host's order does not matter then, since each GPU gets as many as it takes. Example: four vGPUs and two GPUs
+        with one slot each: the first two vGPUs are seated, and 2 is returned.
+        """
         first = demands[0]
         if not isinstance(first, WantsVgpu) or first.pin is not None or len(demands) == 1:
             return 0
@@ -135,29 +138,26 @@ class _SeatingAttempt:
         self.states[address] = with_expected(self.states[address], tenant, self.catalog)
 
     def _seat_one(self, demand: Demand) -> tuple[PciAddress | tuple[Rejection, ...], str]:
+        """Return the device's GPU and a doubt about it ("" = none), or why no GPU can be given to it."""
         match demand:
             case WantsVgpu():
                 return _seat_vgpu(demand, self.vm, self.states, self.host, self.subject, self.catalog)
             case WantsDirectPath():
-                gpu = self.host.device(demand.address)
-                if self.node is not None and gpu is not None and gpu.numa_node != self.node:
-                    rule = f"is not on NUMA node {self.node}"
-                    return (Rejection(f"{self.host.name} {demand.address}", rule, self.node, _node(gpu.numa_node)),), ""
-                answer = judge_device(demand, self.vm, self.host, self.inventory)
-                if isinstance(answer, Rejection):
-                    return (answer,), ""
-                return demand.address, f"{self.host.name} {demand.address}: {answer}" if answer else ""
+                subject = f"{self.host.name} {demand.address}"
+                device = self.host.device(demand.address)
+                if self.node is not None and device is not None and device.numa_node != self.node:
+                    actual_node = "unknown" if device.numa_node is None else device.numa_node
+                    return (Rejection(subject, f"is not on NUMA node {self.node}", self.node, actual_node),), ""
+                verdict = judge_device(demand, self.vm, self.host, self.inventory)
+                if isinstance(verdict, Rejection):
+                    return (verdict,), ""
+                return demand.address, f"{subject}: {verdict}" if verdict else ""
             case WantsDynamic():
-                same_type = replace(demand, ordinal=0)
-                missing = sum(
-                    isinstance(other, WantsDynamic)
-                    and replace(other, ordinal=0) == same_type
-                    and other.ordinal not in self.seats
-                    for other in self.demands
-                )
+                unseated = [other for other in self.demands if other.ordinal not in self.seats]
+                missing = sum(replace(other, ordinal=demand.ordinal) == demand for other in unseated)
                 taken = self.seats.values()
-                device = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
-                return (device, "") if isinstance(device, PciAddress) else ((device,), "")
+                free = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
+                return (free, "") if isinstance(free, PciAddress) else ((free,), "")
             case _:
                 assert_never(demand)
 
@@ -204,20 +204,23 @@ def _wish(demand: Demand) -> object:
 def _seat_vgpu(
     demand: WantsVgpu, vm: Vm, states: Mapping[PciAddress, GpuState], host: Host, subject: str, catalog: Catalog
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    """Return the first GPU in the host's order that surely has a slot, else the first that may have one. GPUs of other
-    models are not reported: a host may have many of them, and they could not help."""
+    """Return the first GPU in the host's order that surely has a slot, else the first that may have one, and the doubt
+    about it. Without such a GPU, return the reasons.
+
+    GPUs of other models are not reported: a host may have many of them, and they could not help.
+    """
     rejections = []
-    doubtful: tuple[PciAddress, str] | None = None
+    unsure_seat: tuple[PciAddress, str] | None = None
     candidates = [state for state in states.values() if demand.pin in (None, state.gpu.address)]
-    for state, answer in judge_slots(candidates, demand.profile, vm, host, catalog):
-        if answer == "":
+    for state, verdict in judge_slots(candidates, demand.profile, vm, host, catalog):
+        if verdict == "":
             return state.gpu.address, ""
-        if isinstance(answer, Rejection):
-            rejections.append(answer)
-        elif doubtful is None:
-            doubtful = (state.gpu.address, f"{host.name} {state.gpu.address}: {answer}")
-    if doubtful is not None:
-        return doubtful
+        if isinstance(verdict, Rejection):
+            rejections.append(verdict)
+        elif unsure_seat is None:
+            unsure_seat = (state.gpu.address, f"{host.name} {state.gpu.address}: {verdict}")
+    if unsure_seat is not None:
+        return unsure_seat
     if candidates and not rejections:
         models = ", ".join(sorted({state.gpu.name for state in candidates}))
         return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
@@ -225,10 +228,6 @@ def _seat_vgpu(
         return tuple(rejections) or (Rejection(subject, "has no GPU"),), ""
     hint = f"remove {pin_key(demand.ordinal)} from its settings, or set it to the address of a GPU of that host"
     return (Rejection(subject, f"has no GPU {demand.pin}, which {vm.name} is pinned to", hint=hint),), ""
-
-
-def _node(number: int | None) -> int | str:
-    return "unknown" if number is None else number
 
 
 @dataclass(frozen=True, slots=True)

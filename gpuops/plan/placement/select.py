@@ -12,7 +12,7 @@ the index in `fleet/` proposes a place in about a millisecond, and the exact rul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -83,7 +83,7 @@ def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Cand
     needs = question.needs
     # 1. The host filters. The GPUs of a refused host are only checked if it is the only host: they may explain why.
     refused = refusals(needs, host, question.inventory)
-    if refused and not _worth_a_look(host, question):
+    if refused and (len(needs.hosts) > 1 or not _may_run_any(needs, host, question.catalog)):
         yield from refused
         return
     # 2. Its GPUs.
@@ -114,16 +114,16 @@ def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) 
         yield max(rejections, key=lambda rejection: float(rejection.available or 0))
 
 
-def _worth_a_look(host: Host, question: PlacementQuestion) -> bool:
-    """Whether to check the GPUs of a refused host: it is the only host, and some GPUs may run the devices."""
-    demands = question.needs.demands
-    return len(question.needs.hosts) == 1 and any(
-        not isinstance(demand, WantsVgpu) or any(may_run(gpu, demand.profile, question.catalog) for gpu in host.gpus)
-        for demand in demands
-    )
+def _may_run_any(needs: Wanted, host: Host, catalog: Catalog) -> bool:
+    """Whether GPUs of the host may run one of the devices; a whole device counts as such."""
+    profiles = [demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)]
+    if len(profiles) < len(needs.demands):
+        return True
+    return any(may_run(gpu, profile, catalog) for gpu in host.gpus for profile in profiles)
 
 
 def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    """Yield the places by the host's GPUs alone, and the reasons against others."""
     needs, demands = question.needs, demands_on(host, question.needs)
     if needs.numa is not NumaPolicy.REQUIRED:
         seating = seat(needs.vm, demands, host, question.inventory, question.catalog)
@@ -134,40 +134,40 @@ def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate |
     if not host.numa_nodes:
         yield Rejection(host.name, "its NUMA nodes cannot be read", hint="use --numa preferred instead")
     for node in sorted(host.numa_nodes, key=lambda node: node.id):
-        short = short_beside(needs.vm, node, host, question.inventory)
+        reasons = list(short_beside(needs.vm, node, host, question.inventory))
         seating = seat(needs.vm, demands, host, question.inventory, question.catalog, node.id)
+        reasons += seating.rejections
         candidate = Candidate(host, seating, node)
-        unpinned = _needs_forbidden_pin(candidate, question) if needs.pin is PinPolicy.NEVER else None
-        if seating.complete and not short and unpinned is None:
+        if needs.pin is PinPolicy.NEVER and necessary_pins(candidate, question):
+            rule = "the host may choose a GPU on another NUMA node, and pinning is switched off"
+            reasons.append(Rejection(candidate.subject, rule, hint="--pin auto binds the vGPU to a GPU of the node"))
+        if not reasons:
             yield from _with_bound_candidates(candidate, question)
-        yield from (*short, *seating.rejections, *([unpinned] if unpinned else []))
+        yield from reasons
 
 
 def _with_bound_candidates(host_choice: Candidate, question: PlacementQuestion) -> Iterator[Candidate]:
+    """Yield the place with the GPUs that the host would choose, then those with other GPUs, where the VM is bound."""
     yield host_choice
     bound = _bound_candidates(host_choice.host, host_choice.node, question)
     yield from (candidate for candidate in bound if candidate.seating.seats != host_choice.seating.seats)
 
 
 def _bound_candidates(host: Host, node: NumaNode | None, question: PlacementQuestion) -> Iterator[Candidate]:
-    profile = question.needs.bindable
-    if profile is None:
-        if question.needs.numa is NumaPolicy.PREFERRED and question.needs.mixed:
-            yield from (
-                candidate
-                for numa_node in host.numa_nodes
-                if (candidate := _mixed_profiles_on_node(host, numa_node, question)) is not None
-            )
-        return
-    if len(question.needs.demands) == 1:
-        yield from _on_one_gpu(WantsVgpu(question.needs.demands[0].ordinal, profile), host, node, question)
-    elif question.needs.numa is not NumaPolicy.NONE:
+    """Yield the places where the plan chooses the GPUs: for one vGPU any GPU with room, for several those of a node.
+
+    Several vGPUs are only bound for the sake of locality: there are too many sets of GPUs to compare them all.
+    """
+    needs, profile = question.needs, question.needs.bindable
+    candidates: Iterable[Candidate | None] = ()
+    if profile is not None and len(needs.demands) == 1:
+        candidates = _on_one_gpu(WantsVgpu(needs.demands[0].ordinal, profile), host, node, question)
+    elif profile is not None and needs.numa is not NumaPolicy.NONE:
         nodes = host.numa_nodes if node is None else (node,)
-        yield from (
-            bound_candidate
-            for node in nodes
-            if (bound_candidate := _on_one_node(profile, host, node, question)) is not None
-        )
+        candidates = (_on_one_node(profile, host, numa_node, question) for numa_node in nodes)
+    elif profile is None and needs.numa is NumaPolicy.PREFERRED and needs.mixed:
+        candidates = (_mixed_profiles_on_node(host, numa_node, question) for numa_node in host.numa_nodes)
+    yield from (candidate for candidate in candidates if candidate is not None)
 
 
 def _on_one_gpu(
@@ -247,13 +247,6 @@ def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[in
             for gpu in candidate.host.gpus
         )
     }
-
-
-def _needs_forbidden_pin(candidate: Candidate, question: PlacementQuestion) -> Rejection | None:
-    if not necessary_pins(candidate, question):
-        return None
-    rule = "the host may choose a GPU on another NUMA node, and pinning is switched off"
-    return Rejection(candidate.subject, rule, hint="--pin auto binds the vGPU to a GPU of the node")
 
 
 _GIB_MIB: Final = 1024
@@ -471,13 +464,9 @@ class _RankedCandidate:
         answer: the name of the host, its node, the host's own choice before a pin, the GPU."""
         candidate = self.candidate
         host, node = candidate.host, "" if candidate.node is None else str(candidate.node.id)
-        gpus = sorted((str(_node(host, gpu)), gpu) for gpu in candidate.seating.seats.values())
+        node_of_gpu = {device.address: device.numa_node for device in host.devices}
+        gpus = sorted((str(node_of_gpu.get(gpu)), gpu) for gpu in candidate.seating.seats.values())
         return (*(-score.value for score in self.scores), host.name, host.ref, node, candidate.bound, gpus)
-
-
-def _node(host: Host, address: PciAddress) -> int | None:
-    gpu = host.device(address)
-    return None if gpu is None else gpu.numa_node
 
 
 def _choices(ranked: list[_RankedCandidate]) -> Iterator[Choice]:

@@ -9,7 +9,7 @@ are one kind, so that a hundred equal desktops are a count. Beyond `_MOST` ways 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,51 +69,57 @@ def too_late(
     states: States,
     host: Host,
     catalog: Catalog,
-    most: int | None = None,
+    max_ways: int | None = None,
     *,
     whichever: bool = False,
 ) -> Late | None:
-    """Return a VM that may find no GPU left if these VMs come to the GPUs in any order; None if all always find one.
+    """Return a VM that may find no GPU if these VMs come to the GPUs in any order; None if all always find one.
 
-    At most `most` ways (by default `_MOST`) are followed; with more ways the result is unproven. `whichever`: the host
-    may choose any GPU with room, not only the one that follows from its policy and the addresses. GPUs that are alike,
-    and that no vGPU is pinned to, then count as the same.
+    At most `max_ways` ways (by default `_MOST`) are followed; with more ways the result is unproven. `whichever`: the
+    host may choose any GPU with room, not only the one that follows from its policy and the addresses. GPUs that are
+    alike, and that no vGPU is pinned to, then count as the same.
+
+    Example: an empty same-size GPU, two VMs with 8q and one with 24q. After an 8q the GPU takes only 8q, so the VM with
+    24q is late in the order 8q, 24q, 8q.
     """
-    kinds: dict[Kind, list[Vm]] = {}
+    vms_by_kind: dict[Kind, list[Vm]] = {}
     for vm in coming:
-        kinds.setdefault(kind_of(vm), []).append(vm)
-    pins = {demand.pin for kind in kinds for demand in kind}
+        vms_by_kind.setdefault(kind_of(vm), []).append(vm)
+    pins = {demand.pin for kind in vms_by_kind for demand in kind}
     gpus: dict[PciAddress, object] = {
         state.gpu.address: state.alike("") if whichever and state.gpu.address not in pins else state.gpu.address
         for state in states
     }
-    most = _MOST if most is None else most
-    work = _Work(_STARTS_A_WAY * most)
+    max_ways = _MOST if max_ways is None else max_ways
+    work = _Work(_STARTS_A_WAY * max_ways)
 
     def loads(states: States) -> object:
         """Return a key that is equal for states that differ only in which of several like GPUs has which vGPUs."""
         return frozenset(Counter((gpus[state.gpu.address], *_load(state)) for state in states).items())
 
-    todo = [(states, Counter[Kind]())]
+    # A depth-first search. A node is the content of the GPUs and how many VMs of each kind have started; VMs of one
+    # kind are interchangeable, so their order among each other does not matter.
+    open_nodes = [(states, Counter[Kind]())]
     visited: set[object] = set()
-    while todo:
-        states, came = todo.pop()
-        for kind, vms in kinds.items():
-            if came[kind] == len(vms):
+    while open_nodes:
+        states, started = open_nodes.pop()
+        for kind, vms in vms_by_kind.items():
+            if started[kind] == len(vms):
                 continue
-            vm = vms[came[kind]]
+            vm = vms[started[kind]]
             followed = _start_ways(kind, vm, states, host, catalog, key=loads, whichever=whichever, work=work)
             if followed is None:
                 return Late(coming[-1], unproven=True)
             ways, certain = followed
             if not certain:
-                return Late(vm, tuple(_first(kinds, came)))
-            after = came + Counter([kind])
-            counts = tuple(after[other_kind] for other_kind in kinds)
-            new = {(key, counts): way for key, way in ways.items() if (key, counts) not in visited}
-            visited.update(new)
-            todo += [(way, after) for way in new.values()]
-        if len(visited) > most:
+                earlier_vms = (earlier for alike, vms in vms_by_kind.items() for earlier in vms[: started[alike]])
+                return Late(vm, tuple(earlier_vms))
+            now_started = started + Counter([kind])
+            counts = tuple(now_started[other_kind] for other_kind in vms_by_kind)
+            new_ways = {(key, counts): way for key, way in ways.items() if (key, counts) not in visited}
+            visited.update(new_ways)
+            open_nodes += [(way, now_started) for way in new_ways.values()]
+        if len(visited) > max_ways:
             return Late(coming[-1], unproven=True)
     return None
 
@@ -147,21 +153,31 @@ def _start_ways(
     """Return every way in which the VM's vGPUs may be placed, by `key`, and whether all of them find room; None if
     there are more ways than may be followed. Ways with an equal `key` count as one."""
     certain = True
-    worlds: dict[object, States] = {(): states}
+    ways: dict[object, States] = {(): states}
     for demand in kind:
-        after: dict[object, States] = {}
-        for world in worlds.values():
-            gpus, sure = _may_choose(demand, vm, world, host, catalog, whichever)
+        tenant = Tenant(vm.ref, vm.name, demand.profile)
+        longer_ways: dict[object, States] = {}
+        for way in ways.values():
+            addresses, sure = _may_choose(demand, vm, way, host, catalog, whichever)
             certain = certain and sure
-            for gpu in gpus:
+            for address in addresses:
                 if not work.spend():
                     return None
-                tenant = Tenant(vm.ref, vm.name, demand.profile)
                 # If the host may choose any GPU, it also chooses where on the GPU the vGPU starts.
-                then = _with(world, gpu, tenant, None if whichever else catalog)
-                after.setdefault(key(then), then)
-        worlds = after
-    return worlds, certain
+                longer_way = _with_vgpu(way, address, tenant, None if whichever else catalog)
+                longer_ways.setdefault(key(longer_way), longer_way)
+        ways = longer_ways
+    return ways, certain
+
+
+def _with_vgpu(states: States, address: PciAddress, tenant: Tenant, catalog: Catalog | None) -> States:
+    """Add the vGPU to the GPU at `address`, where it is expected to start; without a catalogue, at an unknown place."""
+    states_with_vgpu = []
+    for state in states:
+        if state.gpu.address == address:
+            state = state.with_tenants(tenant) if catalog is None else with_expected(state, tenant, catalog)
+        states_with_vgpu.append(state)
+    return tuple(states_with_vgpu)
 
 
 def _may_choose(
@@ -179,17 +195,3 @@ def _may_choose(
         if certain and not whichever:
             break
     return possible_gpus, certain
-
-
-def _with(states: States, address: PciAddress, tenant: Tenant, catalog: Catalog | None) -> States:
-    """Add the vGPU to the GPU at `address`, where it is expected to start; without a catalogue, at an unknown place."""
-
-    def after(state: GpuState) -> GpuState:
-        return state.with_tenants(tenant) if catalog is None else with_expected(state, tenant, catalog)
-
-    return tuple(after(state) if state.gpu.address == address else state for state in states)
-
-
-def _first(kinds: dict[Kind, list[Vm]], came: Counter[Kind]) -> Iterator[Vm]:
-    for kind, vms in kinds.items():
-        yield from vms[: came[kind]]

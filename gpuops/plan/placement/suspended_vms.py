@@ -168,13 +168,18 @@ def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catal
 
 
 def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """Return the VMs that claim a GPU each, and those that follow, both by host. `inventory` shows them suspended."""
+    """Return the VMs that claim a GPU each, and those that follow, both by host. `inventory` shows them suspended.
+
+    Example: of seven desktops with A40-8Q on a host with two empty A40, two come first, so that each A40 takes the size
+    8Q before a desktop of another size could claim it. The other five then fit on either.
+    """
     by_host: dict[str | None, list[Vm]] = defaultdict(list)
     for vm in desktops:
         by_host[vm.host].append(vm)
     seeds: list[Vm] = []
     later_vms: list[Vm] = []
     for ref in sorted(by_host, key=str):
+        # Largest first: on a GPU with start offsets small vGPUs could block the few that a large one can have.
         vms = sorted(by_host[ref], key=lambda vm: (-size_mib(vm, catalog), vm.profiles, vm.name))
         to_claim = _gpus_to_claim(vms, inventory, catalog)
         for vm in vms:
@@ -184,30 +189,28 @@ def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog)
 
 
 def _gpus_to_claim(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> Counter[tuple[str, ...]]:
-    """Return how many GPUs each set of profiles still has to claim; on mixed-size and MIG hosts one for each VM."""
+    """Return how many GPUs each set of profiles still has to claim; on mixed-size and MIG hosts one for each VM.
+
+    Example: five desktops with A40-8Q, of which six fit on a GPU, and three others that already run on one GPU. The
+    eight need two GPUs, and one is claimed by those that run: one desktop resumes first, to claim the second GPU.
+    """
     counts = Counter(vm.profiles for vm in vms)
     host = inventory.host_of(vms[0])
     if host is None or any(gpu.vgpu_mode in (VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE) for gpu in host.gpus):
         return counts
     # A GPU with a running VM of these profiles is already claimed: VMs that share it can resume later.
     running = {vm.ref: vm.profiles for vm in inventory.vms_on(host) if vm.power is PowerState.ON}
-    claimed = Counter(
-        claiming_profiles
-        for gpu in host.gpus
-        for claiming_profiles in {running[ref] for ref in gpu.vms or () if ref in running}
-    )
     running_counts = Counter(running.values())
-    return Counter(
-        {
-            profiles: -(-(count + running_counts[profiles]) // _per_gpu(profiles, catalog)) - claimed[profiles]
-            for profiles, count in counts.items()
-        }
-    )
-
-
-def _per_gpu(profiles: tuple[str, ...], catalog: Catalog) -> int:
-    known_profiles = [catalog.profile(name) for name in profiles]
-    return min((profile.max_per_gpu for profile in known_profiles if profile is not None), default=1)
+    claimed: Counter[tuple[str, ...]] = Counter()
+    for gpu in host.gpus:
+        claimed.update({running[ref] for ref in gpu.vms or () if ref in running})
+    gpus_to_claim: Counter[tuple[str, ...]] = Counter()
+    for profiles, count in counts.items():
+        known_profiles = [profile for name in profiles if (profile := catalog.profile(name)) is not None]
+        vms_per_gpu = min((profile.max_per_gpu for profile in known_profiles), default=1)
+        gpus_needed = -(-(count + running_counts[profiles]) // vms_per_gpu)
+        gpus_to_claim[profiles] = gpus_needed - claimed[profiles]
+    return gpus_to_claim
 
 
 def size_mib(vm: Vm, catalog: Catalog) -> int:

@@ -47,19 +47,23 @@ class Queue:
         by_size = self.with_all(workloads)
         if all(isinstance(answer, Placed) for answer in by_size.answers):
             return by_size
+        # The reasons of refusals take long and are of no use until it is known that this order is the answer.
         listed = as_listed(workloads, self.inventory, self.catalog)
-        listed_trial = replace(self, any_reason=False)._in_turn(listed)
+        listed_trial = reduce(Queue.after, listed, replace(self, any_reason=False))
         if _sure_by_priority(listed_trial, workloads) <= _sure_by_priority(by_size, workloads):
             return by_size
-        return self._in_turn(listed)
-
-    def _in_turn(self, listed: Iterable[Sequence[Workload]]) -> Queue:
         return reduce(Queue.after, listed, self)
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
         """Return the queue after all of these, in the order of placing."""
         workloads = tuple(workloads)
-        demands = {workload: self._demand_of(workload) for workload in workloads}
+        demands: dict[Workload, ShapeCounts] = {}
+        for workload in workloads:
+            devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
+            demands[workload] = {}
+            if not isinstance(devices, Rejection):
+                demands[workload] = count_shapes((vm_of(workload, devices),), self.catalog)
+        # What is still to come counts as demand, so that early VMs do not take the GPUs that only later ones can use.
         coming: ShapeCounts = reduce(add_counts, demands.values(), {})
         queue = self
         for unit in units(workloads, self.inventory, self.catalog):
@@ -67,44 +71,45 @@ class Queue:
             queue = replace(queue, coming=coming).after(unit)
         return queue
 
-    def _demand_of(self, workload: Workload) -> ShapeCounts:
-        devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
-        return {} if isinstance(devices, Rejection) else count_shapes((vm_of(workload, devices),), self.catalog)
-
     def after(self, unit: Sequence[Workload]) -> Queue:
-        return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
-
-    def _alone(self, workload: Workload) -> Queue:
-        trial = self.trial(workload)
+        """Return the queue with one more unit: a workload of its own, or all of one affinity."""
+        if len(unit) > 1:
+            return self._together(unit)
+        trial = self.trial(unit[0])
         answer = trial.answer()
         if isinstance(answer, Refusal) and self.any_reason:
             answer = replace(answer, nearest=nearest(trial, answer.rejections))
         return self._with_answer(answer)
 
     def _together(self, unit: Sequence[Workload]) -> Queue:
-        """Place the unit on the best host for its largest workload that takes all of them."""
+        """Place the unit on the best host for its largest workload that takes all of them.
+
+        Example: of three workloads the largest fits on esx-01 and esx-02, and esx-01 is better. If one of the others
+        finds no room there, esx-01 is excluded and all three are tried again: now the largest goes to esx-02.
+        """
         contradicted = contradictions(unit, self.inventory)
         if contradicted:
             return self._none_of(unit, contradicted)
         tried_hosts: frozenset[str] = frozenset()
         reasons: dict[Rejection, None] = {}
-        most, at = 0, ""
+        most_placed, best_host = 0, ""
         while True:
             queue = self
             host: str | None = None
-            for number, workload in enumerate(unit):
+            for number, workload in enumerate(unit, 1):
+                # The first one chooses the host, and the others must follow it there.
                 answer = replace(queue.trial(workload, only=host, without=tried_hosts), every_reason=False).answer()
                 queue = queue._with_answer(answer)
                 if isinstance(answer, Refusal):
                     reasons |= dict.fromkeys(answer.rejections)
                     break
                 host = answer.placement.host.ref
-                if number + 1 > most:
-                    most, at = number + 1, answer.placement.host.name
+                if number > most_placed:
+                    most_placed, best_host = number, answer.placement.host.name
             else:
                 return queue
             if host is None:
-                part = f"{most} of these {len(unit)} fit together on {at}" if most > 1 else ""
+                part = f"{most_placed} of these {len(unit)} fit together on {best_host}" if most_placed > 1 else ""
                 return self._none_of(unit, (), tuple(reasons), part)
             tried_hosts |= {host}
 
@@ -117,47 +122,43 @@ class Queue:
     ) -> Queue:
         """Refuse the complete unit: for contradictions, for workloads without any place, or for the hosts' reasons.
         `part` tells how many of them a host would take."""
-        alone = {workload.name: self.trial(workload).answer() for workload in unit}
-        impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
-        about_all = tuple(contradicted)
+        answers_alone = {workload.name: self.trial(workload).answer() for workload in unit}
+        impossible = [name for name, answer in answers_alone.items() if isinstance(answer, Refusal)]
+        reasons_for_all = tuple(contradicted)
         if not contradicted and not impossible:
             names = ", ".join(workload.name for workload in unit)
             rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
-            about_all = (Rejection(unit[0].name, rule),)
+            reasons_for_all = (Rejection(unit[0].name, rule),)
         queue, alternative = self, self._apart(unit) or part
         for workload in unit:
-            own_answer = alone[workload.name]
-            own_rejections = own_answer.rejections if isinstance(own_answer, Refusal) else ()
-            other_names = [name for name in impossible if name != workload.name]
-            rejections = (
-                *(replace(reason, subject=workload.name) for reason in about_all),
-                *own_rejections,
-                *(
-                    Rejection(workload.name, f"{name}, of the same affinity, has no place by itself")
-                    for name in other_names
-                ),
-                *(() if impossible else reasons),
-            )
-            suggestion = nearest(self.trial(workload), own_rejections) if own_rejections else alternative
-            if isinstance(own_answer, Placed) and not suggestion:
-                suggestion = f"without affinity {workload.affinity} it fits on {own_answer.placement.host.name}"
+            name, answer_alone = workload.name, answers_alone[workload.name]
+            rejections = [replace(reason, subject=name) for reason in reasons_for_all]
+            suggestion = alternative
+            if isinstance(answer_alone, Refusal):
+                rejections += answer_alone.rejections
+                if answer_alone.rejections:
+                    suggestion = nearest(self.trial(workload), answer_alone.rejections)
+            elif not suggestion:
+                host = answer_alone.placement.host.name
+                suggestion = f"without affinity {workload.affinity} it fits on {host}"
+            for other_name in impossible:
+                if other_name != name:
+                    rejections.append(Rejection(name, f"{other_name}, of the same affinity, has no place by itself"))
+            if not impossible:
+                rejections += reasons
             queue = queue._with_answer(Refusal(workload, tuple(dict.fromkeys(rejections)), nearest=suggestion))
         return queue
 
     def _apart(self, unit: Sequence[Workload]) -> str:
         """Return where they would fit if they need not share a host; empty if not even that."""
-        queue = self
+        queue, places = self, []
         for workload in unit:
-            queue = queue._with_answer(queue.trial(replace(workload, affinity=None)).answer())
-        separate_answers = queue.answers[len(self.answers) :]
-        if any(isinstance(answer, Refusal) for answer in separate_answers):
-            return ""
-        hosts = ", ".join(
-            f"{answer.workload.name} on {answer.placement.host.name}"
-            for answer in separate_answers
-            if isinstance(answer, Placed)
-        )
-        return f"without affinity {unit[0].affinity} they fit: {hosts}"
+            answer = queue.trial(replace(workload, affinity=None)).answer()
+            if isinstance(answer, Refusal):
+                return ""
+            places.append(f"{workload.name} on {answer.placement.host.name}")
+            queue = queue._with_answer(answer)
+        return f"without affinity {unit[0].affinity} they fit: {', '.join(places)}"
 
     def trial(
         self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()
@@ -192,25 +193,24 @@ def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog)
         # Workloads that name their GPUs come first, since they can have no others.
         return (-workload.priority, not workload.device, sizes[workload], workload.name)
 
+    # A unit comes where its first member does; the prefix keeps a workload apart from an affinity with its name.
     units_by_key: dict[tuple[str, str], list[Workload]] = {}
     for workload in sorted(sizes, key=rank):
-        alone = workload.affinity is None
-        key = ("workload", workload.name) if alone else ("affinity", str(workload.affinity))
+        key = ("workload", workload.name) if workload.affinity is None else ("affinity", workload.affinity)
         units_by_key.setdefault(key, []).append(workload)
-    return (tuple(unit) for unit in units_by_key.values())
+    return map(tuple, units_by_key.values())
 
 
 def as_listed(
     workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[Workload, ...], ...]:
     """Return the units by priority, and within a priority in the order in which they are listed."""
-    place = {workload: number for number, workload in enumerate(workloads)}
-    return tuple(
-        sorted(
-            units(workloads, inventory, catalog),
-            key=lambda unit: (-unit[0].priority, min(place[workload] for workload in unit)),
-        )
-    )
+    position = {workload: number for number, workload in enumerate(workloads)}
+
+    def rank(unit: tuple[Workload, ...]) -> tuple[int, int]:
+        return (-unit[0].priority, min(position[workload] for workload in unit))
+
+    return tuple(sorted(units(workloads, inventory, catalog), key=rank))
 
 
 def placed_mib(queue: Queue, among: Collection[str] | None = None) -> int:
@@ -225,7 +225,7 @@ def placed_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int
     names: dict[int, set[str]] = {}
     for workload in workloads:
         names.setdefault(workload.priority, set()).add(workload.name)
-    return tuple(placed_mib(queue, of_priority) for _, of_priority in sorted(names.items(), reverse=True))
+    return tuple(placed_mib(queue, names[priority]) for priority in sorted(names, reverse=True))
 
 
 def _sure_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int, ...]:
@@ -248,17 +248,18 @@ def contradictions(unit: Sequence[Workload], inventory: Inventory) -> tuple[Reje
         return ()
     rejections: list[Rejection] = []
     affinity = unit[0].affinity
-    apart: dict[str, list[str]] = {}
+    names_by_anti_affinity: dict[str, list[str]] = {}
     for workload in unit:
         if workload.anti_affinity is not None:
-            apart.setdefault(workload.anti_affinity, []).append(workload.name)
-    for word, names in apart.items():
+            names_by_anti_affinity.setdefault(workload.anti_affinity, []).append(workload.name)
+    for anti_affinity, names in names_by_anti_affinity.items():
         if len(names) > 1:
-            rule = f"affinity {affinity} and anti-affinity {word} contradict each other for {', '.join(names)}"
+            rule = f"affinity {affinity} and anti-affinity {anti_affinity} contradict each other for {', '.join(names)}"
             rejections.append(Rejection(names[0], rule, hint="remove the affinity or the anti-affinity from them"))
+    # A workload without any host in its scope is refused for that reason elsewhere.
     hosts = [{host.ref for host in scope_of(workload).hosts(inventory)} for workload in unit]
     if all(hosts) and not set.intersection(*hosts):
-        everybody = ", ".join(workload.name for workload in unit)
-        rule = f"affinity {affinity} needs one host for {everybody}, and no host matches all of their requests"
+        all_names = ", ".join(workload.name for workload in unit)
+        rule = f"affinity {affinity} needs one host for {all_names}, and no host matches all of their requests"
         rejections.append(Rejection(unit[0].name, rule, hint="request the same cluster, host and tag for all of them"))
     return tuple(rejections)

@@ -82,11 +82,13 @@ class Neighbours:
     spread: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     def after(self, placed: Placed) -> Neighbours:
-        workload, host_and_name = placed.workload, (placed.placement.host.ref, placed.workload.name)
-        return Neighbours(
-            _with_neighbour(self.apart, workload.anti_affinity, host_and_name),
-            _with_neighbour(self.spread, workload.spread, host_and_name),
-        )
+        """Return these neighbours and the workload that was placed, in its groups if it is in any."""
+        apart, spread = dict(self.apart), dict(self.spread)
+        host_and_name = (placed.placement.host.ref, placed.workload.name)
+        for groups, group in ((apart, placed.workload.anti_affinity), (spread, placed.workload.spread)):
+            if group is not None:
+                groups[group] = (*groups.get(group, ()), host_and_name)
+        return Neighbours(apart, spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,11 @@ class WorkloadQuestion:
         """Place the first suitable choice of devices that finds a place; choices of scarcer GPUs come later."""
         rejections: list[Rejection] = []
         choices: list[Choice] = []
-        choices_known = choices_of_devices(self.workload, self.inventory, self.catalog)
-        unknown = tuple(choice for choice in choices_known if isinstance(choice, Rejection))
-        if unknown:
-            return Refusal(self.workload, tuple(dict.fromkeys((*unknown, *self._besides_devices()))))
-        for devices in choices_known:
+        device_choices = choices_of_devices(self.workload, self.inventory, self.catalog)
+        unknown_devices = [choice for choice in device_choices if isinstance(choice, Rejection)]
+        if unknown_devices:
+            return Refusal(self.workload, tuple(dict.fromkeys((*unknown_devices, *self._besides_devices()))))
+        for devices in device_choices:
             assert not isinstance(devices, Rejection)
             vm = vm_of(self.workload, devices)
             eligible, needs = self._needs_and_hosts(vm, devices)
@@ -126,10 +128,8 @@ class WorkloadQuestion:
                 vm = vm_of(self.workload, devices, place_or_reasons.host.version)
                 if self.workload.device_group is not None:
                     place_or_reasons = as_device_group(vm, place_or_reasons, self.inventory, self.catalog)
-                lines = self._choices(needs, eligible, place_or_reasons.choices)
-                return Placed(
-                    self.workload, vm, place_or_reasons, self.warnings(vm, place_or_reasons), (*choices, *lines)
-                )
+                choices += self._choices(needs, eligible, place_or_reasons.choices)
+                return Placed(self.workload, vm, place_or_reasons, self.warnings(vm, place_or_reasons), tuple(choices))
             rejections += (*eligible.refused, *place_or_reasons)
             if self.every_reason:
                 scope_hosts = scope_of(self.workload).hosts(self.inventory)
@@ -138,6 +138,7 @@ class WorkloadQuestion:
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
     def _besides_devices(self) -> tuple[Rejection, ...]:
+        """Return why no host would take the VM even if its devices were known and free."""
         if not self.every_reason:
             return ()
         vm = vm_of(self.workload)
@@ -185,22 +186,20 @@ class WorkloadQuestion:
         """Return a line for every host and GPU that was checked; empty unless `explain` is set."""
         if not self.explain:
             return ()
-        lines = (*place_choices, *map(Choice.refused, (*eligible.refused, *eligible.elsewhere)))
-        subjects = {choice.subject for choice in lines}
-        gpus = [
+        lines = [*place_choices, *map(Choice.refused, (*eligible.refused, *eligible.elsewhere))]
+        gpu_lines = [
             line
             for ref in needs.hosts
             for line in explain_gpus(needs, self.inventory.hosts[ref], self.inventory, self.catalog)
         ]
-        room = {line.subject: line.reason for line in gpus}
-        scored = (
-            replace(line, reason=f"{room[line.subject]}: {line.reason}")
-            if line.feasible and line.subject in room
-            else line
-            for line in lines
-        )
-        gpu_lines = (line for line in gpus if line.subject not in subjects)
-        return tuple(sorted((*scored, *gpu_lines), key=lambda choice: choice.subject))
+        # A GPU that is a place of its own has one line: the room on it, then why it was chosen or not.
+        room = {line.subject: line.reason for line in gpu_lines}
+        subjects = {line.subject for line in lines}
+        for number, line in enumerate(lines):
+            if line.feasible and line.subject in room:
+                lines[number] = replace(line, reason=f"{room[line.subject]}: {line.reason}")
+        lines += (line for line in gpu_lines if line.subject not in subjects)
+        return tuple(sorted(lines, key=lambda choice: choice.subject))
 
 
 def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:
@@ -214,12 +213,6 @@ def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...
     return (f"{rule}: gpuops attach --device names them ({addresses})",)
 
 
-def _with_neighbour(
-    hosts_by_word: Mapping[str, tuple[tuple[str, str], ...]], word: str | None, host_and_name: tuple[str, str]
-) -> Mapping[str, tuple[tuple[str, str], ...]]:
-    return hosts_by_word if word is None else {**hosts_by_word, word: (*hosts_by_word.get(word, ()), host_and_name)}
-
-
 def without_reasons(trial: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
     """Return the question for a smaller workload, without reasons."""
     return replace(trial, workload=workload, explain=False, every_reason=False, any_reason=False)
@@ -227,11 +220,14 @@ def without_reasons(trial: WorkloadQuestion, workload: Workload) -> WorkloadQues
 
 def without_devices(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tuple[Rejection, ...]:
     """Return why no requested host would take the VM even without a GPU; () if one would."""
-    if not eligible.hosts:
-        return eligible.refused
+    rejections = list(eligible.refused)
     needs = Wanted(vm, (), eligible.hosts)
-    host_reasons = [refusals(needs, inventory.hosts[ref], inventory) for ref in eligible.hosts]
-    return (*eligible.refused, *(reason for reasons in host_reasons for reason in reasons)) if all(host_reasons) else ()
+    for ref in eligible.hosts:
+        host_reasons = refusals(needs, inventory.hosts[ref], inventory)
+        if not host_reasons:
+            return ()
+        rejections += host_reasons
+    return tuple(rejections)
 
 
 def on_their_gpus(
@@ -243,14 +239,15 @@ def on_their_gpus(
         return  # a host without the device group is not checked for the members of it
     eligible_refs = frozenset(eligible.hosts)
     for host in hosts:
-        needs = Wanted(vm, demands, (host.ref,))
-        refused = refusals(needs, host, inventory)
+        was_checked = host.ref in eligible_refs
+        host_reasons = refusals(Wanted(vm, demands, (host.ref,)), host, inventory)
         # A reason without a number is not about size, for example a missing profile: then other shortages do not help.
-        if any(reason.needed is None for reason in refused):
+        if any(reason.needed is None for reason in host_reasons):
             continue
-        if host.ref not in eligible_refs:
-            yield from refused  # not checked before
-        if host.ref not in eligible_refs or refused:
+        if not was_checked:
+            yield from host_reasons
+        # The GPUs of an eligible host were checked with the placement, except where its other reasons ended that.
+        if host_reasons or not was_checked:
             yield from seat(vm, demands, host, inventory, catalog).rejections
 
 

@@ -72,32 +72,38 @@ def steer(
 
     `waiting`: suspended VMs that come back to these hosts. `inventory`: the snapshot without their claims.
     """
+    # VMs can only take GPUs from each other on one host, and only GPUs of the model that they need.
     groups: dict[tuple[str, str], list[Placed]] = {}
     for placed_vm in placed:
-        groups.setdefault((placed_vm.placement.host.ref, competing(placed_vm.vm, catalog)), []).append(placed_vm)
+        groups.setdefault((placed_vm.placement.host.ref, contested_model(placed_vm.vm, catalog)), []).append(placed_vm)
+    max_ways = max(_FEW_WAYS, _WAYS // max(1, len(groups)))
     steered_by_name: dict[str, Placed] = {}
-    ways = max(_FEW_WAYS, _WAYS // max(1, len(groups)))
     for (ref, model), group in groups.items():
-        returning = [claim.vm for claim in waiting if claim.host.ref == ref and not claim.lost]
-        rivals = tuple(vm for vm in returning if vm.devices and competing(vm, catalog) == model)
         host = inventory.hosts[ref]
-        host_states = tuple(state for state in gpu_states(host, inventory, catalog) if _may_run(state, group, catalog))
+        returning = [claim.vm for claim in waiting if claim.host.ref == ref and not claim.lost and claim.vm.devices]
+        rivals = tuple(vm for vm in returning if contested_model(vm, catalog) == model)
+        profiles = {name for placed_vm in group for name in placed_vm.vm.profiles}
+        states = tuple(
+            state
+            for state in gpu_states(host, inventory, catalog)
+            if any(may_run(state.gpu, name, catalog) is not False for name in profiles)
+        )
         is_reserved = is_reserved_in(host, inventory)
-        rivalry = _Rivalry(tuple(group), rivals, host_states, host, ways, catalog, is_reserved)
-        steered_by_name |= {placed_vm.workload.name: placed_vm for placed_vm in rivalry.with_steering(pin)}
+        competitors = _Competitors(tuple(group), rivals, states, host, max_ways, catalog, is_reserved)
+        steered_by_name |= {placed_vm.workload.name: placed_vm for placed_vm in competitors.with_steering(pin)}
     return tuple(steered_by_name[placed_vm.workload.name] for placed_vm in placed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rivalry:
+class _Competitors:
     """The new and the suspended VMs of one GPU model on one host, which may take GPUs from each other."""
 
     new: tuple[Placed, ...]
-    back: tuple[Vm, ...]
+    returning: tuple[Vm, ...]
     states: tuple[GpuState, ...]
     host: Host
-    ways: int
-    """Limit of the outcomes of starts that are followed."""
+    max_ways: int
+    """Limit of the ways in which starts may end that are followed."""
     catalog: Catalog
     is_reserved: bool
     """Whether slots of the cluster are reserved for others: then it matters which GPU the host takes, even where every
@@ -105,47 +111,55 @@ class _Rivalry:
 
     def with_steering(self, pin: PinPolicy) -> tuple[Placed, ...]:
         """Return the new VMs, pinned where that helps, with the first steering that is proven (see the module)."""
-        if len(self.new) == 1 and not self.back:
+        if len(self.new) == 1 and not self.returning:
             return tuple(map(_steered, self.new))
         # 1. Any order ends well, because all that compete are alike.
-        if not self.is_reserved and self._any_whole() and self._any_vgpu():
+        if not self.is_reserved and self._whole_devices_are_safe() and self._vgpus_are_interchangeable():
             return tuple(replace(placed_vm, steering=Steering.ANY_ORDER) for placed_vm in self.new)
         # 2. Any order ends well if the vGPUs are pinned.
         with_pins = self.new if pin is PinPolicy.NEVER else tuple(map(_pin_all, self.new))
         keeps_reserved = not self.is_reserved or not any(map(_has_unpinned, with_pins))
-        pins_suffice = not self.back and self._any_pinned(with_pins)
-        if keeps_reserved and (pins_suffice or self._any_followed(with_pins)):
+        pins_suffice = not self.returning and self._pinned_fit_in_any_order(with_pins)
+        if keeps_reserved and (pins_suffice or self._every_order_ends_well(with_pins)):
             return tuple(map(_steered, with_pins))
         # 3. Any order that was followed ends well without further pins.
-        if not self.is_reserved and pin is not PinPolicy.NEVER and self._any_followed(self.new):
+        if not self.is_reserved and pin is not PinPolicy.NEVER and self._every_order_ends_well(self.new):
             return tuple(map(_steered, self.new))
         # 4. The order of the answer.
-        return tuple(self._in_turn(with_pins))
+        return tuple(self._in_listed_order(with_pins))
 
-    def _in_turn(self, new: Sequence[Placed]) -> Iterator[Placed]:
+    def _in_listed_order(self, new: Sequence[Placed]) -> Iterator[Placed]:
         """Yield the VMs to start in the order of the answer. Pinned VMs whose GPUs have room in any order are exempt.
 
         The exemption requires that all VMs are pinned and no suspended VM comes back: then no VM on one GPU takes
         anything from another GPU.
         """
-        apart = not self.back and self._any_whole() and not any(map(_has_unpinned, new))
+        gpus_are_separate = not self.returning and self._whole_devices_are_safe() and not any(map(_has_unpinned, new))
         profiles_by_gpu = _profiles_by_gpu(new)
-        tight = {s.gpu.address for s in self.states if not self._fit(s, profiles_by_gpu.get(s.gpu.address, []))}
+        tight = {
+            state.gpu.address
+            for state in self.states
+            if not self._fit_in_any_order(state, profiles_by_gpu.get(state.gpu.address, []))
+        }
         for placed_vm in new:
-            in_any_order = apart and tight.isdisjoint(placed_vm.placement.seats.values())
-            yield _steered(placed_vm) if in_any_order else replace(placed_vm, steering=Steering.LISTED_ORDER)
+            if gpus_are_separate and tight.isdisjoint(placed_vm.placement.seats.values()):
+                yield _steered(placed_vm)
+            else:
+                yield replace(placed_vm, steering=Steering.LISTED_ORDER)
 
-    def _any_whole(self) -> bool:
-        """Whether no whole device that is requested by type can be one that is meant for another VM."""
-        kinds = {
+    def _whole_devices_are_safe(self) -> bool:
+        """Whether no device that one VM requests by type can be meant for another VM: at most one type is requested,
+        and if one is, no other VM names its devices."""
+        types = {
             (device.allowed, device.label)
-            for vm in (*(placed_vm.vm for placed_vm in self.new), *self.back)
+            for vm in (*(placed_vm.vm for placed_vm in self.new), *self.returning)
             for device in vm.devices or ()
             if isinstance(device, DynamicDevice)
         }
-        return len(kinds) + any(placed_vm.workload.device for placed_vm in self.new) <= 1
+        some_are_named = any(placed_vm.workload.device for placed_vm in self.new)
+        return len(types) + some_are_named <= 1
 
-    def _any_vgpu(self) -> bool:
+    def _vgpus_are_interchangeable(self) -> bool:
         """Whether all vGPUs are alike and have room together: then it does not matter which GPU each of them gets.
 
         Alike means one size, one number per GPU, and the same start offsets in modes that have them. Such vGPUs never
@@ -153,45 +167,44 @@ class _Rivalry:
         """
         if any(placed_vm.placement.pins or placed_vm.workload.device_group is not None for placed_vm in self.new):
             return False
-        if any(pins_of(vm) for vm in self.back):
+        if any(pins_of(vm) for vm in self.returning):
             return False
-        profiles = [name for vm in (*(placed_vm.vm for placed_vm in self.new), *self.back) for name in vm.profiles]
+        profiles = [name for vm in (*(placed_vm.vm for placed_vm in self.new), *self.returning) for name in vm.profiles]
+        if not profiles:
+            return True
         if len({_shape(name, self.catalog) for name in profiles}) > 1:
             return False
-        room = sum(
-            free_slots(s.gpu, s.holders, name, self.catalog, s.starts).at_least
-            for s in self.states
-            for name in profiles[:1]
-        )
-        return room >= len(profiles)
+        slots = (free_slots(s.gpu, s.holders, profiles[0], self.catalog, s.starts) for s in self.states)
+        return sum(slot.at_least for slot in slots) >= len(profiles)
 
-    def _any_followed(self, new: Sequence[Placed]) -> bool:
+    def _every_order_ends_well(self, new: Sequence[Placed]) -> bool:
         """Whether all find their vGPUs in every order, on whichever GPU with room the host starts each; False = not
         proven. Members of a device group get joined GPUs, which cannot be predicted here."""
-        if not self._any_whole() or any(placed_vm.workload.device_group is not None for placed_vm in new):
+        if not self._whole_devices_are_safe():
             return False
-        coming = [
-            *(running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa) for placed_vm in new),
-            *self.back,
-        ]
-        return too_late(coming, self.states, self.host, self.catalog, self.ways, whichever=True) is None
+        if any(placed_vm.workload.device_group is not None for placed_vm in new):
+            return False
+        new_vms = [running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa) for placed_vm in new]
+        coming = [*new_vms, *self.returning]
+        return too_late(coming, self.states, self.host, self.catalog, self.max_ways, whichever=True) is None
 
-    def _any_pinned(self, pinned: Sequence[Placed]) -> bool:
-        """Whether on each GPU every vGPU meant for it fits beside the others meant for it, wherever they start."""
-        if not self._any_whole() or any(_has_unpinned(placed_vm) for placed_vm in pinned):
+    def _pinned_fit_in_any_order(self, pinned: Sequence[Placed]) -> bool:
+        """Whether all vGPUs are pinned, and on each GPU those meant for it fit together wherever they start."""
+        if not self._whole_devices_are_safe() or any(map(_has_unpinned, pinned)):
             return False
         profiles_by_gpu = _profiles_by_gpu(pinned)
-        return all(self._fit(state, profiles_by_gpu.get(state.gpu.address, [])) for state in self.states)
+        return all(self._fit_in_any_order(state, profiles_by_gpu.get(state.gpu.address, [])) for state in self.states)
 
-    def _fit(self, state: GpuState, profiles: Sequence[str]) -> bool:
+    def _fit_in_any_order(self, state: GpuState, profiles: Sequence[str]) -> bool:
+        """Whether each of the vGPUs still fits on the GPU if it starts last, wherever the others start."""
         if state.holders is None:
             return not profiles
-        neighbours_of = [(*state.holders, *profiles[:n], *profiles[n + 1 :]) for n in range(len(profiles))]
-        unknown = (None,) * (len(profiles) - 1)
-        return all(
-            free_slots(state.gpu, beside, name, self.catalog, (*state.starts, *unknown)).at_least
-            for beside, name in zip(neighbours_of, profiles, strict=True)
-        )
+        starts_before_last = (*state.starts, *[None] * (len(profiles) - 1))
+        for number, last in enumerate(profiles):
+            holders_before_last = (*state.holders, *profiles[:number], *profiles[number + 1 :])
+            if not free_slots(state.gpu, holders_before_last, last, self.catalog, starts_before_last).at_least:
+                return False
+        return True
 
 
 _WAYS: Final = 4000
@@ -199,9 +212,12 @@ _WAYS: Final = 4000
 _FEW_WAYS: Final = 20
 
 
-def competing(vm: Vm, catalog: Catalog) -> str:
+def contested_model(vm: Vm, catalog: Catalog) -> str:
     """Return the GPU model that the VM competes for on its host; all whole GPUs count as one model."""
-    return next((_model(name, catalog) for name in vm.profiles), "whole")
+    if not vm.profiles:
+        return "whole"
+    board = catalog.board_of(vm.profiles[0])
+    return board.key if board else "unknown"
 
 
 def _shape(profile: str, catalog: Catalog) -> tuple[object, ...]:
@@ -211,68 +227,58 @@ def _shape(profile: str, catalog: Catalog) -> tuple[object, ...]:
     return (facts.framebuffer_mib, facts.max_per_gpu, facts.placement_ids_mixed, facts.mig_profile)
 
 
-def _model(profile: str, catalog: Catalog) -> str:
-    board = catalog.board_of(profile)
-    return board.key if board else "unknown"
-
-
-def _may_run(state: GpuState, group: Sequence[Placed], catalog: Catalog) -> bool:
-    names = {name for placed_vm in group for name in placed_vm.vm.profiles}
-    return any(may_run(state.gpu, name, catalog) is not False for name in names)
-
-
 def _pin_all(placed: Placed) -> Placed:
     """Pin each vGPU to its seat; the host chooses the GPUs of a device group."""
     if placed.workload.device_group is not None:
         return placed
-    placement = placed.placement
-    pins = {
-        ordinal: placement.seats[ordinal]
-        for ordinal, device in with_passthru_numbers(placed.vm.devices or ())
-        if isinstance(device, VgpuDevice)
-    }
-    return replace(placed, placement=replace(placement, pins=pins))
+    pins = {ordinal: placed.placement.seats[ordinal] for ordinal, _ in _vgpus_of(placed)}
+    return replace(placed, placement=replace(placed.placement, pins=pins))
+
+
+def _vgpus_of(placed: Placed) -> list[tuple[int, VgpuDevice]]:
+    numbered = with_passthru_numbers(placed.vm.devices or ())
+    return [(ordinal, device) for ordinal, device in numbered if isinstance(device, VgpuDevice)]
 
 
 def _profiles_by_gpu(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
     """Return the profiles of the vGPUs that the plan puts on each GPU."""
     profiles_by_gpu: dict[PciAddress, list[str]] = {}
     for placed_vm in placed:
-        for ordinal, device in with_passthru_numbers(placed_vm.vm.devices or ()):
-            if isinstance(device, VgpuDevice):
-                profiles_by_gpu.setdefault(placed_vm.placement.seats[ordinal], []).append(device.profile)
+        for ordinal, device in _vgpus_of(placed_vm):
+            profiles_by_gpu.setdefault(placed_vm.placement.seats[ordinal], []).append(device.profile)
     return profiles_by_gpu
 
 
 def _has_unpinned(placed: Placed) -> bool:
-    return any(
-        isinstance(device, VgpuDevice) and ordinal not in placed.placement.pins
-        for ordinal, device in with_passthru_numbers(placed.vm.devices or ())
-    )
+    return any(ordinal not in placed.placement.pins for ordinal, _ in _vgpus_of(placed))
 
 
 def _steered(placed: Placed) -> Placed:
     return replace(placed, steering=Steering.PINNED if placed.placement.pins else Steering.ANY_ORDER)
 
 
-_FEW: Final = 3
-
-
-def in_turn(
+def warn_of_starts(
     placed: Sequence[Placed], waiting: Sequence[Claim], inventory: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
     """Return what may go wrong although each VM has its place, one line each. `waiting` are suspended VMs that come
     back; `inventory` is the snapshot as vCenter shows it, without their claims."""
-    back = [claim for claim in waiting if not claim.lost]
-    lines = [*_simulate_starts(placed, back, inventory, catalog), *_taken_away(placed, back)]
-    for (ref, model), group in _in_order(placed, catalog).items():
-        rivals = [claim.vm for claim in back if claim.host.ref == ref and competing(claim.vm, catalog) == model]
-        lines += _Rehearsal(group, rivals, inventory.hosts[ref], inventory, catalog).lines()
+    returning = [claim for claim in waiting if not claim.lost]
+    lines = [*_simulate_starts(placed, returning, inventory, catalog), *_taken_away(placed, returning)]
+    # Where the order matters, the VMs of a host are started in the listed order, and then the suspended ones in any.
+    in_order: dict[tuple[str, str], list[Placed]] = {}
+    for placed_vm in placed:
+        if placed_vm.steering is Steering.LISTED_ORDER and placed_vm.vm.vgpus:
+            key = (placed_vm.placement.host.ref, contested_model(placed_vm.vm, catalog))
+            in_order.setdefault(key, []).append(placed_vm)
+    for (ref, model), group in in_order.items():
+        rivals = [claim.vm for claim in returning if claim.host.ref == ref]
+        rivals = [vm for vm in rivals if contested_model(vm, catalog) == model]
+        lines += _rehearse(group, rivals, inventory.hosts[ref], inventory, catalog)
     return tuple(dict.fromkeys(lines))
 
 
 def _simulate_starts(
-    placed: Sequence[Placed], back: Sequence[Claim], inventory: Inventory, catalog: Catalog
+    placed: Sequence[Placed], returning: Sequence[Claim], inventory: Inventory, catalog: Catalog
 ) -> Iterator[str]:
     """Start the VMs one by one where their hosts are expected to put them, counting memory and whole devices too."""
     world = inventory
@@ -283,78 +289,65 @@ def _simulate_starts(
         if not seating.complete or (by_order and seating.seats != placed_vm.placement.seats):
             yield _elsewhere(placed_vm)
         world = take(vm, world, catalog)
-    hosts = {placed_vm.placement.host.ref for placed_vm in placed} if back else set()
-    claims_after = claims(world, catalog, sorted(hosts), {claim.vm.ref for claim in back})
-    lost = {claim.vm.ref for claim in claims_after if claim.lost or claim.doubts}
-    for claim in back:
-        if not claim.doubts and claim.vm.ref in lost:
+    if not placed or not returning:
+        return
+    # Suspended VMs whose GPUs were sure before these starts, and are not any more.
+    hosts = sorted({placed_vm.placement.host.ref for placed_vm in placed})
+    claims_after = claims(world, catalog, hosts, {claim.vm.ref for claim in returning})
+    endangered = {claim.vm.ref for claim in claims_after if claim.lost or claim.doubts}
+    for claim in returning:
+        if not claim.doubts and claim.vm.ref in endangered:
             yield f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
 
 
-def _taken_away(placed: Sequence[Placed], back: Sequence[Claim]) -> Iterator[str]:
+def _taken_away(placed: Sequence[Placed], returning: Sequence[Claim]) -> Iterator[str]:
     """Yield devices of suspended VMs that a host may give to new VMs, because these only request a type of device."""
     for placed_vm in placed:
-        host = placed_vm.placement.host
-        kinds = [demand for demand in demands_of(placed_vm.vm.devices or (), {}) if isinstance(demand, WantsDynamic)]
-        for claim in back if kinds else ():
-            addresses = [device.address for device in claim.vm.devices or () if isinstance(device, DirectPathDevice)]
-            gpus = [gpu for gpu in host.gpus if claim.host.ref == host.ref and gpu.address in addresses]
-            for gpu in gpus:
-                if any(matches_type(gpu, kind) for kind in kinds):
-                    planned_addresses = ", ".join(map(str, placed_vm.placement.seats.values()))
-                    rule = (
-                        f"{host.name} may give {placed_vm.vm.name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
-                    )
+        host, name = placed_vm.placement.host, placed_vm.vm.name
+        types = [demand for demand in demands_of(placed_vm.vm.devices or (), {}) if isinstance(demand, WantsDynamic)]
+        planned_addresses = ", ".join(map(str, placed_vm.placement.seats.values()))
+        for claim in returning:
+            if not types or claim.host.ref != host.ref:
+                continue
+            addresses = {device.address for device in claim.vm.devices or () if isinstance(device, DirectPathDevice)}
+            for gpu in host.gpus:
+                if gpu.address in addresses and any(matches_type(gpu, demand) for demand in types):
+                    rule = f"{host.name} may give {name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
                     yield f"{rule}: gpuops attach --device names another ({planned_addresses})"
 
 
-def _in_order(placed: Sequence[Placed], catalog: Catalog) -> dict[tuple[str, str], list[Placed]]:
-    """Return the new VMs with vGPUs that must be started in the listed order, by host and GPU model."""
-    groups: dict[tuple[str, str], list[Placed]] = {}
-    for placed_vm in placed:
-        if placed_vm.steering is Steering.LISTED_ORDER and placed_vm.vm.vgpus:
-            groups.setdefault((placed_vm.placement.host.ref, competing(placed_vm.vm, catalog)), []).append(placed_vm)
-    return groups
-
-
-@dataclass(frozen=True, slots=True)
-class _Rehearsal:
-    """New VMs of one GPU model on one host, started in turn, and the suspended ones that come back after them."""
-
-    new: Sequence[Placed]
-    back: Sequence[Vm]
-    host: Host
-    inventory: Inventory
-    catalog: Catalog
-
-    def lines(self) -> Iterator[str]:
-        now = gpu_states(self.host, self.inventory, self.catalog)
-        planned = now
-        for placed_vm in self.new:
-            if placed_vm.placement.doubts:
-                return  # a warning tells that already, and what follows is unknown
-            vm = running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)
-            ways, certain = starts(vm, planned, self.host, self.catalog)
-            planned = _as_planned(planned, placed_vm, self.catalog)
-            if not certain or any(key_of(way) != key_of(planned) for way in ways):
-                yield _elsewhere(placed_vm)
-                return
-        if not self.back:
+def _rehearse(
+    new: Sequence[Placed], returning: Sequence[Vm], host: Host, inventory: Inventory, catalog: Catalog
+) -> Iterator[str]:
+    """Start new VMs of one GPU model on one host in this order, then the suspended ones in any order, and yield what
+    may go wrong. Nothing is known after the first VM that may get other GPUs than planned."""
+    now = gpu_states(host, inventory, catalog)
+    planned = now
+    for placed_vm in new:
+        if placed_vm.placement.doubts:
+            return  # a warning tells that already, and what follows is unknown
+        vm = running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)
+        ways, certain = starts(vm, planned, host, catalog)
+        planned = _as_planned(planned, placed_vm, catalog)
+        if not certain or any(key_of(way) != key_of(planned) for way in ways):
+            yield _elsewhere(placed_vm)
             return
-        alone = too_late(self.back, now, self.host, self.catalog)
-        late = alone or too_late(self.back, planned, self.host, self.catalog)
-        if late is not None:
-            yield _late_text(late, self.host, anyway=alone is not None)
+    # A suspended VM may be late whatever starts before it, or only because of the new VMs.
+    late_anyway = too_late(returning, now, host, catalog) if returning else None
+    late = late_anyway or (too_late(returning, planned, host, catalog) if returning else None)
+    if late is not None:
+        yield _late_text(late, host, anyway=late_anyway is not None)
 
 
 def _as_planned(states: States, placed: Placed, catalog: Catalog) -> States:
-    seats = placed.placement.seats
-    for ordinal, device in with_passthru_numbers(placed.vm.devices or ()):
-        if isinstance(device, VgpuDevice):
+    """Return the GPUs with the vGPUs of the VM on the GPUs that are planned for them."""
+    state_of = {state.gpu.address: state for state in states}
+    for ordinal, device in _vgpus_of(placed):
+        address = placed.placement.seats.get(ordinal)
+        if address is not None and address in state_of:
             tenant = Tenant(placed.vm.ref, placed.vm.name, device.profile)
-            seat_of = seats.get(ordinal)
-            states = tuple(with_expected(s, tenant, catalog) if s.gpu.address == seat_of else s for s in states)
-    return states
+            state_of[address] = with_expected(state_of[address], tenant, catalog)
+    return tuple(state_of.values())
 
 
 def _elsewhere(placed: Placed) -> str:
@@ -468,52 +461,62 @@ class Place:
                     errors.append((workload, error))
         if not errors:
             return
-        first = errors[0][1]
+        _, first_error = errors[0]
         if len(self.workloads) == 1:
-            raise first
-        raise type(first)(
-            "; ".join(f"request {workload.name}: {error.message}" for workload, error in errors), hint=first.hint
-        )
+            raise first_error
+        messages = (f"request {workload.name}: {error.message}" for workload, error in errors)
+        raise type(first_error)("; ".join(messages), hint=first_error.hint)
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """Return a place for each workload in this snapshot, or every reason why it has no place. Raises ProfileUnknown
         if `--keep-free` names an unknown profile."""
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog))
-        claim = self.suspended is SuspendedPolicy.CLAIM
-        later, unclear = later_returns(inventory, self.until) if claim else ((), ())
-        lent = {late_return.vm.ref for late_return in later}
-        world, waiting = with_claims(inventory, catalog, lent) if claim else (inventory, ())
-        queue = Queue(world, catalog, self.explain, self.pin, keep_free=keep)
-        optimum = None
+        # 1. Suspended VMs keep their GPUs, unless they come back after all workloads have ended.
+        keeps_claims = self.suspended is SuspendedPolicy.CLAIM
+        later, unclear_returns = later_returns(inventory, self.until) if keeps_claims else ((), ())
+        refs_later = {late.vm.ref for late in later}
+        with_suspended, waiting = with_claims(inventory, catalog, refs_later) if keeps_claims else (inventory, ())
+        # 2. The places.
+        queue = Queue(with_suspended, catalog, self.explain, self.pin, keep_free=keep)
+        optimum: BatchResult | None = None
         if self.optimize:
             queue, optimum = place_all(queue, self.workloads)
         else:
             queue = queue.with_best(self.workloads)
+        # 3. How each VM gets the GPUs that its place counts on, and what may go wrong.
+        expects_starts = optimum is not None and optimum.expects_starts
+        snapshot = expecting_starts(inventory, with_suspended) if expects_starts else inventory
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
-        snapshot = expecting_starts(inventory, world) if optimum is not None and optimum.expects_starts else inventory
-        placed_by_name = {
-            placed_vm.workload.name: placed_vm for placed_vm in steer(placed, waiting, self.pin, snapshot, catalog)
-        }
+        placed = steer(placed, waiting, self.pin, snapshot, catalog)
+        doubts = (*unclear_returns, *warn_of_starts(placed, waiting, snapshot, catalog))
+        # 4. Which vMotions would make room for a refused workload. Not searched for several that must share a host.
+        placed_by_name = {placed_vm.workload.name: placed_vm for placed_vm in placed}
         room = RoomByMoves(queue.inventory, inventory)
-        answers = tuple(
-            replace(answer, moves=room.after_moves(queue.trial(answer.workload)))
-            if isinstance(answer, Refusal) and answer.workload.affinity is None
-            else placed_by_name.get(answer.workload.name, answer)
-            for answer in queue.answers
+        answers: list[Placed | Refusal] = []
+        for answer in queue.answers:
+            if isinstance(answer, Placed):
+                answers.append(placed_by_name[answer.workload.name])
+            elif answer.workload.affinity is None:
+                answers.append(replace(answer, moves=room.after_moves(queue.trial(answer.workload))))
+            else:
+                answers.append(answer)
+        return Placements(
+            inventory,
+            tuple(answers),
+            waiting,
+            doubts,
+            tuple(_binding_costs(placed)),
+            optimum,
+            later,
+            keep,
+            tuple(kept_counts(keep, with_suspended, queue.inventory, catalog)),
         )
-        doubts = (*unclear, *in_turn(tuple(placed_by_name.values()), waiting, snapshot, catalog))
-        bindings = tuple(_binding_costs(placed_by_name.values()))
-        kept_free = tuple(kept_counts(keep, world, queue.inventory, catalog))
-        return Placements(inventory, answers, waiting, doubts, bindings, optimum, later, keep, kept_free)
 
 
 def _binding_costs(placed: Iterable[Placed]) -> Iterator[str]:
     """Yield what binding VMs to NUMA nodes costs, one line for all of them."""
-    bound_vms = [
-        placed_vm
-        for placed_vm in placed
-        if placed_vm.workload.numa is NumaPolicy.REQUIRED and placed_vm.placement.bound_to
-    ]
+    required = [placed_vm for placed_vm in placed if placed_vm.workload.numa is NumaPolicy.REQUIRED]
+    bound_vms = [placed_vm for placed_vm in required if placed_vm.placement.bound_to]
     if len(bound_vms) == 1:
         yield trade_off([bound_vms[0].workload.name], nodes_of(bound_vms[0].placement))
     elif bound_vms:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
@@ -63,25 +63,24 @@ def eligible_hosts(
     elsewhere: list[Rejection] = []
     refused: list[Rejection] = []
     release_rejections: dict[str | None, tuple[Rejection, ...]] = {}
-    whole = bool(workload.device or workload.gpus)
-    everywhere = device_hosts(inventory) if whole else gpu_hosts(inventory)
-    for host in everywhere:
+    asks_for_whole = bool(workload.device or workload.gpus)
+    all_hosts = device_hosts(inventory) if asks_for_whole else gpu_hosts(inventory)
+    for host in all_hosts:
         outside = scope.outside(host, inventory)
         if outside is not None:
             elsewhere.append(outside)
             continue
-        against = [
+        reasons = [
             *_host_rejections(workload, apart_from, host),
             *_by_release(vm, workload, host, catalog, release_rejections),
         ]
-        kept_free = headroom.refusal(host)
-        if kept_free is not None:
-            against.append(kept_free)
-        if against:
-            refused += against
-        else:
+        kept_for_ha = headroom.refusal(host)
+        if kept_for_ha is not None:
+            reasons.append(kept_for_ha)
+        refused += reasons
+        if not reasons:
             hosts.append(host.ref)
-    if len(elsewhere) == len(everywhere):
+    if len(elsewhere) == len(all_hosts):
         refused.append(scope.nowhere(workload.name, inventory))
     return EligibleHosts(tuple(hosts), tuple(elsewhere), tuple(dict.fromkeys(refused)))
 
@@ -153,15 +152,18 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
     ESXi usually keeps a VM next to its GPU if it fits there; only `required` binds it. Plans count both in the same
     way, so that the memory of a node is not promised twice. Whole devices are those that the VM is expected to get.
     """
-    devices = tuple(
-        _as_assigned(device, placement.seats.get(ordinal))
-        for ordinal, device in with_passthru_numbers(vm.devices or ())
-    )
-    pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
-    local = numa is not NumaPolicy.NONE and placement.bound_to
-    node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}
+    devices: list[GpuDevice] = []
+    for ordinal, device in with_passthru_numbers(vm.devices or ()):
+        seat = placement.seats.get(ordinal)
+        if isinstance(device, DynamicDevice) and seat is not None:
+            # From a type to the device that was found for it: a second search might find another.
+            device = DirectPathDevice(device.key, seat, *device.allowed[0], system_id="")
+        devices.append(device)
+    extra_config = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
+    if numa is not NumaPolicy.NONE and placement.bound_to:
+        extra_config[AFFINITY_KEY] = affinity(placement.bound_to)
     placed_vm = replace(vm, host=placement.host.ref, power=PowerState.ON, awaited=Awaited.REQUEST)
-    return replace(placed_vm, devices=devices, extra_config={**pins, **node})
+    return replace(placed_vm, devices=tuple(devices), extra_config=extra_config)
 
 
 def choices_of_devices(
@@ -208,51 +210,37 @@ def _resolve_profile(profile: str, workload: Workload, inventory: Inventory, cat
 
 
 def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:
-    """GPU memory that the devices hold, as far as the catalogue knows them."""
-    return sum(_memory_mib(device, catalog) for device in devices)
-
-
-def _as_assigned(device: GpuDevice, seat: PciAddress | None) -> GpuDevice:
-    """Return a device requested by type as the one that was found for it: a second search might find another."""
-    if not isinstance(device, DynamicDevice) or seat is None:
-        return device
-    return DirectPathDevice(device.key, seat, *device.allowed[0], system_id="")
-
-
-def _memory_mib(device: GpuDevice, catalog: Catalog) -> int:
-    if isinstance(device, VgpuDevice):
-        profile = catalog.profile(device.profile)
-        return profile.framebuffer_mib if profile else 0
-    if isinstance(device, DynamicDevice | DirectPathDevice):
-        kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
-        boards = [catalog.board_by_pci(*kind) for kind in kinds]
-        return max((board.framebuffer_mib for board in boards if board), default=0)
-    return 0
+    """Return the GPU memory of the devices, as far as the catalogue knows them. A device that is requested by several
+    types counts as the largest of them."""
+    total_mib = 0
+    for device in devices:
+        if isinstance(device, VgpuDevice):
+            profile = catalog.profile(device.profile)
+            total_mib += profile.framebuffer_mib if profile else 0
+        elif isinstance(device, DynamicDevice | DirectPathDevice):
+            types = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
+            boards = [board for pci_type in types if (board := catalog.board_by_pci(*pci_type))]
+            total_mib += max((board.framebuffer_mib for board in boards), default=0)
+    return total_mib
 
 
 def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
     """Return the devices at these addresses on the first requested host that has all of them."""
-    addresses = workload.device
     scope_hosts = scope_of(workload).device_hosts(inventory)
-    host = next((host for host in scope_hosts if all(host.device(address) for address in addresses)), None)
-    if host is None:
-        passthrough_addresses = sorted(
-            {
-                str(device.address)
-                for host in scope_hosts
-                for device in host.devices
-                if device.passthrough is not None and device.passthrough.active
-            }
-        )
-        rule = f"no host here has a GPU or another device at {' and at '.join(map(str, addresses))}"
-        return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(passthrough_addresses) or 'none'})"),)
-    gpus = [gpu for address in addresses if (gpu := host.device(address)) is not None]
-    return (
-        tuple(
-            DirectPathDevice(FIRST_DEVICE_KEY + number, gpu.address, gpu.vendor_id, gpu.device_id, system_id="")
-            for number, gpu in enumerate(gpus)
-        ),
-    )
+    for host in scope_hosts:
+        devices = [device for address in workload.device if (device := host.device(address)) is not None]
+        if len(devices) == len(workload.device):
+            numbered = enumerate(devices, FIRST_DEVICE_KEY)
+            return (
+                tuple(
+                    DirectPathDevice(key, device.address, device.vendor_id, device.device_id, system_id="")
+                    for key, device in numbered
+                ),
+            )
+    all_devices = [device for host in scope_hosts for device in host.devices]
+    active = {str(d.address) for d in all_devices if d.passthrough is not None and d.passthrough.active}
+    rule = f"no host here has a GPU or another device at {' and at '.join(map(str, workload.device))}"
+    return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(sorted(active)) or 'none'})"),)
 
 
 def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
@@ -290,36 +278,25 @@ def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[
     a model and a label asks for NVIDIA GPUs."""
     label = workload.label
     named = label is not None or workload.model is not None
-    passthrough_devices = [
-        gpu
-        for host in inventory.hosts.values()
-        for gpu in (host.devices if named else host.gpus)
-        if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
-    ]
     models: dict[str, list[PhysicalGpu | OtherDevice]] = {}
-    for gpu in passthrough_devices:
-        models.setdefault(_model(gpu, catalog), []).append(gpu)
-    matching_models = {name: gpus for name, gpus in models.items() if _is_meant(workload.model, name, gpus, catalog)}
-    if not matching_models:
-        device_text = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
-        device_text += f" with label {label}" if label else ""
-        model_names = ", ".join(sorted(models)) or "none"
-        hint = "a profile of the GPU's full size is a whole GPU too, as a vGPU: --profile a40-48c"
-        return (
-            Rejection(workload.name, f"no host has a {device_text} in passthrough (there: {model_names})", hint=hint),
-        )
-    choices = [_devices(workload.gpus, gpus, label) for _, gpus in sorted(matching_models.items())]
-    return tuple(sorted(choices, key=lambda devices: framebuffer_mib(devices, catalog)))
-
-
-def _devices(count: int, gpus: Iterable[PhysicalGpu | OtherDevice], label: str | None) -> Devices:
-    allowed = tuple(sorted({(gpu.vendor_id, gpu.device_id) for gpu in gpus}))
-    return tuple(DynamicDevice(key, allowed, label) for key in range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + count))
-
-
-def _model(gpu: PhysicalGpu | OtherDevice, catalog: Catalog) -> str:
-    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-    return board.name if board else gpu.name
+    for host in inventory.hosts.values():
+        for gpu in host.devices if named else host.gpus:
+            if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label):
+                board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+                models.setdefault(board.name if board else gpu.name, []).append(gpu)
+    choices: list[Devices] = []
+    for name, gpus in sorted(models.items()):
+        if _is_meant(workload.model, name, gpus, catalog):
+            allowed = tuple(sorted({(gpu.vendor_id, gpu.device_id) for gpu in gpus}))
+            keys = range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + workload.gpus)
+            choices.append(tuple(DynamicDevice(key, allowed, label) for key in keys))
+    if choices:
+        return tuple(sorted(choices, key=lambda devices: framebuffer_mib(devices, catalog)))
+    device_text = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
+    device_text += f" with label {label}" if label else ""
+    model_names = ", ".join(sorted(models)) or "none"
+    hint = "a profile of the GPU's full size is a whole GPU too, as a vGPU: --profile a40-48c"
+    return (Rejection(workload.name, f"no host has a {device_text} in passthrough (there: {model_names})", hint=hint),)
 
 
 def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu | OtherDevice], catalog: Catalog) -> bool:

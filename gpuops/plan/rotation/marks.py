@@ -6,7 +6,7 @@ belongs to another owner: gpuops neither overwrites nor clears it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
@@ -63,20 +63,35 @@ class RotateMark:
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
                 continue
-            accepted = self._value_for(mark)
-            reason = self._reason_to_leave(vm, mark, mark.attribute)
-            if reason is None:
-                steps.append(SetAttribute(vm.ref, mark.attribute, "" if self.clear else accepted))
-            elif self._is_another_value(vm, mark, mark.attribute) and vm.ref in self._named_refs(inventory):
-                refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
-            else:
+            if mark.value is not None and self.value not in (None, mark.value):
+                hint = f"remove --value, or use --value {mark.value}"
+                raise UsageError(f"--value {self.value!r}: the policy asks for {mark}", hint=hint)
+            present = vm.attributes.get(mark.attribute, "")
+            if self._is_another_value(vm, mark, mark.attribute):
+                # Someone else set it. That is an error only for a desktop that the user named.
+                reason = f"attribute {mark.attribute} = {present} is left alone"
+                if vm.ref in self._named_refs(inventory):
+                    refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
+                else:
+                    unchanged.append(Choice(vm.name, chosen=False, reason=reason))
+            elif bool(present) is not self.clear:
+                reason = f"{mark} is not set" if self.clear else f"{mark} is set already"
                 unchanged.append(Choice(vm.name, chosen=False, reason=reason))
+            else:
+                new_value = "" if self.clear else mark.value or self.value or ANY_VALUE
+                steps.append(SetAttribute(vm.ref, mark.attribute, new_value))
         if refusals:
             return refuse(*refusals, withheld=tuple(steps))
         title = f"{'clear' if self.clear else 'set'} the {'opt-out' if self.opt_out else 'mark of owners'}"
+        names_by_reason: dict[str, list[str]] = {}
+        for choice in unchanged:
+            names_by_reason.setdefault(choice.reason, []).append(choice.subject)
         return Plan(
             waves=(Wave(title, tuple(steps)),) if steps else (),
-            because=tuple(_summarize_reasons(unchanged)),
+            because=tuple(
+                f"{names[0] if len(names) == 1 else f'{len(names)} desktops'}: {reason}"
+                for reason, names in names_by_reason.items()
+            ),
             choices=tuple(unchanged),
         )
 
@@ -90,66 +105,42 @@ class RotateMark:
             raise UsageError("--value is empty", hint="--undo clears the attribute")
 
     def _desktops(self, inventory: Inventory) -> tuple[list[tuple[Pool, Vm]], list[Rejection]]:
-        """Return the selected desktops with their pools, sorted by name, and a refusal for each named VM in no pool.
+        """Return the selected desktops with their pools, sorted by name, and a refusal for each named VM that is not
+        among them.
 
         A desktop is selected if it fits each of `vm`, `pool` and `folder` that is given. Raises UsageError if none is
         selected, VmNotFound, VmAmbiguous.
         """
         named = self._named_refs(inventory)
-        pooled = {
-            vm.ref: (pool, vm)
-            for vm in inventory.vms.values()
-            if not vm.template and (pool := self.policy.pool_of(vm)) is not None
-        }
-        refusals = [
-            Rejection(inventory.vms[ref].name, f"is in no pool of policy {self.policy.name}", hint=_IN_NO_POOL)
-            for ref in named
-            if ref not in pooled
-        ]
         selector = None if self.folder is None else Selector(folder=self.folder)
-        chosen = [
-            (pool, vm)
-            for ref, (pool, vm) in pooled.items()
-            if (not self.vm or ref in named)
-            and self.pool in (None, pool.name)
-            and (selector is None or selector.selects(vm))
+        pool_of: dict[str, Pool] = {}
+        selected: list[tuple[Pool, Vm]] = []
+        for vm in inventory.vms.values():
+            pool = None if vm.template else self.policy.pool_of(vm)
+            if pool is None:
+                continue
+            pool_of[vm.ref] = pool
+            in_place = self.pool in (None, pool.name) and (selector is None or selector.selects(vm))
+            if in_place and (not self.vm or vm.ref in named):
+                selected.append((pool, vm))
+        selected_refs = {vm.ref for _, vm in selected}
+        in_no_pool = f"is in no pool of policy {self.policy.name}"
+        refusals = [
+            Rejection(inventory.vms[ref].name, in_no_pool, hint=_IN_NO_POOL) for ref in named if ref not in pool_of
         ]
-        selected = {vm.ref for _, vm in chosen}
-        if chosen:
-            refusals += [
-                Rejection(
-                    inventory.vms[ref].name,
-                    "is not in that pool" if self.pool not in (None, pooled[ref][0].name) else "is not in that folder",
-                    hint="remove --pool and --folder, or this --vm",
-                )
-                for ref in named
-                if ref in pooled and ref not in selected
-            ]
-        if not chosen and not refusals:
+        for ref in named if selected else ():
+            if ref in pool_of and ref not in selected_refs:
+                place = "pool" if self.pool not in (None, pool_of[ref].name) else "folder"
+                hint = "remove --pool and --folder, or this --vm"
+                refusals.append(Rejection(inventory.vms[ref].name, f"is not in that {place}", hint=hint))
+        if not selected and not refusals:
             places = [f"of pool {self.pool}"] if self.pool is not None else []
             places += [f"in folder {self.folder}"] if self.folder is not None else []
             raise UsageError(f"policy {self.policy.name} has no desktop {' '.join(places)}", hint=_IN_NO_POOL)
-        return sorted(chosen, key=lambda desktop: (desktop[1].name, desktop[1].ref)), refusals
+        return sorted(selected, key=lambda desktop: (desktop[1].name, desktop[1].ref)), refusals
 
     def _named_refs(self, inventory: Inventory) -> frozenset[str]:
         return frozenset(inventory.find_vm(name).ref for name in self.vm)
-
-    def _value_for(self, mark: Mark) -> str:
-        """Return the value to set. Raises UsageError if the policy accepts only another one."""
-        if mark.value is not None and self.value not in (None, mark.value):
-            raise UsageError(
-                f"--value {self.value!r}: the policy asks for {mark}",
-                hint=f"remove --value, or use --value {mark.value}",
-            )
-        return mark.value or self.value or ANY_VALUE
-
-    def _reason_to_leave(self, vm: Vm, mark: Mark, attribute: str) -> str | None:
-        present = vm.attributes.get(attribute, "")
-        if self._is_another_value(vm, mark, attribute):
-            return f"attribute {attribute} = {present} is left alone"
-        if self.clear:
-            return None if present else f"{mark} is not set"
-        return f"{mark} is set already" if present else None
 
     def _is_another_value(self, vm: Vm, mark: Mark, attribute: str) -> bool:
         """Return whether the attribute has another value than the one that this request sets or clears."""
@@ -167,11 +158,3 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
         hint = f"assign the tag {mark.tag} to the VMs {where}, or use an attribute in the policy"
         return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops only sets attributes", hint=hint)
     return None
-
-
-def _summarize_reasons(unchanged: Collection[Choice]) -> Iterator[str]:
-    names: dict[str, list[str]] = {}
-    for choice in unchanged:
-        names.setdefault(choice.reason, []).append(choice.subject)
-    for reason, vms in names.items():
-        yield f"{vms[0] if len(vms) == 1 else f'{len(vms)} desktops'}: {reason}"

@@ -54,10 +54,14 @@ class Stretch:
 
 
 def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[StretchJob, ...]:
-    """The jobs of the pool that fill the stretch best: by priority, the highest first, each as full as can be.
+    """Return the jobs of the pool that fill the stretch best: by priority, the highest first, each as full as can be.
 
     `pool` holds one-GPU jobs by number, the higher priority first, then by deadline, those without one last. Among
     equally full answers the one with jobs from the end of the pool is taken.
+
+    >>> jobs = [Job("a", 1, minutes=40), Job("b", 1, minutes=30), Job("c", 1, minutes=20)]
+    >>> fill_stretch(Stretch(gpu=0, start=0, end=60, last=False), jobs, pool=[0, 1, 2])
+    (StretchJob(job=0, minutes=40), StretchJob(job=2, minutes=20))
     """
     filled: list[StretchJob] = []
     start = stretch.start
@@ -71,6 +75,7 @@ def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> 
 
 
 def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: Sequence[int]) -> list[StretchJob]:
+    """Return the jobs of one priority that fill the time from `start` to `end` best."""
     length = end - start
     # 1. Only complete jobs: the highest sum that they reach.
     whole, sums = reachable_sums(start, length, jobs, pool)
@@ -91,7 +96,14 @@ def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: 
 
 
 def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The jobs that fit completely, and for the first 0, 1, 2... of them the bits of the minutes that they reach."""
+    """Return the jobs that fit completely, and for the first 0, 1, 2... of them bits of the minutes that they reach.
+
+    Jobs of 2 and 3 minutes reach 0, 2, 3 and 5 minutes, which are bits 0, 2, 3 and 5.
+
+    >>> fitting, sums = reachable_sums(0, 10, [Job("a", 1, minutes=2), Job("b", 1, minutes=3)], [0, 1])
+    >>> [bin(bits) for bits in sums]
+    ['0b1', '0b101', '0b101101']
+    """
     all_minutes = (2 << length) - 1
     fitting: list[int] = []
     sums = [1]
@@ -100,8 +112,8 @@ def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[
         job = jobs[number]
         if job.minutes > length:
             continue
-        mask = all_minutes if job.deadline is None else (1 << max(0, min(length, job.deadline - start) + 1)) - 1
-        reached |= (reached << job.minutes) & mask
+        in_time = all_minutes if job.deadline is None else (1 << max(0, min(length, job.deadline - start) + 1)) - 1
+        reached |= (reached << job.minutes) & in_time
         fitting.append(number)
         sums.append(reached)
     return fitting, sums
@@ -304,22 +316,23 @@ class _FreeTime:
             self._of[number] = still_free
 
     def place_for(self, number: int, table: JobTable, fillable_minutes: int, random: SeededRandom) -> JobRun | None:
-        """A random place for a job of several GPUs; None = no tried set of GPUs has one. `fillable_minutes`: bits of
-        the lengths of time before it that one-GPU jobs can fill exactly."""
+        """Return a random place for a job of several GPUs; None = no tried set of GPUs has one. `fillable_minutes`:
+        bits of the lengths of time before it that one-GPU jobs can fill exactly."""
         job = table.jobs[number]
         allowed_gpus = [gpu for gpu in self._of if table.may_run_on(number, gpu)]
         for gpus in _some_sets(allowed_gpus, job.gpus, random):
             times = [(start, end) for start, end in self._common(gpus) if end - start >= job.at_least]
-            if times:
-                start, end = random.choice(times)
-                until = job.last_end(end)
-                if until - start >= job.minutes:
-                    begin = self._start(gpus, start, until - job.minutes, fillable_minutes, random)
-                    return JobRun(number, begin, job.minutes, gpus)
-                # A run is cut off only where the first of the GPUs is given back, and only if it lasts long enough.
-                given_back = min(self._windows[gpu].back_from for gpu in gpus)
-                if until - start >= job.at_least and end == given_back:
-                    return JobRun(number, start, until - start, gpus)
+            if not times:
+                continue
+            start, end = random.choice(times)
+            last_end = job.last_end(end)
+            if last_end - start >= job.minutes:
+                begin = self._start(gpus, start, last_end - job.minutes, fillable_minutes, random)
+                return JobRun(number, begin, job.minutes, gpus)
+            # A run is cut off only where the first of the GPUs is given back, and only if it lasts long enough.
+            given_back = min(self._windows[gpu].back_from for gpu in gpus)
+            if last_end - start >= job.at_least and end == given_back:
+                return JobRun(number, start, last_end - start, gpus)
         return None
 
     def _start(self, gpus: Sequence[int], first: int, last: int, fillable_minutes: int, random: SeededRandom) -> int:
@@ -337,9 +350,11 @@ class _FreeTime:
         return first
 
     def _common(self, gpus: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the times in which all of these GPUs are free. 0-60 and 80-90 with 10-85 give 10-60 and 80-85."""
         common = self._of[gpus[0]]
         for gpu in gpus[1:]:
-            common = [(max(a, c), min(b, d)) for a, b in common for c, d in self._of[gpu] if min(b, d) > max(a, c)]
+            overlaps = [(max(a, c), min(b, d)) for a, b in common for c, d in self._of[gpu]]
+            common = [(start, end) for start, end in overlaps if end > start]
         return common
 
 

@@ -174,16 +174,21 @@ class OperationBook:
 
 
 def _blocked_minutes(resources: list[_BookedResource], minutes: int) -> int:
-    """Bits of the minutes at which an operation of this length cannot start.
+    """Return bits of the minutes at which an operation of this length cannot start.
 
-    A full minute m also rules out starts at m - 1 ... m - minutes + 1. Each round doubles how far back that reaches:
-    full = 0b10000 and minutes = 3 give 0b11100 (an operation of 3 minutes cannot start at 2, 3 or 4).
+    A full minute m also rules out starts at m - 1 ... m - minutes + 1. Example: if minute 4 is full, an operation of 3
+    minutes cannot start at 2, 3 or 4.
+
+    >>> host = _BookedResource(minutes=8, at_once=1)
+    >>> host.full = 0b10000
+    >>> bin(_blocked_minutes([host], minutes=3))
+    '0b11100'
     """
     full = 0
     for resource in resources:
         full |= resource.full
     covered = 1
-    while covered < minutes:
+    while covered < minutes:  # each round doubles how far back it reaches
         step = min(covered, minutes - covered)
         full |= full >> step
         covered += step
@@ -235,9 +240,13 @@ class GpuWindows:
 
 
 def freeable_gpus(problem: NightProblem) -> list[int]:
-    """Numbers of the GPUs whose desktops may all be suspended, those that are idle first before the others."""
-    ready = [(gpu.idle_from, len(gpu.desktops), number) for number, gpu in enumerate(problem.gpus)]
-    return [number for at, _, number in sorted((at, *sort_key) for at, *sort_key in ready if at is not None)]
+    """Return the numbers of the GPUs whose desktops may all be suspended: those that are idle first before the others,
+    and of these those with the fewest desktops."""
+    freeable = []
+    for number, gpu in enumerate(problem.gpus):
+        if gpu.idle_from is not None:
+            freeable.append((gpu.idle_from, len(gpu.desktops), number))
+    return [number for _, _, number in sorted(freeable)]
 
 
 def compute_windows(problem: NightProblem, order: Sequence[int], least_minutes: int = 1) -> GpuWindows:
@@ -373,39 +382,47 @@ def make_job_table(problem: NightProblem, window_alone: Mapping[int, GpuWindow])
     rank = [0] * len(order)
     for place, number in enumerate(order):
         rank[number] = place
-    classes = sorted({job.priority for job in problem.jobs})
+    priorities = sorted({job.priority for job in problem.jobs})
     # The base of the powers is more than a complete night of all GPUs, so that all lower priorities together are worth
-    # less than one minute.
-    everything = problem.ends * max(1, len(window_alone)) + 1
-    weights = tuple(everything ** classes.index(job.priority) for job in problem.jobs)
-    return JobTable(problem.jobs, may_run, tuple(rank), weights, _longest(problem, window_alone, may_run))
+    # less than one minute. Two GPUs for 480 minutes: the weights are 1, 961, 961 * 961.
+    base = problem.ends * max(1, len(window_alone)) + 1
+    weights = tuple(base ** priorities.index(job.priority) for job in problem.jobs)
+    return JobTable(problem.jobs, may_run, tuple(rank), weights, _longest_runs(problem, window_alone, may_run))
 
 
-def _longest(
+def _longest_runs(
     problem: NightProblem, window_alone: Mapping[int, GpuWindow], may_run: Sequence[frozenset[int] | None]
 ) -> dict[int, int]:
-    """How long each job could run on the GPUs of its best host, computed once for equal demands."""
-    by_host: dict[str, list[int]] = defaultdict(list)
+    """Return how many minutes each job could run on the GPUs of its best host if it were the only one. Jobs that could
+    not run long enough are left out."""
+    gpus_by_host: dict[str, list[int]] = defaultdict(list)
     for number in window_alone:
-        by_host[problem.gpus[number].host].append(number)
-    longest_run: dict[int, int] = {}
-    longest_for: dict[tuple[int, int | None, frozenset[int] | None], int] = {}
+        gpus_by_host[problem.gpus[number].host].append(number)
+    longest_runs: dict[int, int] = {}
+    minutes_for: dict[tuple[int, int | None, frozenset[int] | None], int] = {}  # many jobs have equal demands
     for number, job in enumerate(problem.jobs):
-        demand = (job.gpus, job.deadline, may_run[number])
-        if demand not in longest_for:
-            allowed = may_run[number]
-            windows_by_host = (
-                [window_alone[gpu] for gpu in gpus if allowed is None or gpu in allowed] for gpus in by_host.values()
-            )
-            longest_for[demand] = max((_longest_common(windows, job) for windows in windows_by_host), default=0)
-        if longest_for[demand] >= job.at_least:
-            longest_run[number] = min(job.minutes, longest_for[demand])
-    return longest_run
+        allowed = may_run[number]
+        demand = (job.gpus, job.deadline, allowed)
+        if demand not in minutes_for:
+            minutes_for[demand] = 0
+            for gpus in gpus_by_host.values():
+                windows = [window_alone[gpu] for gpu in gpus if allowed is None or gpu in allowed]
+                minutes_for[demand] = max(minutes_for[demand], _longest_common(windows, job))
+        if minutes_for[demand] >= job.at_least:
+            longest_runs[number] = min(job.minutes, minutes_for[demand])
+    return longest_runs
 
 
 def _longest_common(windows: Sequence[GpuWindow], job: Job) -> int:
-    """How long the job could run if each of its GPUs had one of these windows. Windows 0-60, 10-50 and 20-40: two are
-    open together for 40 minutes (10-50), three for 20."""
+    """Return how many minutes the job could run if each of its GPUs had one of these windows.
+
+    Example: of three windows two are open together for 40 minutes (10 to 50), all three for 20.
+
+    >>> windows = [GpuWindow(0, 60), GpuWindow(10, 50), GpuWindow(20, 40)]
+    >>> [_longest_common(windows, Job("train", gpus, minutes=90)) for gpus in (2, 3)]
+    [40, 20]
+    """
+    # The best time ends with a window. Of those that are open until then, the first to open are used.
     longest = 0
     for window in windows:
         end = job.last_end(window.back_from)

@@ -50,7 +50,7 @@ def eight_alike(mocker: MockerFixture) -> tuple[Late | None, int]:
     gpus = [gpu(f"0000:{bus:02x}:00.0", "l40s", 0, VgpuMode.MIXED_SIZE) for bus in range(1, 9)]
     there = host("esx-1", *gpus)
     coming = [vm(number, f"vm-{number}", "1", *["vgpu nvidia_l40s-8q"] * 6) for number in (1, 2)]
-    tried = mocker.spy(start_orders, "_with")
+    tried = mocker.spy(start_orders, "_with_vgpu")
     states = gpu_states(there, inventory([there], []), catalog())
     return too_late(coming, states, there, catalog(), whichever=True), tried.call_count
 

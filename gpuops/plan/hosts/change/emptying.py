@@ -9,10 +9,9 @@ only if its advanced options say so). `plan/moving/movability.py` decides when a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from typing import Final
 
 from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager, lends, managed_elsewhere
@@ -26,7 +25,6 @@ from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, ShutDownGuest, Step
 from gpuops.plan.moving.movability import (
     OPT_OUT,
-    Movability,
     MovabilityCase,
     MoveMethod,
     TargetHosts,
@@ -105,33 +103,30 @@ def empty_hosts(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, 
     outcome = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.stays))
     if not world.roomless:
         return outcome
+
+    def admit(vm: Vm, host: Host, world: Inventory) -> Inventory | None:
+        step = RelocateVm(vm.ref, host.ref)
+        return project(step, world, catalog) if admitted_moves([step], world, catalog) else None
+
     # A VM found no room: search other orders and hosts, first for all VMs, then only for those that must be moved.
     proven, untouched = True, _World(before, catalog, vms)
     for only_unstoppable in (False, True) if vms is not Displacement.MOVE else (False,):
-        leaving_vms = [
-            [
-                vm
-                for vm in untouched.in_order(host)
-                if vm.ref in world.movable and (not only_unstoppable or any(_against_stopping(vm)))
-            ]
-            for host in down
-        ]
-        targets = {
-            vm.ref: [taker.ref for taker in untouched.takers(vm, host)[0]]
-            for host, host_vms in zip(down, leaving_vms, strict=True)
-            for vm in host_vms
-        }
-        places = find_places(leaving_vms, targets, before, partial(_project_move, catalog=catalog))
+        leaving_vms: list[list[Vm]] = []
+        targets: dict[str, list[str]] = {}
+        for host in down:
+            movable = [vm for vm in untouched.in_order(host) if vm.ref in world.movable]
+            if only_unstoppable:
+                movable = [vm for vm in movable if any(_against_stopping(vm))]
+            leaving_vms.append(movable)
+            for vm in movable:
+                takers, _ = untouched.takers(vm, host)
+                targets[vm.ref] = [taker.ref for taker in takers]
+        places = find_places(leaving_vms, targets, before, admit)
         if places.places is not None:
             retried = _World(before, catalog, vms, chosen_targets={vm.ref: target for vm, target in places.places})
             return Emptied({host.ref: tuple(retried.leave(host)) for host in down}, tuple(retried.stays))
         proven = proven and places.whole
     return replace(outcome, proven=proven)
-
-
-def _project_move(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Inventory | None:
-    step = RelocateVm(vm.ref, host.ref)
-    return project(step, inventory, catalog) if admitted_moves([step], inventory, catalog) else None
 
 
 def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
@@ -188,6 +183,7 @@ class _World:
         return sum(profile.framebuffer_mib for profile in profiles if profile is not None), vm.memory_mib or 0
 
     def _plan_departure(self, vm: Vm, host: Host) -> Away | Staying:
+        """Plan how the VM leaves. In this order: by DRS, by vMotion, by a shutdown; or return why it cannot leave."""
         cluster = self.inventory.clusters.get(host.cluster or "")
         stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
         if is_cluster_agent(vm) or self._drs_moves(vm, host):
@@ -202,12 +198,13 @@ class _World:
             rule = f"{vm.name} cannot leave the host while it runs: {lending}"
             hint = f"run {command('pool reclaim', server=called(vm))} first: its clients then get the pool's grace time"
             return Staying(vm, Rejection(host.name, rule, hint=hint), (lending,))
-        if _may_move(vm, stands):
+        # Without a GPU device, the reasons against vMotion (they concern vGPUs) do not count.
+        has_gpu = any(map(is_gpu, vm.devices or ()))
+        reasons = stands.reasons
+        if stands.way is MoveMethod.VMOTION or (stands.way is not MoveMethod.NOT and not has_gpu):
             target, reasons = self._target(vm, host)
             if target is not None:
                 return Away(vm, Leaving.VMOTION, target)
-        else:
-            reasons = stands.reasons
         return self._plan_shutdown(vm, host, reasons)
 
     def _drs_moves(self, vm: Vm, host: Host) -> bool:
@@ -233,20 +230,29 @@ class _World:
     def takers(self, vm: Vm, host: Host) -> tuple[list[Host], tuple[str, ...]]:
         """Return the hosts of the cluster that may take the VM, and why the others may not.
 
-        Free GPUs are not checked yet. The host with the most free memory comes first.
+        Free GPUs are not checked yet. The host with the largest free share of its memory comes first.
         """
         cluster = self.inventory.clusters.get(host.cluster or "")
-        near = [other for other in self.inventory.hosts.values() if other.cluster == host.cluster]
-        near = [other for other in near if other.ref != host.ref]
-        fit, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
-        stun_problems = {other.ref: too_long(vm, host, other, cluster) for other in near if other.ref in fit}
-        fitting_hosts = [other for other in near if other.ref in fit and stun_problems[other.ref] is None]
-        reasons = (*refusals, *(problem for problem in stun_problems.values() if problem is not None))
-        return sorted(fitting_hosts, key=_fullness), tuple(map(str, reasons))
+        near = [
+            other for other in self.inventory.hosts.values() if other.cluster == host.cluster and other.ref != host.ref
+        ]
+        refs, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
+        fitting_hosts: list[Host] = []
+        reasons = list(map(str, refusals))
+        for other in near:
+            stun_problem = too_long(vm, host, other, cluster) if other.ref in refs else None
+            if stun_problem is not None:
+                reasons.append(str(stun_problem))
+            elif other.ref in refs:
+                fitting_hosts.append(other)
+        fitting_hosts.sort(key=lambda other: ((other.memory_used_mib or 0) / (other.memory_mib or 1), other.name))
+        return fitting_hosts, tuple(reasons)
 
     def _plan_shutdown(self, vm: Vm, host: Host, move_reasons: tuple[str, ...]) -> Away | Staying:
         """Plan a shutdown because the VM cannot be moved (`move_reasons`), if the request and the guest allow it."""
-        against, reasons = tuple(_against_stopping(vm)), _few(move_reasons)
+        against, reasons = tuple(_against_stopping(vm)), tuple(dict.fromkeys(move_reasons))
+        if len(reasons) > 3:  # a large cluster has a reason for each host
+            reasons = (*reasons[:3], f"and {len(reasons) - 3} more")
         if self.vms is not Displacement.MOVE and not against:
             powered_off = self.vms is Displacement.POWER_OFF
             return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, reasons)
@@ -257,12 +263,6 @@ class _World:
         if against:
             hint = f"remove these obstacles, or shut {vm.name} down yourself"
         return Staying(vm, Rejection(host.name, rule, hint=hint), reasons)
-
-
-def _may_move(vm: Vm, stands: Movability) -> bool:
-    if any(map(is_gpu, vm.devices or ())):
-        return stands.way is MoveMethod.VMOTION
-    return stands.way is not MoveMethod.NOT
 
 
 def _against_stopping(vm: Vm) -> Iterator[str]:
@@ -278,17 +278,6 @@ def _against_stopping(vm: Vm) -> Iterator[str]:
         yield f"a task is running on it ({vm.tasks[0].name})"
     if vm.tools_running is not True:
         yield "VMware Tools do not run in it, or their state is unknown"
-
-
-def _fullness(host: Host) -> tuple[float, str]:
-    total, used = host.memory_mib or 1, host.memory_used_mib or 0
-    return used / total, host.name
-
-
-def _few(reasons: Collection[str]) -> tuple[str, ...]:
-    """Return at most three different reasons, and the number of the others: a large cluster has one for each host."""
-    distinct = tuple(dict.fromkeys(reasons))
-    return distinct if len(distinct) <= 3 else (*distinct[:3], f"and {len(distinct) - 3} more")
 
 
 GUEST_GRACE_S = 300
@@ -341,7 +330,7 @@ def returning(
     return Plan((*waves, Wave("bring the VMs back", later_steps)) if later_steps else tuple(waves)), tuple(remarks)
 
 
-def doubtful(host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+def may_not_fit_back(host: Host, departures: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
     """Return the names of the VMs that may find no free GPU on their return, even if no other VM came meanwhile."""
     vms = [departure.vm for departure in departures if departure.leaving is not Leaving.DRS and departure.vm.profiles]
     first, later_vms = _in_order(vms, host, inventory, catalog)

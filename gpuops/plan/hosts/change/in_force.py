@@ -44,25 +44,23 @@ def gpus_of_driver(host: Host) -> tuple[PciAddress, ...]:
 
 
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
-    """Return the GPUs in MIG mode that the step leaves in it, as their boot does (assumption: mig-mode-after-boot)."""
+    """Return the GPUs in MIG mode that the step leaves in it. A boot keeps that mode (assumption:
+    mig-mode-after-boot)."""
     switched = step.devices if isinstance(step, ConfigureMig) else ()
-    given_whole = _given_whole(step)
+    changed_addresses = {*switched, *_given_whole(step)}
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
-    return tuple(address for address in divided if address not in switched and address not in given_whole)
+    return tuple(address for address in divided if address not in changed_addresses)
 
 
 def _given_whole(step: HostStep) -> Collection[PciAddress]:
-    """Return the GPUs that the step gives to VMs whole."""
+    """Return the GPUs that the step makes available to VMs as whole devices."""
     if isinstance(step, ConfigurePassthrough):
         return {change.address for change in step.devices if change.enabled}
     return {change.address for change in step.devices if change.after.whole} if isinstance(step, ConfigureModes) else ()
 
 
 def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
-    """Return which of the GPUs are not in MIG mode any more; None = all are.
-
-    It does not survive a boot on every system.
-    """
+    """Return which of the GPUs are not in MIG mode any more; None = all are. On some systems a boot ends the mode."""
     modes = {gpu.address: gpu.vgpu_mode for gpu in host.gpus}
     lost = [str(address) for address in gpus if modes.get(address) is not VgpuMode.MULTI_INSTANCE]
     set_command = command("host mig on", host=hosts_called(host.name))
@@ -70,17 +68,19 @@ def lost_mig_modes(gpus: Collection[PciAddress], host: Host) -> str | None:
 
 
 def gpus_not_listed(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
-    """Return those of the GPUs that the driver does not list (yet), but for those that were given to VMs whole."""
+    """Return the GPUs that the driver does not list (yet), except those that the step gives to VMs as whole devices."""
     given_whole = _given_whole(step)
     return tuple(address for address in gpus if address not in gpus_of_driver(host) and address not in given_whole)
 
 
 def not_in_force(step: HostStep, host: Host) -> str | None:
-    """Return what is not as it was set; None = all is. What cannot be read is not."""
+    """Return a setting of the step that the host does not use yet; None = it uses all of them. A setting that cannot be
+    read counts as not used."""
     return next(_lacking(step, host), None)
 
 
 def _lacking(step: HostStep, host: Host) -> Iterator[str]:
+    """Yield what the step configures and the host does not use yet."""
     settings = host.settings or HostSettings()
     match step:
         case ConfigureModule(after=options):
@@ -92,18 +92,26 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
             yield from _other_types(graphics, host)
         case ConfigurePassthrough(devices=devices):
             active = {state.address: state.active for state in settings.passthrough or ()}
-            unlike = (change for change in devices if active.get(change.address) is not change.enabled)
-            yield from (
-                f"DirectPath I/O of {change.address} is not {'on' if change.enabled else 'off'}" for change in unlike
-            )
+            for change in devices:
+                if active.get(change.address) is not change.enabled:
+                    yield f"DirectPath I/O of {change.address} is not {'on' if change.enabled else 'off'}"
         case ConfigureModes(devices=changes):
             yield from _other_modes(changes, settings, host)
         case ConfigureMig(devices=addresses, on=on):
             current = {state.address: state.current for state in settings.mig or ()}
-            unlike_addresses = (address for address in addresses if current.get(address) is not on)
-            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in unlike_addresses)
+            unlike = (address for address in addresses if current.get(address) is not on)
+            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in unlike)
         case _:
             assert_never(step)
+
+
+def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
+    """Yield the GPUs whose graphics type is not the configured one."""
+    types = {gpu.address: gpu.graphics_type for gpu in host.gpus}
+    for device in graphics.devices:
+        used_type = types.get(device.address)
+        if used_type is None or used_type != GraphicsType(device.graphics_type):
+            yield f"GPU {device.address} is {used_type or 'not listed'}, not {device.graphics_type}"
 
 
 def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
@@ -117,11 +125,3 @@ def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Ho
             served = gpu.vgpu_mode if gpu is not None else None
             if served not in (size, VgpuMode.MULTI_INSTANCE):
                 yield f"the vGPU mode of {change.address} is {served or 'not told'}, not {size}"
-
-
-def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
-    for device in graphics.devices:
-        gpu = host.gpu(device.address)
-        used = gpu.graphics_type if gpu is not None else None
-        if used is None or used != GraphicsType(device.graphics_type):
-            yield f"GPU {device.address} is {used or 'not listed'}, not {device.graphics_type}"

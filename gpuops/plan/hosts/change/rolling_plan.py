@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from gpuops.errors import UsageError, report_exit_code
@@ -17,7 +18,7 @@ from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
-from gpuops.plan.hosts.change.emptying import Away, Leaving, doubtful, empty_hosts, runs_there
+from gpuops.plan.hosts.change.emptying import Away, Leaving, empty_hosts, may_not_fit_back, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
@@ -58,24 +59,16 @@ class Roll:
 
     @property
     def does(self) -> tuple[object, ...]:
-        """Return what is done, without the facts it was planned on: an admin who confirmed a roll accepts its equal."""
-        return tuple(
-            (
-                planned.step,
-                tuple(
-                    (departure.vm.ref, departure.leaving, departure.target and departure.target.ref)
-                    for departure in planned.away
-                ),
-            )
-            for planned in self.planned_hosts
-        )
+        """The actions alone. If it is planned again and the actions are equal, the admin's confirmation still holds."""
+        actions = []
+        for planned in self.planned_hosts:
+            departures = ((away.vm.ref, away.leaving, away.target and away.target.ref) for away in planned.away)
+            actions.append((planned.step, tuple(departures)))
+        return tuple(actions)
 
 
 def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
-    """Return the roll that brings the plan into force.
-
-    Raises UsageError where there is nothing a reboot is needed for.
-    """
+    """Return the rolling change that brings the plan into force. Raises UsageError if the plan needs no reboot."""
     steps = (*plan.steps, *plan.due)
     if plan.feasible and plan.steps and not plan.reboots and not plan.due:
         raise UsageError("nothing of this waits for a reboot", hint="leave --reboot out: it is in force at once")
@@ -89,15 +82,13 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
     rounds, refused = _rounds(in_order(steps, inventory), rolling, inventory, catalog)
     if refused:
         return Roll(rejections=refused)
-    doubts = (_doubt(planned, inventory, catalog) for planned_hosts in rounds for planned in planned_hosts)
+    warnings = list(plan.warnings)
+    for planned in chain.from_iterable(rounds):
+        names = may_not_fit_back(planned.host, planned.away, inventory, catalog)
+        if names:
+            warnings.append(f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back")
     notes = (NO_REBOOT_PERHAPS,) if any(map(tells_impact, steps)) else ()
-    return Roll(rounds, (), (*plan.warnings, *(doubt for doubt in doubts if doubt)), (*plan.because, *notes))
-
-
-def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:
-    """Return a warning with the VMs that may not find a GPU on their return; empty = none."""
-    names = doubtful(planned.host, planned.away, inventory, catalog)
-    return f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
+    return Roll(rounds, (), tuple(warnings), (*plan.because, *notes))
 
 
 def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
@@ -180,8 +171,10 @@ def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 def _rounds(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[tuple[PlannedHost, ...], ...], tuple[Rejection, ...]]:
-    """As many hosts to a round as may be down at once and can be emptied together. Each round begins as the first did:
-    what was taken from the hosts before has come back to them."""
+    """Return the rounds, each with as many hosts as may be down at once and can be emptied together.
+
+    Every round is planned on the same snapshot: the VMs of the hosts before have come back to them.
+    """
     rounds: list[tuple[PlannedHost, ...]] = []
     refused: list[Rejection] = []
     waiting = list(steps)
@@ -196,7 +189,8 @@ def _rounds(
 def next_round(
     waiting: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[int, tuple[PlannedHost, ...] | tuple[Rejection, ...]]:
-    """(how many of the next hosts are down together, what is planned for each), or why one host cannot be emptied."""
+    """Return how many of the next hosts are down together, and what is planned for each of them; if even one host alone
+    cannot be emptied, return 1 and the reasons."""
     size = min(rolling.max_hosts, len(waiting))
     planned = planned_together(waiting[:size], rolling, inventory, catalog)
     while _refusals(planned) and size > 1:
@@ -211,7 +205,7 @@ def _refusals(planned: Sequence[PlannedHost | Rejection]) -> tuple[Rejection, ..
 
 @dataclass(frozen=True, slots=True)
 class ChangeReport:
-    """One run, whole. `applied` False = dry run."""
+    """The report of one run. `applied` False = dry run."""
 
     verb: str
     """The command whose change it is: `scheduler set`."""
@@ -221,11 +215,11 @@ class ChangeReport:
     outcomes: tuple[Outcome[HostStep], ...] = ()
     applied: bool = False
     afterwards: tuple[str, ...] = ()
-    """What is left to do, in order."""
+    """The remaining work for the admin, in order."""
     taking_up: str = ""
-    """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
+    """How the run treats a change that an earlier run did not end: `goes on with` or `gives up`; empty = new change."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """By ref, the names of its hosts when it was begun: one may be gone from vCenter since."""
+    """Ref -> name of each of its hosts when the change began: one may have been removed from vCenter since."""
 
     @property
     def changed(self) -> bool:
@@ -236,7 +230,7 @@ class ChangeReport:
 
     @property
     def begun(self) -> bool:
-        """Return whether a host's turn has begun: one that failed in the middle may be changed in part."""
+        """Return whether work on a host has begun: if it failed in the middle, the host may be partly changed."""
         untouched = {Verdict.ALREADY, Verdict.SKIPPED}
         return self.applied and any(outcome.verdict not in untouched for outcome in self.outcomes)
 
@@ -272,4 +266,4 @@ class ChangeStatus:
     noun: str = "host"
     """What a part is."""
     given_up: tuple[Missed, ...] = ()
-    """Hosts and VMs that a person gave up, and that are not back."""
+    """Hosts and VMs that are not back, and that an admin told gpuops to give up."""

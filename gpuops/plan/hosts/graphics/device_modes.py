@@ -17,7 +17,7 @@ from gpuops.model.devices.device_mode import SERVED_AS, DeviceMode
 from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.host_settings import GraphicsDevice, HostSettings, PassthroughState, SharedType
+from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState, SharedType
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
@@ -77,17 +77,15 @@ def not_offered(host: Host, settings: HostSettings, changes: Iterable[ModeChange
 def sizes_due(host: Host, settings: HostSettings, addresses: Iterable[PciAddress]) -> tuple[ModeChange, ...]:
     """Return the configured sizes that are not in effect yet: they wait for maintenance mode or a reboot."""
     states = {state.address: state for state in settings.passthrough or ()}
-    due = (
-        (address, state.mode)
-        for address in addresses
-        if (state := states.get(address)) is not None and (gpu := host.gpu(address)) is not None and _waits(gpu, state)
-    )
-    return tuple(ModeChange(address, str(mode), DeviceMode(str(mode))) for address, mode in due)
-
-
-def _waits(gpu: PhysicalGpu, state: PassthroughState) -> bool:
-    size = next((size for mode, size in SERVED_AS.items() if mode == state.mode), None)
-    return size is not None and gpu.vgpu_mode in SERVED_AS.values() and gpu.vgpu_mode is not size
+    gpus = {gpu.address: gpu for gpu in host.gpus}
+    sizes = {str(mode): size for mode, size in SERVED_AS.items()}
+    due: list[ModeChange] = []
+    for address in addresses:
+        if address in states and address in gpus:
+            mode, current_size = str(states[address].mode), gpus[address].vgpu_mode
+            if mode in sizes and current_size in sizes.values() and current_size is not sizes[mode]:
+                due.append(ModeChange(address, mode, DeviceMode(mode)))
+    return tuple(due)
 
 
 Device = TypeVar("Device", PhysicalGpu, OtherDevice)
@@ -112,18 +110,28 @@ def with_reserved(plan: Plan[HostStep], inventory: Inventory, catalog: Catalog) 
 def _then(host: Host, step: HostStep) -> Host:
     """Return the host as it will be when the step has taken effect."""
     if isinstance(step, ConfigureGraphics):
-        types = {graphics_device.address: graphics_device for graphics_device in step.after.devices}
-        gpus = (_in_type(gpu, types[gpu.address]) if gpu.address in types else gpu for gpu in host.gpus)
-        return replace(host, gpus=tuple(gpus))
+        configured = {device.address: device for device in step.after.devices}
+        new_gpus = list(host.gpus)
+        for number, gpu in enumerate(new_gpus):
+            device = configured.get(gpu.address)
+            if device is not None:
+                size = VgpuMode(device.vgpu_mode) if device.vgpu_mode in list(VgpuMode) else gpu.vgpu_mode
+                new_gpus[number] = replace(gpu, graphics_type=GraphicsType(device.graphics_type), vgpu_mode=size)
+        return replace(host, gpus=tuple(new_gpus))
     if not isinstance(step, ConfigureModes | ConfigurePassthrough):
         return host
     modes = _modes(host, step)
     changes = step.labels if isinstance(step, ConfigureModes) else step.devices
     labels = {change.address: change.label for change in changes if change.label is not None}
+    others = list(host.others)
+    for number, other in enumerate(others):
+        mode = modes.get(other.address)
+        if mode is not None:
+            others[number] = replace(other, passthrough=_whole(other.passthrough, on=mode.whole))
     return replace(
         host,
         gpus=tuple(_with_label(_in_mode(gpu, modes.get(gpu.address)), labels) for gpu in host.gpus),
-        others=tuple(_with_label(_give_whole(device, modes.get(device.address)), labels) for device in host.others),
+        others=tuple(_with_label(other, labels) for other in others),
     )
 
 
@@ -139,11 +147,6 @@ def _modes(host: Host, step: ConfigureModes | ConfigurePassthrough) -> dict[PciA
     }
 
 
-def _in_type(gpu: PhysicalGpu, graphics_device: GraphicsDevice) -> PhysicalGpu:
-    size = VgpuMode(graphics_device.vgpu_mode) if graphics_device.vgpu_mode in list(VgpuMode) else gpu.vgpu_mode
-    return replace(gpu, graphics_type=GraphicsType(graphics_device.graphics_type), vgpu_mode=size)
-
-
 def _in_mode(gpu: PhysicalGpu, mode: DeviceMode | None) -> PhysicalGpu:
     if mode is None:
         return gpu
@@ -153,10 +156,6 @@ def _in_mode(gpu: PhysicalGpu, mode: DeviceMode | None) -> PhysicalGpu:
     size = gpu.vgpu_mode if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else size
     passthrough = replace(gpu.passthrough, enabled=False, active=False) if gpu.passthrough is not None else None
     return replace(gpu, graphics_type=GraphicsType.SHARED_DIRECT, vgpu_mode=size, passthrough=passthrough)
-
-
-def _give_whole(device: OtherDevice, mode: DeviceMode | None) -> OtherDevice:
-    return device if mode is None else replace(device, passthrough=_whole(device.passthrough, on=mode.whole))
 
 
 def _whole(state: Passthrough | None, *, on: bool) -> Passthrough:

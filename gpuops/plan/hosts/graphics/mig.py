@@ -65,46 +65,41 @@ class SetMig:
         if smi_states is None:
             return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}"),))
         states = {state.address: state for state in smi_states}
-        addresses_to_set = addresses or tuple(address for address, state in states.items() if state.current is not None)
-        if not addresses:  # also GPUs whose mode cannot be read: they are refused, as their mode may be the other one
-            addresses_to_set += tuple(
-                address for address, state in states.items() if _may_have_mig(state, host, catalog)
-            )
-        missing = tuple(
-            Rejection(host.name, f"has no GPU {address} (nvidia-smi)")
-            for address in addresses_to_set
-            if address not in states
-        )
-        changing = [
-            states[address]
-            for address in addresses_to_set
-            if address in states and states[address].pending is not self.on
+        # 1. The named GPUs, or all with MIG. A GPU whose mode cannot be read is included, to be refused: it may be in
+        # the other mode.
+        selected = [states[address] for address in addresses if address in states]
+        if not addresses:
+            selected = [state for state in smi_states if state.current is not None]
+            selected += [state for state in smi_states if state.unread and _may_have_mig(state, host, catalog)]
+        changing = [state for state in selected if state.pending is not self.on]
+        # 2. Why they must not change.
+        rejections = [
+            Rejection(host.name, f"has no GPU {address} (nvidia-smi)") for address in addresses if address not in states
         ]
-        against = tuple(rejection for state in changing for rejection in _against(state, host, inventory, catalog))
-        forbidden = tuple(kept_as_they_are(host, inventory)) if changing else ()
-        if missing or against or forbidden:
-            return HostPart(host.name, (*missing, *against, *forbidden))
+        for state in changing:
+            rejections += _against(state, host, inventory, catalog)
+        rejections += kept_as_they_are(host, inventory) if changing else ()
+        if rejections:
+            return HostPart(host.name, tuple(rejections))
+        # 3. What changes; or what was changed before and waits for a reboot.
+        mode = "on" if self.on else "off"
+        if not selected:
+            return HostPart(host.name, because=(f"{host.name}: no GPU with MIG is selected",))
         if not changing:
-            return self._already(host, [states[address] for address in addresses_to_set])
-        word = "MIG" if self.on else "no MIG"
-        differences = tuple(GpuDifference(state.address, _word(state), word) for state in changing)
-        return HostPart(
-            host.name, step=ConfigureMig(host.ref, tuple(state.address for state in changing), self.on, differences)
-        )
-
-    def _already(self, host: Host, states: list[SmiState]) -> HostPart:
-        waiting = tuple(state.address for state in states if state.current is not self.on)
-        due = ConfigureMig(host.ref, waiting, self.on) if waiting else None
-        pending = "; a reboot is pending" if due else ""
-        text = f"MIG mode is {'on' if self.on else 'off'} already{pending}" if states else "no GPU with MIG is selected"
-        return HostPart(host.name, because=(f"{host.name}: {text}",), due=due)
+            waiting = tuple(state.address for state in selected if state.current is not self.on)
+            due = ConfigureMig(host.ref, waiting, self.on) if waiting else None
+            pending = "; a reboot is pending" if due else ""
+            return HostPart(host.name, because=(f"{host.name}: MIG mode is {mode} already{pending}",), due=due)
+        words = {True: "MIG", False: "no MIG", None: "unknown"}
+        differences = (GpuDifference(state.address, words[state.pending], words[self.on]) for state in changing)
+        changed_addresses = tuple(state.address for state in changing)
+        return HostPart(host.name, step=ConfigureMig(host.ref, changed_addresses, self.on, tuple(differences)))
 
 
 def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
-    """Whether the GPU's MIG mode could not be read, and its model may have one."""
     gpu = host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
-    return bool(state.unread) and (board is None or board.mig is not None)
+    return board is None or board.mig is not None
 
 
 def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
@@ -131,7 +126,3 @@ def _why(host: Host) -> str:
     """Return why the host's nvidia-smi did not answer; empty if it was not called."""
     unread = (host.settings or HostSettings()).unread
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
-
-
-def _word(state: SmiState) -> str:
-    return {True: "MIG", False: "no MIG", None: "unknown"}[state.pending]

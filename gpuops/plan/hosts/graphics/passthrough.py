@@ -7,18 +7,18 @@ but not which GPUs are in them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeGuard
+from typing import Annotated, ClassVar
 
 from gpuops.errors import UsageError
-from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
@@ -97,44 +97,47 @@ class SetPassthrough:
         missing = tuple(self._missing(host, addresses, states))
         if missing:
             return HostPart(host.name, missing)
-        changes = {address: change for address in addresses if (change := self._change(states[address])) is not None}
+        # 1. What changes. A device that is configured as requested may still wait for a reboot.
+        changes: dict[PciAddress, PassthroughChange] = {}
+        for address in addresses:
+            if states[address].enabled != self.on or self.label not in (None, states[address].label or ""):
+                changes[address] = PassthroughChange(address, self.on, self.label)
         if not changes:
-            existing_states = [states[address] for address in addresses]
-            return HostPart(
-                host.name, because=(self._already(host, existing_states),), due=self._due(host, existing_states)
-            )
-        rejections = (*self._labels(host, settings), *self._against(host, changes, states, inventory))
+            return self._unchanged(host, [states[address] for address in addresses])
+        # 2. Why it must not change.
+        rejections = list(self._against(host, changes, states, inventory))
+        if self.label is not None and settings.takes_labels is not True:
+            no_labels = "takes no hardware labels (vSphere API 7.0.2, assignHwPciConfigSupported)"
+            rejections.insert(0, Rejection(host.name, no_labels))
         if rejections:
-            return HostPart(host.name, rejections)
-        modes = self._modes(settings, changes, states)
+            return HostPart(host.name, tuple(rejections))
+        # 3. How: vSphere 9.1 sets modes of devices; before, and for labels alone, there is the call of 8.x.
+        switched = [states[address] for address, change in changes.items() if states[address].enabled != change.enabled]
+        back_or_whole = {
+            state.address: whole_mode(state) if self.on else mode_back(state, settings) for state in switched
+        }
+        modes = mode_changes(settings, back_or_whole)
         if unfit := tuple(not_offered(host, settings, modes or ())):
             return HostPart(host.name, unfit)
-        at_once = settings.rebinds_without_reboot is True
-        switched = any(states[address].active != change.enabled for address, change in changes.items())
+        takes_effect_later = any(states[address].active != change.enabled for address, change in changes.items())
         return HostPart(
             host.name,
             step=_step(host, changes, states, modes),
-            reboots=switched and (modes is not None or not at_once),
+            reboots=takes_effect_later and (modes is not None or settings.rebinds_without_reboot is not True),
             warnings=(
                 *self._warnings(host, changes, states, inventory),
                 *split_groups(host, addresses, on=self.on, catalog=catalog),
             ),
         )
 
-    def _modes(
-        self,
-        settings: HostSettings,
-        changes: dict[PciAddress, PassthroughChange],
-        states: dict[PciAddress, PassthroughState],
-    ) -> tuple[ModeChange, ...] | None:
-        """Return the change as modes; None if it is made with the call of 8.x, for example because only a label
-        changes."""
-        switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
-        requested_modes = {
-            address: whole_mode(states[address]) if self.on else mode_back(states[address], settings)
-            for address in switched
-        }
-        return mode_changes(settings, requested_modes)
+    def _unchanged(self, host: Host, states: Sequence[PassthroughState]) -> HostPart:
+        """Return the part of a host whose devices are configured as requested, with those that wait for a reboot."""
+        pending = "; a reboot is pending" if any(state.enabled != state.active for state in states) else ""
+        names = ", ".join(str(state.address) for state in states)
+        text = f"DirectPath I/O of {names} is {'on' if self.on else 'off'} on {host.name} already{pending}"
+        waiting = tuple(PassthroughChange(state.address, self.on) for state in states if state.active != self.on)
+        due = ConfigurePassthrough(host.ref, waiting) if waiting else None
+        return HostPart(host.name, because=(text,), due=due)
 
     def _missing(
         self, host: Host, addresses: Iterable[PciAddress], states: Mapping[PciAddress, PassthroughState]
@@ -160,25 +163,6 @@ class SetPassthrough:
                 )
             elif existing_device is None or address not in states:
                 yield Rejection(host.name, f"has no GPU {address}")
-
-    def _change(self, state: PassthroughState) -> PassthroughChange | None:
-        """Return the change of a device; None if it is already as requested."""
-        if state.enabled == self.on and self.label in (None, state.label or ""):
-            return None
-        return PassthroughChange(state.address, self.on, self.label)
-
-    def _already(self, host: Host, states: list[PassthroughState]) -> str:
-        pending = "; a reboot is pending" if any(state.enabled != state.active for state in states) else ""
-        names = ", ".join(str(state.address) for state in states)
-        return f"DirectPath I/O of {names} is {'on' if self.on else 'off'} on {host.name} already{pending}"
-
-    def _due(self, host: Host, states: list[PassthroughState]) -> ConfigurePassthrough | None:
-        waiting = tuple(PassthroughChange(state.address, self.on) for state in states if state.active != self.on)
-        return ConfigurePassthrough(host.ref, waiting) if waiting else None
-
-    def _labels(self, host: Host, settings: HostSettings) -> Iterator[Rejection]:
-        if self.label is not None and settings.takes_labels is not True:
-            yield Rejection(host.name, "takes no hardware labels (vSphere API 7.0.2, assignHwPciConfigSupported)")
 
     def _against(
         self,
@@ -217,8 +201,11 @@ class SetPassthrough:
             relabelled = label is not None and change.label is not None and change.label != label
             if gpu is None or not (relabelled or not self.on):
                 continue
+            own_label = gpu.passthrough.label if gpu.passthrough else None
             for vm in inventory.vms_on(host):
-                taking = [device for device in vm.devices or () if _may_take(device, gpu)]
+                dynamic = [device for device in vm.devices or () if isinstance(device, DynamicDevice)]
+                same_type = [device for device in dynamic if (gpu.vendor_id, gpu.device_id) in device.allowed]
+                taking = [device for device in same_type if device.label in (None, own_label)]
                 if taking and not self.on:
                     noun = _noun(gpu)
                     yield f"{vm.name} takes any {noun} like {host.name} {address}: there is one fewer for it"
@@ -263,14 +250,11 @@ def _not_whole(
 ) -> Iterator[Rejection]:
     """Refuse if devices that can only be switched together are not all named (vSphere API, PciPassthruInfo,
     dependentDevice)."""
-    dependents = [
-        other_state.address
-        for other_state in states.values()
-        if other_state.depends_on == state.depends_on is not None
-        and other_state.capable
-        and other_state.address not in named
-    ]
-    unswitched = [address for address in dependents if states[address].enabled == state.enabled]
+    unswitched = []
+    for other in states.values():
+        depends_on_same = state.depends_on is not None and other.depends_on == state.depends_on
+        if depends_on_same and other.capable and other.address not in named and other.enabled == state.enabled:
+            unswitched.append(other.address)
     if unswitched:
         hint = " ".join(f"--gpu {address}" for address in unswitched)
         rule = "can only be switched together with its dependent devices"
@@ -289,31 +273,23 @@ def _assigned_to_vms(host: Host, addresses: list[PciAddress], inventory: Invento
                 yield Rejection(f"{host.name} {device.address}", f"belongs to {vm.name} (DirectPath I/O)", hint=hint)
 
 
-def _may_take(device: GpuDevice, gpu: PhysicalGpu | OtherDevice) -> TypeGuard[DynamicDevice]:
-    label = gpu.passthrough.label if gpu.passthrough else None
-    return (
-        isinstance(device, DynamicDevice)
-        and (gpu.vendor_id, gpu.device_id) in device.allowed
-        and device.label in (None, label)
-    )
-
-
 def _step(
     host: Host,
-    changes: dict[PciAddress, PassthroughChange],
-    states: dict[PciAddress, PassthroughState],
+    changes: Mapping[PciAddress, PassthroughChange],
+    states: Mapping[PciAddress, PassthroughState],
     modes: tuple[ModeChange, ...] | None,
 ) -> ConfigurePassthrough | ConfigureModes:
-    differences = tuple(_difference(states[address], change) for address, change in changes.items())
+    """Return the step that makes these changes: by modes, or without `modes` by the call of 8.x."""
+    differences = []
+    for address, change in changes.items():
+        state = states[address]
+        new_label = state.label if change.label is None else change.label or None
+        before, after = _words(state.enabled, state.label), _words(change.enabled, new_label)
+        differences.append(GpuDifference(address, before, after))
     if modes is None:
-        return ConfigurePassthrough(host.ref, tuple(changes.values()), differences)
+        return ConfigurePassthrough(host.ref, tuple(changes.values()), tuple(differences))
     labels = tuple(change for change in changes.values() if change.label is not None)
-    return ConfigureModes(host.ref, modes, labels, differences)
-
-
-def _difference(state: PassthroughState, change: PassthroughChange) -> GpuDifference:
-    label = state.label if change.label is None else change.label or None
-    return GpuDifference(state.address, _words(state.enabled, state.label), _words(change.enabled, label))
+    return ConfigureModes(host.ref, modes, labels, tuple(differences))
 
 
 def _words(enabled: bool, label: str | None) -> str:
@@ -322,40 +298,27 @@ def _words(enabled: bool, label: str | None) -> str:
 
 def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalog) -> Iterator[str]:
     """Yield a warning for each model with NVLink of which only some GPUs are switched."""
-    groups = (host.settings or HostSettings()).device_groups
+    settings = host.settings or HostSettings()
+    is_enabled = {state.address: state.enabled for state in settings.passthrough or ()}
     boards = {gpu.address: catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in host.gpus}
     for board in dict.fromkeys(board for address in named if (board := boards.get(address)) is not None):
-        behind = [
-            str(address)
-            for address, other_board in boards.items()
-            if other_board is board and address not in named and _is_passed_through(host, address) is not on
-        ]
-        if not behind or not _may_be_linked(board):
+        same_model = [address for address, other_board in boards.items() if other_board is board]
+        behind = [str(a) for a in same_model if a not in named and is_enabled.get(a) is not on]
+        if not behind or not (board.nvlink_profiles or board.nvswitch_profiles):
             continue
+        profiles = {profile.name for profile in board.profiles}
         offered = [
-            group.name for group in groups or () if _offers_any(board, {member.profile for member in group.members})
+            group.name
+            for group in settings.device_groups or ()
+            if any(member.profile in profiles for member in group.members)
         ]
         if offered:
             yield (
                 f"{host.name} offers {', '.join(offered)}: a GPU without its NVLink peers makes no such group, and "
                 f"{', '.join(behind)} would stay behind; name all GPUs of a group, or none"
             )
-        elif groups is None or not on:
+        elif settings.device_groups is None or not on:
             yield (
                 f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is "
                 "not told; name all GPUs of a group, or none"
             )
-
-
-def _may_be_linked(board: Board) -> bool:
-    return bool(board.nvlink_profiles or board.nvswitch_profiles)
-
-
-def _offers_any(board: Board, profiles: Collection[str | None]) -> bool:
-    return any(profile.name in profiles for profile in board.profiles)
-
-
-def _is_passed_through(host: Host, address: PciAddress) -> bool | None:
-    """Whether the GPU is in DirectPath I/O, now or after the next boot; None = unknown."""
-    states = {state.address: state.enabled for state in (host.settings or HostSettings()).passthrough or ()}
-    return states.get(address)

@@ -39,7 +39,7 @@ left out is 0, and what follows the digits of the slot is ignored."""
 
 @dataclass(frozen=True, slots=True)
 class _WordPlace:
-    """One `KEY=VALUE` of ours, by where its value stands in the string."""
+    """The value of one `RmPVMRL=VALUE`, and its position in the option string."""
 
     start: int
     end: int
@@ -48,7 +48,8 @@ class _WordPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What one option says of one GPU (or of all: `address` None): where it ends, and our entries in it."""
+    """The part of an option that is about one GPU, or about all GPUs (`address` None): where it ends, and the values of
+    `RmPVMRL` in it."""
 
     address: PciAddress | None
     end: int
@@ -87,11 +88,13 @@ def gpus_with_entry(options: str) -> tuple[PciAddress, ...]:
 
 
 def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
-    """Return the string with this word for these GPUs.
+    """Return the options with this word for these GPUs; without `gpus` for all GPUs of the host, including those with
+    an entry of their own. `unfit` must be None for the options. A value that is already equal keeps its spelling.
 
-    For none: for all of the host, those with an entry of their own too.
-
-    `unfit` must be None for the string. A value already equal keeps its spelling.
+    >>> set_word("NVreg_A=1", 0x01)
+    'NVreg_A=1 NVreg_RegistryDwords=RmPVMRL=0x01'
+    >>> set_word("", 0x11, (PciAddress.parse("0000:5e:00.0"),))
+    'NVreg_RegistryDwordsPerDevice=pci=0000:5e:00.0;RmPVMRL=0x11'
     """
     if gpus:
         for gpu in gpus:
@@ -103,10 +106,8 @@ def set_word(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
 
 
 def differs_in(before: str, now: str, gpu: PciAddress) -> bool:
-    """Return whether `now` is `before` with another word for this GPU, and nothing else.
-
-    Needs strings as `set_word` does.
-    """
+    """Return whether `now` is `before` with another word for this GPU, and nothing else. `unfit` must be None for
+    both."""
     own_places = [
         word_place for group in _groups(now, PER_DEVICE) if group.address == gpu for word_place in group.places
     ]
@@ -115,24 +116,28 @@ def differs_in(before: str, now: str, gpu: PciAddress) -> bool:
 
 
 def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> str:
+    """Return the options with this word in the option `name`: for this GPU, or with None for all."""
     groups = [group for group in _groups(options, name) if group.address == gpu]
     places = [word_place for group in groups for word_place in group.places]
+    # 1. Replace the values that exist. Backwards, so that the positions before stay right.
     if places:
-        for word_place in reversed(places):
-            if _number(word_place.text) != word:
-                options = f"{options[: word_place.start]}{_spell(word)}{options[word_place.end :]}"
+        for place in reversed(places):
+            if _number(place.text) != word:
+                options = f"{options[: place.start]}{_spell(word)}{options[place.end :]}"
         return options
-    ours = f"{KEY}={_spell(word)}"
+    # 2. The GPU has other entries: add ours to them.
+    entry = f"{KEY}={_spell(word)}"
     if groups:
-        return f"{options[: groups[0].end]};{ours}{options[groups[0].end :]}"
+        return f"{options[: groups[0].end]};{entry}{options[groups[0].end :]}"
+    # 3. The option exists: add the GPU with our entry at its end. Else add the option.
     if gpu is not None:
-        ours = f"pci={gpu};{ours}"
+        entry = f"pci={gpu};{entry}"
     option = next((match for match in _OPTION.finditer(options) if match["name"] == name), None)
     if option is not None:
         start, end = _inner(option)
         separator = "" if start == end or options[end - 1] == ";" else ";"
-        return f"{options[:end]}{separator}{ours}{options[end:]}"
-    return f"{options}{' ' if options and not options[-1].isspace() else ''}{name}={ours}"
+        return f"{options[:end]}{separator}{entry}{options[end:]}"
+    return f"{options}{' ' if options and not options[-1].isspace() else ''}{name}={entry}"
 
 
 def _groups(options: str, name: str) -> list[_Group]:
@@ -143,17 +148,20 @@ def _groups(options: str, name: str) -> list[_Group]:
             continue
         start, end = _inner(option)
         for address, device_items in _by_device(options, start, end, name):
-            places = tuple(
-                word_place for device_item in device_items if (word_place := _word_place(device_item)) is not None
-            )
-            groups.append(_Group(address, device_items[-1].end(), places))
+            places = []
+            for list_item in device_items:
+                key, equals, text = list_item[0].partition("=")
+                if equals and key.strip().lower() == KEY.lower():
+                    places.append(_WordPlace(list_item.end() - len(text), list_item.end(), text))
+            groups.append(_Group(address, device_items[-1].end(), tuple(places)))
     return groups
 
 
 def _by_device(
     options: str, start: int, end: int, name: str
 ) -> Iterator[tuple[PciAddress | None, list[re.Match[str]]]]:
-    """Items of a list, cut where a `pci=` begins another GPU; what is of no GPU is left out."""
+    """Yield the items of a list by GPU: `pci=A;x=1;y=2;pci=B;x=3` has two of A and one of B, after their `pci=`. Items
+    before the first `pci=`, or after one that is no address, are left out."""
     list_items = [list_item for list_item in _ITEM.finditer(options, start, end) if list_item[0].strip()]
     if name == FOR_ALL:
         if list_items:
@@ -170,9 +178,10 @@ def _by_device(
 
 
 def _address(text: str) -> PciAddress | None:
-    """Return the address as the driver understands it, 0000:d8:00.0 of `d8:00`.
+    """Return the address as the driver understands it; None = it skips the entries that follow.
 
-    None = it skips the entries that follow.
+    >>> str(_address("d8:00"))
+    '0000:d8:00.0'
     """
     match = _PCI.fullmatch(text)
     if match is None or not (match["second"] or match["slot"]):
@@ -184,19 +193,11 @@ def _address(text: str) -> PciAddress | None:
 
 
 def _inner(option: re.Match[str]) -> tuple[int, int]:
-    """Return where the value of an option stands, without the quotes around all of it."""
+    """Return the position of an option's value, without the quotes if they enclose all of it."""
     start, end = option.span("value")
     text = option["value"]
     quoted = len(text) > 1 and text[0] in "\"'" and text.find(text[0], 1) == len(text) - 1
     return (start + 1, end - 1) if quoted else (start, end)
-
-
-def _word_place(list_item: re.Match[str]) -> _WordPlace | None:
-    key, equals, text = list_item[0].partition("=")
-    if not equals or key.strip().lower() != KEY.lower():
-        return None
-    start = list_item.end() - len(text)
-    return _WordPlace(start, list_item.end(), text)
 
 
 def _number(text: str) -> int | None:

@@ -11,7 +11,7 @@ function of its input: one thread, a fixed seed, and limits on work instead of o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -180,35 +180,33 @@ class KnownPatterns:
         return True
 
     def shares(self, remaining: Sequence[int], hosts: Sequence[int]) -> PatternShares:
-        """Return the best mix for the remaining VMs of each kind and the remaining hosts of each shape. Maximise the
-        worth of the patterns; rows: the VMs of each kind, then the hosts of each shape."""
+        """Return the best mix for the remaining VMs of each kind and the remaining hosts of each shape."""
         import numpy as np
 
         kinds, shapes = len(remaining), len(hosts)
-        fitting = dict.fromkeys(self._cut(remaining, hosts))
-        if not fitting:
+        open_patterns = (pattern for pattern in self._patterns if hosts[pattern.shape])
+        fitting = dict.fromkeys(cut_to_demand(pattern, remaining) for pattern in open_patterns)
+        patterns = tuple(pattern for pattern in fitting if pattern.vms)
+        if not patterns:
             return PatternShares((), 0.0, (0.0,) * kinds, (0.0,) * shapes)
-        patterns = tuple(fitting)
+        # Maximise the worth of the patterns. Rows: the VMs of each kind, then the hosts of each shape.
         columns = [[*pattern.counts, (kinds + pattern.shape, 1)] for pattern in patterns]
         gains = np.array([self._problem.value(pattern) for pattern in patterns])
-        answer = SolverProgram(columns, kinds + shapes, integer=False).solve(
-            gains, np.full(len(patterns), np.inf), np.array([*remaining, *hosts], dtype=np.float64)
-        )
+        unlimited = np.full(len(patterns), np.inf)
+        limits = np.array([*remaining, *hosts], dtype=np.float64)
+        answer = SolverProgram(columns, kinds + shapes, integer=False).solve(gains, unlimited, limits)
         point, prices = answer.point.tolist(), answer.prices.tolist()
-        shared = tuple((pattern, share) for pattern, share in zip(patterns, point, strict=True) if share > 1e-6)
-        return PatternShares(shared, answer.value, tuple(prices[:kinds]), tuple(prices[kinds:]))
-
-    def _cut(self, remaining: Sequence[int], hosts: Sequence[int]) -> Iterable[HostPattern]:
-        for pattern in self._patterns:
-            if hosts[pattern.shape]:
-                fitting = cut_to_demand(pattern, remaining)
-                if fitting.vms:
-                    yield fitting
+        used = tuple((pattern, share) for pattern, share in zip(patterns, point, strict=True) if share > 1e-6)
+        return PatternShares(used, answer.value, tuple(prices[:kinds]), tuple(prices[kinds:]))
 
 
 def cut_to_demand(pattern: HostPattern, remaining: Sequence[int]) -> HostPattern:
-    """Return the pattern without the VMs that exceed the remaining ones of their kind. With `remaining` (2, 0), a
-    pattern of three VMs of kind 0 and one of kind 1 becomes two VMs of kind 0."""
+    """Return the pattern without the VMs that exceed the remaining ones of their kind.
+
+    >>> three_and_one = HostPattern(0, vms=((0, 0, 3), (1, 0, 1)), gpus=())  # (kind, option, VMs)
+    >>> cut_to_demand(three_and_one, remaining=(2, 0)).vms
+    ((0, 0, 2),)
+    """
     if all(count <= remaining[kind] for kind, count in pattern.counts):
         return pattern
     uncovered, vms = list(remaining), []
@@ -384,7 +382,11 @@ class ColumnGeneration:
 
 
 def _smooth(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
-    """Prices half-way back to the best ones known. (8, 0) and (4, 2) give (6, 1)."""
+    """Return prices half-way back to the best ones known.
+
+    >>> _smooth((8, 0), (4, 2))
+    (6.0, 1.0)
+    """
     return tuple(_SMOOTH * old + (1 - _SMOOTH) * new for old, new in zip(center, now, strict=True))
 
 

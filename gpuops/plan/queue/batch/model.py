@@ -117,31 +117,28 @@ def _cores(inventory: Inventory) -> Iterator[int]:
 
 
 def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> RequestKind | None:
+    """Return the kind of these equal requests; None if the solver cannot place them."""
     first = group[0]
-    looks_at_others = first.affinity or first.anti_affinity or first.spread
-    if looks_at_others or first.device or first.device_group or first.more:
+    refers_to_others = first.affinity or first.anti_affinity or first.spread
+    if refers_to_others or first.device or first.device_group or first.more:
         return None
     choices = choices_of_devices(first, inventory, catalog)
     devices = choices[0]
     if len(choices) > 1 or isinstance(devices, Rejection):
         return None
-    device = _device(devices)
-    gpu_mib = framebuffer_mib(devices, catalog)
-    if device is None or not gpu_mib:
-        return None
-    reachable = eligible_hosts(first, vm_of(first, devices), (), inventory, catalog)
-    ordered = tuple(sorted(group, key=lambda workload: workload.name))
-    return RequestKind(ordered, devices, device, gpu_mib, frozenset(reachable.hosts))
-
-
-def _device(devices: Devices) -> Device | None:
     match devices[0]:
         case VgpuDevice(profile=profile):
-            return profile
+            device: Device = profile
         case DynamicDevice(allowed=allowed, label=label):
-            return (allowed, label)
+            device = (allowed, label)
         case _:
             return None
+    gpu_mib = framebuffer_mib(devices, catalog)
+    if not gpu_mib:
+        return None
+    eligible = eligible_hosts(first, vm_of(first, devices), (), inventory, catalog)
+    ordered = tuple(sorted(group, key=lambda workload: workload.name))
+    return RequestKind(ordered, devices, device, gpu_mib, frozenset(eligible.hosts))
 
 
 _WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
@@ -179,14 +176,13 @@ def order_of_starting(
         if isinstance(kind.device, str):
             for seat in seats:
                 profiles_by_gpu.setdefault(seat, []).append(kind.device)
-    reverse = {
-        address
-        for address, profiles in profiles_by_gpu.items()
-        if states[address].gpu.vgpus is not None
-        and not _start(states[address], profiles, catalog)
-        and _start(states[address], profiles[::-1], catalog)
-    }
-    last = [number for number, seats in enumerate(gpus) if seats and reverse.issuperset(seats)]
+    smallest_first: set[PciAddress] = set()
+    for address, profiles in profiles_by_gpu.items():
+        state = states[address]
+        reported = state.gpu.vgpus is not None  # else the start offsets are unknown, and no order is better
+        if reported and not _start(state, profiles, catalog) and _start(state, profiles[::-1], catalog):
+            smallest_first.add(address)
+    last = [number for number, seats in enumerate(gpus) if seats and smallest_first.issuperset(seats)]
     return [*(number for number in range(len(gpus)) if number not in set(last)), *last[::-1]]
 
 
@@ -239,32 +235,30 @@ class VgpuLayouts:
         return self._cached_layouts[alike]
 
     def _find_layouts(self, state: GpuState) -> tuple[VgpuLayout, ...]:
-        # 1. All numbers of each profile that fit together, found depth first.
+        # 1. All numbers of each profile that fit together, found depth first: (2, 0) is two of the first profile.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
-        counts_found: dict[tuple[int, ...], None] = {}
+        found_counts: dict[tuple[int, ...], None] = {}
         states_tried = [0]
-        self._extend(state, profiles, (), counts_found, states_tried)
+        self._extend(state, profiles, (), found_counts, states_tried)
         if self.certain and state.gpu.vgpus is not None:
             # Where the starts are expected, the other order reaches others: on Ampere 1g, 1g, 2g and then 3g.
             smallest_first: dict[tuple[int, ...], None] = {}
             self._extend(state, profiles[::-1], (), smallest_first, states_tried)
-            counts_found |= {counts[::-1]: None for counts in smallest_first}
+            found_counts |= {counts[::-1]: None for counts in smallest_first}
         if states_tried[0] >= _MOST_STATES:
             # 2. The limit was reached: layouts of one profile alone are added; for a bound one that exceeds them all.
-            alone = [len(self._chain(state, profile)) - 1 for profile in profiles]
-            if self.certain:
-                counts_found |= {
-                    tuple(n if index == position else 0 for index in range(len(alone))): None
-                    for position, n in enumerate(alone)
-                }
-            else:
-                counts_found = {tuple(alone): None}
+            most_alone = [len(self._chain(state, profile)) - 1 for profile in profiles]
+            if not self.certain:
+                found_counts = {tuple(most_alone): None}
+            for position, most in enumerate(most_alone if self.certain else ()):
+                found_counts[(*[0] * position, most, *[0] * (len(profiles) - position - 1))] = None
         # 3. Only maximal layouts: a smaller one needs no variable of its own, since slots need not be used.
-        return tuple(
-            tuple((name, count) for name, count in zip(profiles, counts, strict=True) if count)
-            for counts in _maximal(list(counts_found))
-            if any(counts)
-        )
+        layouts = []
+        for counts in _maximal(list(found_counts)):
+            layout = tuple((name, count) for name, count in zip(profiles, counts, strict=True) if count)
+            if layout:
+                layouts.append(layout)
+        return tuple(layouts)
 
     def _extend(
         self,
@@ -293,6 +287,7 @@ class VgpuLayouts:
         return states
 
     def _room(self, state: GpuState, profile: str) -> bool:
+        """Whether one more surely starts; for a bound, whether it might, up to the most that the GPU can ever hold."""
         slots = room_for(state, profile, self.catalog)
         if self.certain:
             return slots.at_least > 0
@@ -302,7 +297,11 @@ class VgpuLayouts:
 
 
 def _maximal(counts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The counts that no other contains. (2, 0), (1, 0) and (0, 1) leave (2, 0) and (0, 1)."""
+    """Return the counts that no other contains.
+
+    >>> _maximal([(2, 0), (1, 0), (0, 1)])
+    [(2, 0), (0, 1)]
+    """
     maximal: list[tuple[int, ...]] = []
     for candidate in sorted(counts, key=sum, reverse=True):
         if not any(all(a <= b for a, b in zip(candidate, larger, strict=True)) for larger in maximal):
@@ -363,15 +362,15 @@ class _ModelBuilder:
         self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
 
     def model(self) -> BatchModel:
+        # Hosts that have the same of everything and take the same VMs are one shape.
         shapes: dict[tuple[object, ...], tuple[HostShape, list[HostGpus]]] = {}
         refs = frozenset().union(*(kind.hosts for kind in self.kinds))
-        hosts = sorted((self.inventory.hosts[ref] for ref in refs), key=lambda host: (host.name, host.ref))
-        for host in hosts:
+        hosts = (self.inventory.hosts[ref] for ref in refs)
+        for host in sorted(hosts, key=lambda host: (host.name, host.ref)):
             shape, gpus = self._shape(host)
-            if not shape.options:
-                continue
-            key = (shape.capacity, shape.groups, tuple(shape.options.items()))
-            shapes.setdefault(key, (shape, []))[1].append(gpus)
+            if shape.options:
+                key = (shape.capacity, shape.groups, tuple(shape.options.items()))
+                shapes.setdefault(key, (shape, []))[1].append(gpus)
         problem = BatchProblem(
             demand=tuple(len(kind.workloads) for kind in self.kinds),
             worth=tuple(kind.gpu_mib for kind in self.kinds),
@@ -381,34 +380,39 @@ class _ModelBuilder:
         return BatchModel(problem, self.kinds, hosts_by_shape, self.devices)
 
     def _shape(self, host: Host) -> tuple[HostShape, HostGpus]:
+        """Return the host as numbers of a shape of its own, and what these numbers stand for."""
         states = gpu_states(host, self.inventory, self.catalog)
-        beside = {state.gpu.numa_node for state in states}
-        nodes = [node.id for node in sorted(host.numa_nodes, key=lambda node: node.id) if node.id in beside]
+        nodes_with_gpus = {state.gpu.numa_node for state in states}
+        nodes = [node for node in sorted(host.numa_nodes, key=lambda node: node.id) if node.id in nodes_with_gpus]
+        node_ids = [node.id for node in nodes]
+        # 1. The rows: a block for each node, then one for the complete host.
         free_mib = (surely_unreserved_mib if self.certain else unreserved_mib)(host, _NO_VM, self.inventory)
         capacity: list[int] = []
-        node_by_id = {node.id: node for node in host.numa_nodes}
-        for number in nodes:
-            capacity += self._row_block(free_memory_mib(node_by_id[number], _NO_VM, host, self.inventory))
+        for node in nodes:
+            capacity += self._row_block(free_memory_mib(node, _NO_VM, host, self.inventory))
         capacity += self._row_block(free_mib or 0)
+        # 2. The GPUs: those with the same layouts beside the same node are one group.
         groups: dict[tuple[Amounts, ...], list[PciAddress]] = {}
         holder_of = holders(host, self.inventory)
         for state in states:
-            amounts = self._amounts(state, nodes, holder_of)
-            if amounts:
-                groups.setdefault(amounts, []).append(state.gpu.address)
-        options = {
-            number: options
-            for number, kind in enumerate(self.kinds)
-            if host.ref in kind.hosts and (options := self._options(number, kind, host, nodes))
-        }
-        ordered = sorted(groups.items())
-        shape = HostShape(1, tuple(capacity), tuple(GpuGroup(len(gpus), layouts) for layouts, gpus in ordered), options)
-        return shape, HostGpus(host.ref, tuple(nodes), tuple(tuple(gpus) for _, gpus in ordered))
+            layouts = self._layouts_in_rows(state, node_ids, holder_of)
+            if layouts:
+                groups.setdefault(layouts, []).append(state.gpu.address)
+        ordered_groups = sorted(groups.items())
+        # 3. What each kind of VM uses here.
+        options: dict[int, tuple[PlacementOption, ...]] = {}
+        for number, kind in enumerate(self.kinds):
+            options_of_kind = self._options(number, kind, host, node_ids) if host.ref in kind.hosts else ()
+            if options_of_kind:
+                options[number] = options_of_kind
+        gpu_groups = tuple(GpuGroup(len(gpus), layouts) for layouts, gpus in ordered_groups)
+        addresses = tuple(tuple(gpus) for _, gpus in ordered_groups)
+        return HostShape(1, tuple(capacity), gpu_groups, options), HostGpus(host.ref, tuple(node_ids), addresses)
 
     def _row_block(self, memory_mib: int) -> list[int]:
         return [max(0, min(memory_mib, self._asked_mib)) // self._unit_mib, *([0] * len(self.devices))]
 
-    def _amounts(
+    def _layouts_in_rows(
         self, state: GpuState, nodes: Sequence[int], holder_of: Mapping[PciAddress, str]
     ) -> tuple[Amounts, ...]:
         """Every layout of the GPU, in rows: in the block of its NUMA node and in that of the whole host."""

@@ -12,7 +12,8 @@ spoils the pattern.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
@@ -66,15 +67,21 @@ class AdmittedVms:
 
 
 def propose_vms(model: BatchModel, pattern: HostPattern, host: HostGpus) -> tuple[ProposedVm, ...]:
-    """The VMs of the pattern in the order of starting: whole devices, then vGPUs, hardest first as in the layouts."""
+    """Return the VMs of the pattern in the order of starting: whole devices, then vGPUs, hardest first as in the
+    layouts."""
     shape = model.problem.shapes[pattern.shape]
-    free_gpus = list(_gpus_with_slots(model, pattern, host))
-    ordered = sorted(
-        pattern.vms,
-        key=lambda vms_of_option: (model.devices.index(model.kinds[vms_of_option[0]].device), vms_of_option),
-    )
+    # 1. The GPUs of the host with the slots that the pattern's layouts give them.
+    gpus_of_group = [iter(group) for group in host.groups]
+    free_gpus: list[_GpuSlots] = []
+    for group, number, count in pattern.gpus:
+        layout = shape.groups[group].layouts[number]
+        for _ in range(count):
+            slots = model.slots(layout, host)
+            free_gpus.append(_GpuSlots(next(gpus_of_group[group]), model.node(layout, host), slots))
+    # 2. Each VM takes its slots, in the order of starting.
+    order = sorted(pattern.vms, key=lambda counted: (model.devices.index(model.kinds[counted[0]].device), counted))
     proposals = []
-    for kind, option, count in ordered:
+    for kind, option, count in order:
         node = model.node(shape.options[kind][option].uses, host)
         for _ in range(count):
             gpus = _take_gpus(model.kinds[kind], node, free_gpus)
@@ -91,28 +98,28 @@ def admit_vms(
     *,
     pin_at_once: bool = False,
 ) -> AdmittedVms:
-    """The proposed VMs that the host takes for certain, each beside the earlier ones. `pin_at_once`: an equal host
-    already spoilt the same pattern when it was left to choose."""
+    """Return the proposed VMs that the host takes for certain, each beside the earlier ones. `pin_at_once`: an equal
+    host already spoilt the same pattern when it was left to choose."""
     host = inventory.hosts[ref]
     # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
-    alone = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
-    admits = _Admission(inventory, catalog, ref, pin)
+    host_only = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
+    admission = _Admission(inventory, catalog, ref, pin)
     if pin is not PinPolicy.NEVER and any(gpu.vgpus is not None for gpu in host.gpus):
         kinds, gpus = [proposal.kind for proposal, _ in proposed], [proposal.gpus for proposal, _ in proposed]
-        order = order_of_starting(kinds, gpus, host, alone, catalog)
+        order = order_of_starting(kinds, gpus, host, host_only, catalog)
         if order != sorted(order):
-            return admits.all_of([proposed[number] for number in order], alone, pinned=True)
+            return admission.all_of([proposed[number] for number in order], host_only, pinned=True)
     if pin is not PinPolicy.NEVER and pin_at_once:
-        return admits.all_of(proposed, alone, pinned=True)
+        return admission.all_of(proposed, host_only, pinned=True)
     # 1. The host chooses the GPUs: nothing is pinned that need not be.
-    unpinned = admits.all_of(proposed, alone, pinned=False)
+    unpinned = admission.all_of(proposed, host_only, pinned=False)
     if _as_proposed(unpinned.placed, proposed):
         return unpinned
     # 2. It spoilt the pattern: pin the vGPUs, or where that is forbidden start them in another order.
     if pin is PinPolicy.NEVER:
-        second_attempt = admits.all_of(_spread_over_gpus(proposed), alone, pinned=False)
+        second_attempt = admission.all_of(_spread_over_gpus(proposed), host_only, pinned=False)
     else:
-        second_attempt = admits.all_of(proposed, alone, pinned=True)
+        second_attempt = admission.all_of(proposed, host_only, pinned=True)
     # 3. The attempt that admits more VMs; of equals the second, which is nearer to the pattern.
     return second_attempt if len(second_attempt.placed) >= len(unpinned.placed) else unpinned
 
@@ -126,63 +133,64 @@ class _Admission:
     ref: str
     pin: PinPolicy
 
-    def all_of(self, proposed: Sequence[tuple[ProposedVm, Workload]], alone: Inventory, *, pinned: bool) -> AdmittedVms:
+    def all_of(
+        self, proposed: Sequence[tuple[ProposedVm, Workload]], host_only: Inventory, *, pinned: bool
+    ) -> AdmittedVms:
+        """Return those of the VMs that the host admits. `host_only`: the snapshot with this host and its VMs alone."""
         placed = []
         for proposal, workload in proposed:
-            placed_vm = self._admit(proposal, workload, alone, pinned)
+            placed_vm = self._admit(proposal, workload, host_only, pinned)
             if placed_vm is not None:
                 placed.append(placed_vm)
-                alone = take(running(placed_vm.vm, placed_vm.placement, workload.numa), alone, self.catalog)
-        return AdmittedVms(tuple(placed), alone, pinned)
+                vm = running(placed_vm.vm, placed_vm.placement, workload.numa)
+                host_only = take(vm, host_only, self.catalog)
+        return AdmittedVms(tuple(placed), host_only, pinned)
 
-    def _admit(self, proposal: ProposedVm, workload: Workload, alone: Inventory, pinned: bool) -> Placed | None:
+    def _admit(self, proposal: ProposedVm, workload: Workload, host_only: Inventory, pinned: bool) -> Placed | None:
         vm = proposal.kind.vm(workload)
-        if self._kept_free(proposal, workload, alone):
-            return None
+        # 1. HA admission control counts the whole cluster: the fleet with the VMs that this host was given so far.
+        host = host_only.hosts[self.ref]
+        cluster = self.fleet.clusters.get(host.cluster or "")
+        if cluster is not None and cluster.admission is not None:
+            fleet_now = replace(self.fleet, vms={**self.fleet.vms, **host_only.vms})
+            if Headroom(vm, fleet_now).refusal(host) is not None:
+                return None
+        # 2. The exact rules of placement, on this host alone. A place with a doubt is none for the solver.
         pins = {}
         if pinned:
             devices_with_gpus = zip(with_passthru_numbers(proposal.kind.devices), proposal.gpus, strict=False)
             pins = {ordinal: gpu for (ordinal, device), gpu in devices_with_gpus if isinstance(device, VgpuDevice)}
-        vm_there = replace(vm, host=self.ref)  # a pin is an address of the host that the VM is on
-        needs = Wanted(
-            vm_there, demands_of(proposal.kind.devices, pins), (self.ref,), workload.numa, self.pin, explain=False
-        )
-        placement_found = place_near(needs, alone, self.catalog)
-        if not isinstance(placement_found, Placement) or placement_found.doubts:
+        vm_on_host = replace(vm, host=self.ref)  # a pin is an address of the host that the VM is on
+        demands = demands_of(proposal.kind.devices, pins)
+        needs = Wanted(vm_on_host, demands, (self.ref,), workload.numa, self.pin, explain=False)
+        placement = place_near(needs, host_only, self.catalog)
+        if not isinstance(placement, Placement) or placement.doubts:
             return None
-        placement = replace(placement_found, pins={**placement_found.pins, **pins})
+        placement = replace(placement, pins={**placement.pins, **pins})
         choice = Choice(placement.host.name, chosen=True, reason="the solver's choice for all requests", feasible=True)
-        warnings = WorkloadQuestion(workload, alone, self.catalog).warnings(vm, placement)
+        warnings = WorkloadQuestion(workload, host_only, self.catalog).warnings(vm, placement)
         return Placed(workload, vm, placement, warnings, (choice,))
-
-    def _kept_free(self, proposal: ProposedVm, workload: Workload, alone: Inventory) -> bool:
-        """Whether HA admission control would refuse the VM next to the VMs that this host was given so far."""
-        host = alone.hosts[self.ref]
-        cluster = self.fleet.clusters.get(host.cluster or "")
-        if cluster is None or cluster.admission is None:
-            return False
-        now = replace(self.fleet, vms={**self.fleet.vms, **alone.vms})
-        return Headroom(proposal.kind.vm(workload), now).refusal(host) is not None
 
 
 def _spread_over_gpus(proposed: Sequence[tuple[ProposedVm, Workload]]) -> list[tuple[ProposedVm, Workload]]:
-    """The VMs in an order in which each GPU gets its first vGPU, and with it its size, before any gets a second. A host
-    that spreads VMs over GPUs then cannot give a GPU another size than the pattern has."""
-    vgpus_on: dict[PciAddress, int] = {}
-    turns = []
+    """Return the VMs in an order in which each GPU gets its first vGPU, and with it its size, before any gets a second.
+    A host that spreads VMs over GPUs then cannot give a GPU another size than the pattern has.
+
+    Example: three VMs for GPU A, then two for GPU B. They are started on A, B, A, B, A.
+    """
+    vgpus_on: Counter[PciAddress] = Counter()
+    rounds = []
     for proposal, _ in proposed:
-        turns.append(max(vgpus_on.get(gpu, 0) for gpu in proposal.gpus) if proposal.gpus else 0)
-        for gpu in proposal.gpus:
-            vgpus_on[gpu] = vgpus_on.get(gpu, 0) + 1
-    order = sorted(range(len(proposed)), key=lambda index: (turns[index], index))
-    return [proposed[index] for index in order]
+        rounds.append(max((vgpus_on[gpu] for gpu in proposal.gpus), default=0))
+        vgpus_on.update(proposal.gpus)
+    return [proposed[index] for index in sorted(range(len(proposed)), key=lambda index: (rounds[index], index))]
 
 
 def _as_proposed(placed: Sequence[Placed], proposed: Sequence[tuple[ProposedVm, Workload]]) -> bool:
     """Whether all VMs were placed, each beside the node that was meant."""
-    node_meant = {workload.name: proposal.node for proposal, workload in proposed}
+    intended_node = {workload.name: proposal.node for proposal, workload in proposed}
     return len(placed) == len(proposed) and all(
-        node_meant[placed_vm.workload.name] in (None, placed_vm.placement.numa_node) for placed_vm in placed
+        intended_node[placed_vm.workload.name] in (None, placed_vm.placement.numa_node) for placed_vm in placed
     )
 
 
@@ -193,15 +201,6 @@ class _GpuSlots:
     address: PciAddress
     node: int | None
     slots: dict[Device, int]
-
-
-def _gpus_with_slots(model: BatchModel, pattern: HostPattern, host: HostGpus) -> Iterator[_GpuSlots]:
-    shape = model.problem.shapes[pattern.shape]
-    gpus = [iter(group) for group in host.groups]
-    for group, number, count in pattern.gpus:
-        layout = shape.groups[group].layouts[number]
-        for _ in range(count):
-            yield _GpuSlots(next(gpus[group]), model.node(layout, host), model.slots(layout, host))
 
 
 def _take_gpus(kind: RequestKind, node: int | None, free_gpus: Sequence[_GpuSlots]) -> tuple[PciAddress, ...]:
@@ -240,7 +239,7 @@ class BatchResult:
 
 
 def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, BatchResult]:
-    """The queue after all of the requests, and how good the plan is."""
+    """Return the queue after all of the requests, and how good the plan is."""
     inventory, catalog = queue.inventory, queue.catalog
     asked_mib = _memory_mib(workloads, inventory, catalog)
     if not column_generation.installed():
@@ -261,12 +260,12 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     if done_mib >= most_mib:
         return after, batch_result
     # 2. Below the bound: where vGPUs are expected to start may serve better than what is certain wherever they do.
-    expecting = queue.inventory if queue.pin is PinPolicy.NEVER else expecting_starts(queue.inventory, queue.inventory)
-    if expecting is not queue.inventory:
-        in_turn, by_solver = place_by_solver(replace(queue, inventory=expecting), workloads)
-        better = placed_by_priority(in_turn, workloads) > placed_by_priority(after, workloads)
-        if better and not _too_few_kept(queue, in_turn):
-            done_mib, after = placed_mib(in_turn), in_turn
+    expecting = inventory if queue.pin is PinPolicy.NEVER else expecting_starts(inventory, inventory)
+    if expecting is not inventory:
+        second_plan, by_solver = place_by_solver(replace(queue, inventory=expecting), workloads)
+        better = placed_by_priority(second_plan, workloads) > placed_by_priority(after, workloads)
+        if better and not _too_few_kept(queue, second_plan):
+            done_mib, after = placed_mib(second_plan), second_plan
             batch_result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver, expects_starts=True)
     # 3. Or one after another.
     if done_mib < most_mib:
@@ -280,24 +279,24 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
 
 def _too_few_kept(before: Queue, after: Queue) -> str:
     """Return what the plan takes although it must stay free or is reserved for others; empty if nothing."""
-    counts_kept = kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
-    for kept_count in counts_kept:
-        if kept_count.after < min(kept_count.before, kept_count.count):
-            free = f"{kept_count.after} of {kept_count.profile} free in {kept_count.where}"
-            return f"{free}, and --keep-free asks for {kept_count.count}"
-    remainders = reserved_left(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog)
-    return next((f"too little of what is reserved ({remainder})" for remainder in remainders if remainder.too_few), "")
+    for kept in kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog):
+        if kept.after < min(kept.before, kept.count):
+            return f"{kept.after} of {kept.profile} free in {kept.where}, and --keep-free asks for {kept.count}"
+    for remainder in reserved_left(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog):
+        if remainder.too_few:
+            return f"too little of what is reserved ({remainder})"
+    return ""
 
 
 def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, int]:
-    """The queue after all of the requests, priority by priority; and how many of them the solver placed."""
+    """Return the queue after all of the requests, priority by priority; and how many of them the solver placed."""
     count = 0
-    levels: dict[int, list[Workload]] = {}
+    by_priority: dict[int, list[Workload]] = {}
     for unit in units(workloads, queue.inventory, queue.catalog):
-        levels.setdefault(unit[0].priority, []).extend(unit)
-    for _, of_priority in sorted(levels.items(), reverse=True):
+        by_priority.setdefault(unit[0].priority, []).extend(unit)
+    for priority in sorted(by_priority, reverse=True):
         # 1. What the solver cannot model, one after another.
-        grouped = group_requests(of_priority, queue.inventory, queue.catalog)
+        grouped = group_requests(by_priority[priority], queue.inventory, queue.catalog)
         queue = queue.with_all(grouped.others)
         # 2. The kinds, by the solver.
         if grouped.kinds:
@@ -305,8 +304,8 @@ def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue,
             queue = queue.having(placed, inventory)
             count += len(placed)
         # 3. What the solver left over or a host refused, one after another.
-        names_answered = {answer.workload.name for answer in queue.answers}
-        queue = queue.with_all([workload for workload in of_priority if workload.name not in names_answered])
+        answered = {answer.workload.name for answer in queue.answers}
+        queue = queue.with_all([workload for workload in by_priority[priority] if workload.name not in answered])
     return queue, count
 
 
@@ -320,16 +319,22 @@ def most_placeable_mib(workloads: Sequence[Workload], inventory: Inventory, cata
 
 
 def _percent(part: int, whole: int) -> float | None:
-    """Percent, rounded down to tenths, so that 99.96 is not shown as 100."""
+    """Percent, rounded down to tenths, so that nearly all is not shown as all.
+
+    >>> _percent(9996, 10000)
+    99.9
+    """
     return floor(1000 * part / whole) / 10 if whole else None
 
 
 def _place_kinds(kinds: Sequence[RequestKind], queue: Queue) -> tuple[tuple[Placed, ...], Inventory]:
-    """The VMs that the solver proposes and their hosts admit, and the snapshot with them."""
+    """Return the VMs that the solver proposes and their hosts admit, and the snapshot with them."""
     inventory, catalog = queue.inventory, queue.catalog
     model = build_model(kinds, inventory, catalog)
     waiting = {kind.first.name: iter(kind.workloads) for kind in kinds}
     hosts = [iter(shape_hosts) for shape_hosts in model.hosts]
+    # Earlier hosts matter only where HA counts the memory of a cluster.
+    ha_admits = any(cluster.admission is not None for cluster in inventory.clusters.values())
     placed: list[Placed] = []
     admitted_so_far: list[AdmittedVms] = []
     for pattern, times in solve(model.problem).patterns:
@@ -337,12 +342,9 @@ def _place_kinds(kinds: Sequence[RequestKind], queue: Queue) -> tuple[tuple[Plac
         pin_at_once = False
         for _ in range(times):
             host = next(hosts[pattern.shape])
-            proposed = [
-                (proposal, next(waiting[proposal.kind.first.name])) for proposal in propose_vms(model, pattern, host)
-            ]
-            # Earlier hosts matter only where HA counts the memory of a cluster.
-            counted = any(cluster.admission is not None for cluster in inventory.clusters.values())
-            snapshot = _with_admitted(inventory, admitted_so_far) if counted else inventory
+            proposals = propose_vms(model, pattern, host)
+            proposed = [(proposal, next(waiting[proposal.kind.first.name])) for proposal in proposals]
+            snapshot = _with_admitted(inventory, admitted_so_far) if ha_admits else inventory
             admitted = admit_vms(proposed, host.ref, snapshot, catalog, queue.pin, pin_at_once=pin_at_once)
             placed += admitted.placed
             admitted_so_far.append(admitted)

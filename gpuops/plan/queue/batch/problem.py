@@ -17,7 +17,7 @@ Rows: 0 = memory, 1 = slots of 24 GiB, 2 = slots of 12 GiB.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -111,31 +111,23 @@ class BatchSolution:
 
 
 def with_local_options(problem: BatchProblem) -> BatchProblem:
-    """The problem without remote options: every VM is beside its GPUs."""
-    shapes = (
-        replace(
-            shape,
-            options={
-                kind: local_options
-                for kind, options in shape.options.items()
-                # Options beside the GPUs stand before the others, so their numbers stay.
-                if (local_options := tuple(option for option in options if not option.remote))
-            },
-        )
-        for shape in problem.shapes
-    )
+    """Return the problem without remote options: every VM is beside its GPUs."""
+    shapes = []
+    for shape in problem.shapes:
+        # Options beside the GPUs stand before the others, so their numbers stay.
+        local = {kind: tuple(o for o in options if not o.remote) for kind, options in shape.options.items()}
+        shapes.append(replace(shape, options={kind: options for kind, options in local.items() if options}))
     return replace(problem, shapes=tuple(shapes))
 
 
 def with_loosest_options(problem: BatchProblem) -> BatchProblem:
-    """The problem in which every VM has only its least demanding option, whatever its locality. For bounds only."""
-    shapes = (
-        replace(shape, options={kind: _loosest_options(options) for kind, options in shape.options.items()})
-        for shape in problem.shapes
-    )
+    """Return the problem in which every VM has only its least demanding options, whatever its locality. For bounds
+    only: if there is a remote option, it demands least."""
+    shapes = []
+    for shape in problem.shapes:
+        options = dict(shape.options)
+        for kind, options_of_kind in shape.options.items():
+            remote_options = tuple(replace(option, remote=False) for option in options_of_kind if option.remote)
+            options[kind] = remote_options or options_of_kind
+        shapes.append(replace(shape, options=options))
     return replace(problem, shapes=tuple(shapes))
-
-
-def _loosest_options(options: Sequence[PlacementOption]) -> tuple[PlacementOption, ...]:
-    remote_options = tuple(replace(option, remote=False) for option in options if option.remote)
-    return remote_options or tuple(options)

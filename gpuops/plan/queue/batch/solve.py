@@ -67,24 +67,26 @@ def plan_anew(
     # full hosts help to fill others.
     loosest = with_loosest_options(problem)
     most = [solve_fluid(replace(loosest, shapes=(replace(shape, count=1),)))[0] for shape in loosest.shapes]
-    lacks = [most[pattern.shape] - problem.memory(pattern) for pattern in patterns]
-    ranked = sorted(range(len(patterns)), key=lambda number: (-lacks[number], number))
-    open_hosts = sum(lack >= gcd(*problem.worth) - 1e-6 for lack in lacks)
-    lacking = ranked[: max(_TOGETHER, open_hosts)]
-    for three in _threes(len(lacking)):
+    spare = [most[pattern.shape] - problem.memory(pattern) for pattern in patterns]
+    smallest_gain = gcd(*problem.worth)
+    could_take_more = sum(gpu_mib >= smallest_gain - 1e-6 for gpu_mib in spare)
+    ranked = sorted(range(len(patterns)), key=lambda number: (-spare[number], number))
+    open_hosts = ranked[: max(_TOGETHER, could_take_more)]
+    for three in _threes(len(open_hosts)):
         if work <= 0 or not any(remaining_vms):
             break
-        numbers = [lacking[at] for at in three]
-        chosen = [patterns[number] for number in numbers]
-        shapes = tuple(pattern.shape for pattern in chosen)
+        # Take the VMs of these hosts away, and plan them again together with those that have no place.
+        numbers = [open_hosts[at] for at in three]
+        old_patterns = [patterns[number] for number in numbers]
+        shapes = tuple(pattern.shape for pattern in old_patterns)
         if shapes not in programs:
             programs[shapes] = _HostsProgram(problem, shapes)
-        vms = _change_counts(remaining_vms, chosen, 1)
-        better_patterns, used = programs[shapes].best(vms)
-        work -= max(used, _AT_LEAST) * max(programs[shapes].rows, _ROWS) // _ROWS
-        if _worth(problem, better_patterns) > _worth(problem, chosen):
-            remaining_vms = _change_counts(vms, better_patterns, -1)
-            for number, pattern in zip(numbers, better_patterns, strict=True):
+        vms = _change_counts(remaining_vms, old_patterns, 1)
+        new_patterns, iterations = programs[shapes].best(vms)
+        work -= max(iterations, _AT_LEAST) * max(programs[shapes].rows, _ROWS) // _ROWS
+        if _worth(problem, new_patterns) > _worth(problem, old_patterns):
+            remaining_vms = _change_counts(vms, new_patterns, -1)
+            for number, pattern in zip(numbers, new_patterns, strict=True):
                 patterns[number] = pattern
     return patterns
 
@@ -95,8 +97,11 @@ def _worth(problem: BatchProblem, patterns: Sequence[HostPattern]) -> tuple[int,
 
 
 def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
-    """Three hosts each time, first neighbours and then ever farther ones; all of them where there are no more. Of six:
-    (0, 1, 2), (3, 4, 5), (0, 1, 3), (3, 4, 0), (0, 2, 3), ..."""
+    """Yield three hosts each time, first neighbours and then ever farther ones; all of them if there are no more.
+
+    >>> list(_threes(6))[:5]
+    [(0, 1, 2), (3, 4, 5), (0, 1, 3), (3, 4, 0), (0, 2, 3)]
+    """
     if hosts <= _TOGETHER:
         yield tuple(range(hosts))
         return
@@ -107,7 +112,7 @@ def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
 
 
 def _change_counts(vms: Sequence[int], patterns: Sequence[HostPattern], sign: int) -> list[int]:
-    """The VMs of each kind with those of the patterns, or without them."""
+    """Return the VMs of each kind with those of the patterns (`sign` 1), or without them (-1)."""
     counts = list(vms)
     for pattern in patterns:
         for kind, count in pattern.counts:
@@ -190,7 +195,16 @@ _MANY_SHAPES: Final = 32
 
 
 def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
-    """A good solution. `work` limits the search for patterns, and then the rounding, in simplex iterations."""
+    """Return a good solution. `work` limits the search for patterns, and then the rounding, in simplex iterations.
+
+    The example of the module: two hosts of three units, and VMs of two, one and three units, worth as much.
+
+    >>> from gpuops.plan.queue.batch.problem import PlacementOption
+    >>> options = {kind: (PlacementOption(uses=((0, units),)),) for kind, units in enumerate((2, 1, 3))}
+    >>> problem = BatchProblem(demand=(2, 1, 1), worth=(2, 1, 3), shapes=(HostShape(2, (3,), (), options),))
+    >>> sorted((pattern.counts, hosts) for pattern, hosts in solve(problem).patterns)
+    [(((0, 1), (1, 1)), 1), (((2, 1),), 1)]
+    """
     # 1. Locality comes first, so the search looks at no remote option; the last step does.
     local_problem = replace(with_local_options(problem), used_host_cost=_USED_HOST_COST * max(problem.worth, default=0))
     search = ColumnGeneration(local_problem, work)
@@ -244,8 +258,14 @@ def _remaining(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]])
 
 
 def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:
-    """The whole parts of the shares; where all are below 1, one host each for the largest sixteenth of them. Shares of
-    2.4 and 0.7 give two hosts of the first pattern; shares of 0.7 and 0.3 give one host of the first."""
+    """Return the whole parts of the shares; if all are below 1, one host each for the largest sixteenth of them.
+
+    >>> a, b = (HostPattern(0, ((kind, 0, 1),), ()) for kind in (0, 1))
+    >>> [(pattern.vms, hosts) for pattern, hosts in _whole_hosts(PatternShares(((a, 2.4), (b, 0.7)), 0.0, (), ()))]
+    [(((0, 0, 1),), 2)]
+    >>> [(pattern.vms, hosts) for pattern, hosts in _whole_hosts(PatternShares(((a, 0.3), (b, 0.7)), 0.0, (), ()))]
+    [(((1, 0, 1),), 1)]
+    """
     whole_parts = [(pattern, int(share + 1e-6)) for pattern, share in shares.patterns if share + 1e-6 >= 1]
     if whole_parts:
         return whole_parts
@@ -271,10 +291,13 @@ def fill_remaining(
     remaining_vms, filled = list(unplaced), []
     for pattern, times in (*patterns, *unused):
         while times:
+            # The same addition goes on as many of these equal hosts as there are VMs for; then another one is sought.
             addition = _best_addition(problem, pattern, remaining_vms)
             hosts_alike = min([times, *(remaining_vms[kind] // count for kind, count in addition.counts)])
             if pattern.vms or addition.vms:
-                filled.append((_combine(pattern, addition), hosts_alike))
+                vms = _sum_counts((*pattern.vms, *addition.vms))
+                gpus = _sum_counts((*pattern.gpus, *addition.gpus))
+                filled.append((HostPattern(pattern.shape, vms, gpus), hosts_alike))
             for kind, count in addition.counts:
                 remaining_vms[kind] -= hosts_alike * count
             times -= hosts_alike
@@ -282,15 +305,17 @@ def fill_remaining(
 
 
 def _best_addition(problem: BatchProblem, pattern: HostPattern, unplaced: Sequence[int]) -> HostPattern:
+    """Return the most valuable of the unplaced VMs that fit beside the pattern, as a pattern of their own."""
     shape = _remaining_shape(problem.shapes[pattern.shape], pattern, unplaced)
     if not shape.options:
         return HostPattern(pattern.shape, (), ())
-    alone = replace(problem, shapes=(shape,))
-    return replace(PatternProgram(0, alone).best((0.0,) * len(unplaced), unplaced).pattern, shape=pattern.shape)
+    this_host = replace(problem, shapes=(shape,))
+    addition = PatternProgram(0, this_host).best((0.0,) * len(unplaced), unplaced).pattern
+    return replace(addition, shape=pattern.shape)
 
 
 def _remaining_shape(shape: HostShape, pattern: HostPattern, unplaced: Sequence[int]) -> HostShape:
-    """The host as the pattern leaves it, with the kinds of VM that may still fit there."""
+    """Return the host as the pattern leaves it, with the kinds of VM that may still fit there."""
     capacity, gpus = list(shape.capacity), [group.count for group in shape.groups]
     for kind, option, count in pattern.vms:
         for row, amount in shape.options[kind][option].uses:
@@ -300,13 +325,14 @@ def _remaining_shape(shape: HostShape, pattern: HostPattern, unplaced: Sequence[
         for row, amount in shape.groups[group].layouts[layout]:
             capacity[row] += count * amount
     groups = tuple(replace(group, count=count) for group, count in zip(shape.groups, gpus, strict=True))
+    # Leave out kinds that surely do not fit: each kind makes the program larger.
     upper_limits = _most_of_each_row(capacity, groups)
-    options = {
+    fitting = {
         kind: options
         for kind, options in shape.options.items()
         if unplaced[kind] and any(all(amount <= upper_limits[row] for row, amount in option.uses) for option in options)
     }
-    return HostShape(1, tuple(capacity), groups, options)
+    return HostShape(1, tuple(capacity), groups, fitting)
 
 
 def _most_of_each_row(capacity: Sequence[int], groups: Sequence[GpuGroup]) -> list[int]:
@@ -322,19 +348,16 @@ def _most_of_each_row(capacity: Sequence[int], groups: Sequence[GpuGroup]) -> li
     return upper_limits
 
 
-def _combine(pattern: HostPattern, addition: HostPattern) -> HostPattern:
-    return HostPattern(
-        pattern.shape,
-        tuple(_sum_counts((*pattern.vms, *addition.vms))),
-        tuple(_sum_counts((*pattern.gpus, *addition.gpus))),
-    )
+def _sum_counts(counts: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """Return the triples with the last numbers of equal pairs added up.
 
-
-def _sum_counts(counts: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    count_of: dict[tuple[int, int], int] = {}
+    >>> _sum_counts([(0, 1, 2), (3, 0, 1), (0, 1, 5)])
+    ((0, 1, 7), (3, 0, 1))
+    """
+    total: Counter[tuple[int, int]] = Counter()
     for first, second, count in counts:
-        count_of[first, second] = count_of.get((first, second), 0) + count
-    return ((first, second, count) for (first, second), count in sorted(count_of.items()))
+        total[first, second] += count
+    return tuple((first, second, count) for (first, second), count in sorted(total.items()))
 
 
 def bound(problem: BatchProblem, work: int = WORK) -> float:

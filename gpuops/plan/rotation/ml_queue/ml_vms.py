@@ -145,6 +145,13 @@ class Start:
     def moves(self) -> bool:
         return self.vm.host != self.host.ref
 
+    @property
+    def because(self) -> str:
+        """Why it starts, and where."""
+        count = len(self.desktops)
+        room_text = f"{count} desktop(s) make room" if count else "there is room without any desktop"
+        return f"starts on {self.host.name}: {room_text}" + (", after a cold move" if self.moves else "")
+
 
 def within_counts(queue: Iterable[WaitingVm]) -> Iterator[WaitingVm]:
     """Yield the VMs that may start, at most `count` of each entry."""

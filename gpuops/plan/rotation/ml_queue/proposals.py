@@ -26,7 +26,6 @@ from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, pins_of
@@ -156,29 +155,28 @@ def _demand_of(
     bounds: Bounds,
 ) -> _GpuDemand | None:
     """Return the demand of the VM; None = it has other devices than vGPUs, or a profile that the catalogue lacks."""
-    profiles = [catalog.profile(name) for name in vm.profiles]
-    known_profiles = [profile for profile in profiles if profile is not None]
-    if not known_profiles or len(known_profiles) < len(vm.devices or ()):
+    profiles = [profile for name in vm.profiles if (profile := catalog.profile(name)) is not None]
+    if not profiles or len(profiles) < len(vm.devices or ()):
         return None
     hosts = {host.ref for host in hosts_for(vm, waiting.queued, inventory)}
     pins = set(pins_of(vm).values())
-    allowed = frozenset(
-        name
-        for name, (host, gpu) in names.items()
-        if host.ref in hosts
-        and (not pins or gpu.address in pins)
-        and all(
-            _carries(host, gpu, profile, name_, catalog)
-            for profile, name_ in zip(known_profiles, vm.profiles, strict=True)
-        )
-    )
+    allowed: set[str] = set()
+    for name, (host, gpu) in names.items():
+        is_eligible = host.ref in hosts and (not pins or gpu.address in pins) and not gpu.vgpu_obstacle
+        if is_eligible and all(host.offers(profile) is not None for profile in vm.profiles):
+            board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+            in_mig_mode = gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
+            same_model = board is None or all(board.key == profile.board for profile in profiles)
+            same_mode = gpu.vgpu_mode is None or all(profile.mig_backed is in_mig_mode for profile in profiles)
+            if same_model and same_mode:
+                allowed.add(name)
     queued, due = waiting.queued, waiting.queued.due(bounds.night)
     start_s = bounds.durations.p99_s("PowerOnVm", vm.host, UNMEASURED_START_S)
     return _GpuDemand(
-        gpus=len(known_profiles),
-        share=known_profiles[0].max_per_gpu if len(known_profiles) == 1 else 1,
+        gpus=len(profiles),
+        share=profiles[0].max_per_gpu if len(profiles) == 1 else 1,
         profiles=vm.profiles,
-        allowed=allowed,
+        allowed=frozenset(allowed),
         priority=queued.priority,
         least_minutes=max(1, ceil((queued.minimum_run.total_seconds() + start_s) / 60)),
         deadline=None if due is None else max(0, _floor(due - bounds.now)),
@@ -196,22 +194,24 @@ def _fits_on_shared_gpu(waiting: WaitingVm, vm: Vm, names: Collection[str], inve
     return False
 
 
-def _carries(host: Host, gpu: PhysicalGpu, profile: VgpuProfile, name: str, catalog: Catalog) -> bool:
-    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-    if (board is not None and board.key != profile.board) or gpu.vgpu_obstacle:
-        return False
-    mig = gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
-    return host.offers(name) is not None and (gpu.vgpu_mode is None or mig is profile.mig_backed)
-
-
 def _jobs(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple[Job, tuple[Vm, ...]]]:
     """Yield the jobs of VMs with one demand, with the VMs that share their GPUs: five VMs of half a GPU are three
     jobs."""
-    for at in range(0, len(vms), demand.share):
-        sharing, least = tuple(vms[at : at + demand.share]), demand.least_minutes
-        length = max(minutes, least) + 1
-        name, priority, deadline = sharing[0].ref, demand.priority, demand.deadline
-        yield Job(name, demand.gpus, length, least, priority, deadline, demand.allowed), sharing
+    length = max(minutes, demand.least_minutes) + 1  # longer than the night: every run ends with it
+    for first in range(0, len(vms), demand.share):
+        sharing = tuple(vms[first : first + demand.share])
+        yield (
+            Job(
+                sharing[0].ref,
+                demand.gpus,
+                length,
+                demand.least_minutes,
+                demand.priority,
+                demand.deadline,
+                demand.allowed,
+            ),
+            sharing,
+        )
 
 
 def _floor(length: timedelta) -> int:
@@ -255,23 +255,31 @@ def _reduce_moves(schedule_input: ScheduleInput, places: Places) -> Places:
     jobs = {job.name: job for job in schedule_input.problem.jobs}
     cost = {gpu.name: sum(desktop.cost for desktop in gpu.desktops) for gpu in schedule_input.problem.gpus}
     for name, gpus in places.items():
-        if _is_home(schedule_input, name, gpus):
+        if _count_at_home(schedule_input, name, gpus):
             continue
         at_home = _unused_at_home(schedule_input, jobs[name], improved, cost)
         if at_home is not None and sum(cost[gpu] for gpu in at_home) <= sum(cost[gpu] for gpu in gpus):
             improved[name] = at_home
-    for job_a, job_b in combinations(places, 2):
-        gpus_a, gpus_b = improved[job_a], improved[job_b]
-        if _may_swap(jobs[job_a], gpus_a, jobs[job_b], gpus_b):
-            at_home_now = _is_home(schedule_input, job_a, gpus_a) + _is_home(schedule_input, job_b, gpus_b)
-            at_home_then = _is_home(schedule_input, job_a, gpus_b) + _is_home(schedule_input, job_b, gpus_a)
-            if at_home_then > at_home_now:
-                improved[job_a], improved[job_b] = gpus_b, gpus_a
+    for name_a, name_b in combinations(places, 2):
+        gpus_a, gpus_b = improved[name_a], improved[name_b]
+        needs_a, needs_b = (
+            (job.gpus, job.priority, job.deadline, job.at_least) for job in (jobs[name_a], jobs[name_b])
+        )
+        a_may_swap = all(_may_use(jobs[name_a], gpu) for gpu in gpus_b)
+        b_may_swap = all(_may_use(jobs[name_b], gpu) for gpu in gpus_a)
+        if needs_a != needs_b or not a_may_swap or not b_may_swap:
+            continue
+        at_home_now = _count_at_home(schedule_input, name_a, gpus_a) + _count_at_home(schedule_input, name_b, gpus_b)
+        at_home_then = _count_at_home(schedule_input, name_a, gpus_b) + _count_at_home(schedule_input, name_b, gpus_a)
+        if at_home_then > at_home_now:
+            improved[name_a], improved[name_b] = gpus_b, gpus_a
     return improved
 
 
-def _is_home(schedule_input: ScheduleInput, job: str, gpus: Sequence[str]) -> int:
-    return sum(vm.host == schedule_input.gpus[gpus[0]][0] for vm in schedule_input.jobs[job])
+def _count_at_home(schedule_input: ScheduleInput, job: str, gpus: Sequence[str]) -> int:
+    """Count the VMs of the job that are on the host of these GPUs now."""
+    host, _ = schedule_input.gpus[gpus[0]]
+    return sum(vm.host == host for vm in schedule_input.jobs[job])
 
 
 def _unused_at_home(
@@ -291,10 +299,3 @@ def _unused_at_home(
 
 def _may_use(job: Job, gpu: str) -> bool:
     return job.allowed is None or gpu in job.allowed
-
-
-def _may_swap(job_a: Job, gpus_of_a: Sequence[str], job_b: Job, gpus_of_b: Sequence[str]) -> bool:
-    """Return whether the two jobs are interchangeable, and each may run on the GPUs of the other."""
-    needs_a, needs_b = ((job.gpus, job.priority, job.deadline, job.at_least) for job in (job_a, job_b))
-    fits_a, fits_b = (all(_may_use(job_a, gpu) for gpu in gpus_of_b), all(_may_use(job_b, gpu) for gpu in gpus_of_a))
-    return needs_a == needs_b and fits_a and fits_b

@@ -64,34 +64,33 @@ class HostStages:
         `position`: VM ref -> its position in the queue.
         """
         if self.stages:
+            # Try the order of the queue, then the largest VM first, since it needs a completely free GPU.
             before = self.before.with_vm(start.vm)
-            for stage in _orders((*self.stages[-1], start), position, room):
+            in_order = sorted((*self.stages[-1], start), key=lambda staged: position[staged.vm.ref])
+            largest_first = sorted(in_order, key=lambda staged: -size_mib(staged.vm, room.catalog))
+            for stage in (tuple(in_order), tuple(largest_first)):
                 after = _try_stage(stage, before, room)
                 if after is not None:
                     return HostStages(before, (*self.stages[:-1], stage), after)
         before = self.after.with_vm(start.vm)
-        return HostStages(before, (*self.stages, (start,)), _run_stage((start,), before, room))
+        after = _suspend_and_move((start,), before)
+        after = project(PowerOnVm(start.vm.ref, start.host.ref), after, room.catalog)
+        return HostStages(before, (*self.stages, (start,)), after)
 
 
 def by_stage(hosts: Mapping[str, HostStages], position: Mapping[str, int]) -> tuple[Stage, ...]:
-    """Return the stages of all hosts in parallel, each in the order of the queue as far as its hosts allow."""
-    count = max((len(host.stages) for host in hosts.values()), default=0)
-    at_once = ([host.stages[at] for host in hosts.values() if at < len(host.stages)] for at in range(count))
-    return tuple(_side_by_side(stages, position) for stages in at_once)
+    """Return the stages of all hosts in parallel, each in the order of the queue as far as its hosts allow.
 
-
-def _side_by_side(of_hosts: Sequence[Stage], position: Mapping[str, int]) -> Stage:
-    """Return one stage of several hosts: in the order of the queue, but for each host in the order of its stage."""
-    starts = sorted((start for stage in of_hosts for start in stage), key=lambda start: position[start.vm.ref])
-    in_turn = {stage[0].host.ref: iter(stage) for stage in of_hosts}
-    return tuple(next(in_turn[start.host.ref]) for start in starts)
-
-
-def _orders(stage: Stage, position: Mapping[str, int], room: Room) -> Iterator[Stage]:
-    """Yield the orders to try: that of the queue, then the largest VM first, since it needs a completely free GPU."""
-    queue = sorted(stage, key=lambda start: position[start.vm.ref])
-    yield tuple(queue)
-    yield tuple(sorted(queue, key=lambda start: -size_mib(start.vm, room.catalog)))
+    Example: the queue is a, b, c. Host 1 has the stage (c, a), in this order because c is larger; host 2 has (b). The
+    places of host 1 in the order of the queue are the first and the last: the common stage is c, b, a.
+    """
+    stages: list[Stage] = []
+    for at in range(max((len(host.stages) for host in hosts.values()), default=0)):
+        stages_of_hosts = [host.stages[at] for host in hosts.values() if at < len(host.stages)]
+        next_start = {stage[0].host.ref: iter(stage) for stage in stages_of_hosts}
+        in_queue_order = sorted(chain.from_iterable(stages_of_hosts), key=lambda start: position[start.vm.ref])
+        stages.append(tuple(next(next_start[start.host.ref]) for start in in_queue_order))
+    return tuple(stages)
 
 
 def _try_stage(stage: Stage, world: Inventory, room: Room) -> Inventory | None:
@@ -102,13 +101,6 @@ def _try_stage(stage: Stage, world: Inventory, room: Room) -> Inventory | None:
         if room.refusals(vm, world.hosts[start.host.ref], world):
             return None
         world = project(PowerOnVm(vm.ref, start.host.ref), world, room.catalog)
-    return world
-
-
-def _run_stage(stage: Stage, world: Inventory, room: Room) -> Inventory:
-    world = _suspend_and_move(stage, world)
-    for start in stage:
-        world = project(PowerOnVm(start.vm.ref, start.host.ref), world, room.catalog)
     return world
 
 
@@ -268,17 +260,19 @@ def decide_queue(
         if at in choices:  # it has started by its proposal
             continue
         waiting, start = queue[at], None
-        queued, reason = waiting.queued, waiting.reason
+        vm, queued, reason = waiting.vm, waiting.queued, waiting.reason
         if not reason and queued.count is not None and running[queued] >= queued.count:
             reason = f"count: {queued.count} of {queued.label} run"
-        if waiting.vm is not None and not reason:
-            reason = held_back([earlier.vm for earlier in state.starts], waiting.vm)
-        if waiting.vm is not None and not reason:
-            start, reason = state.start(waiting.vm, waiting.queued, proposal)
+        if vm is not None and not reason:
+            reason = held_back([earlier.vm for earlier in state.starts], vm)
+        if vm is not None and not reason:
+            start, reason = state.start(vm, queued, proposal)
             reason = f"{reason}; {waiting.note}" if reason and waiting.note else reason
-        if start is not None or proposal is None:
-            running[waiting.queued] += start is not None
-            choices[at] = Choice(waiting.name, chosen=start is not None, reason=_reason_for(start) if start else reason)
+        if start is not None:
+            running[queued] += 1
+            choices[at] = Choice(waiting.name, chosen=True, reason=start.because)
+        elif proposal is None:  # else it is tried again without the proposal
+            choices[at] = Choice(waiting.name, chosen=False, reason=reason)
     unknown = tuple(waiting.reason for waiting in queue if waiting.vm is None)
     return QueueDecision(by_stage(state.hosts, position), tuple(choices[at] for at in range(len(queue))), unknown)
 
@@ -394,8 +388,3 @@ class _QueueState:
         for vm in (*start.desktops, *(staged.vm for staged in stages.stages[-1])):
             world = world.with_vm(after.vm(vm.ref))
         self.world = world.with_hosts([after.hosts[host]])
-
-
-def _reason_for(start: Start) -> str:
-    room_text = f"{len(start.desktops)} desktop(s) make room" if start.desktops else "there is room without any desktop"
-    return f"starts on {start.host.name}: {room_text}" + (", after a cold move" if start.moves else "")

@@ -138,40 +138,40 @@ class TeamShares:
         catalog: Catalog,
         bounds: Bounds,
     ) -> TeamShares:
-        past = tuple(past)
-        owner_of = owner_in(inventory, rule.by)
-        use_of_teams = use_by_team(past, owner_of, bounds.now, rule.half_life)
-        night = bounds.night
+        """Return the teams of this night. `past`: the nights whose use counts, and whose VMs may still run."""
+        past, night = tuple(past), bounds.night
         hours = None if night is None else max(0.0, (night.back_by - bounds.now).total_seconds() / 3600)
+        # 1. The VMs of the queue, and those that nights have started and that still run, each once.
         in_queue = {waits.vm.ref: waits.vm for waits in queue if waits.vm is not None}
-        running_of_nights = [
-            vm
-            for past_night in past
-            for past_run in past_night.ml
-            if past_run.held[-1].ends is None
-            and (vm := vm_now(past_run, inventory)) is not None
-            and vm.power is PowerState.ON
-        ]
+        started_vms: dict[str, Vm] = {}
+        for past_run in (past_run for past_night in past for past_run in past_night.ml):
+            vm = vm_now(past_run, inventory) if past_run.held[-1].ends is None else None
+            if vm is not None and vm.power is PowerState.ON:
+                started_vms[vm.ref] = vm
+        running_vms = {ref: vm for ref, vm in in_queue.items() if vm.power is PowerState.ON} | started_vms
+        # 2. Their teams: by the owner of the job that a VM runs, else by the marks of the VM.
         job_owners = {waits.vm.ref: waits.queued.owner for waits in queue if waits.vm is not None}
-
-        def team_now(vm: Vm) -> str:
-            return team_of(job_owners.get(vm.ref) or rule.by.of(vm))
-
-        teams = {ref: team_now(vm) for ref, vm in in_queue.items()}
-        gpus = {ref: gpus_of_vm(vm, catalog) for ref, vm in in_queue.items()}
-        running = {vm.ref: vm for vm in (*in_queue.values(), *running_of_nights) if vm.power is PowerState.ON}
-        names = sorted({*teams.values(), *use_of_teams, *(team.name for team in rule.teams)})
-        weights = sum(rule.team(name).weight for name in names)
-        total = sum(use.decayed for use in use_of_teams.values())
+        team_by_vm = {
+            ref: team_of(job_owners.get(ref) or rule.by.of(vm)) for ref, vm in (in_queue | running_vms).items()
+        }
+        teams_in_queue = {ref: team_by_vm[ref] for ref in in_queue}
+        gpus = {ref: gpus_of_vm(vm, catalog) for ref, vm in (in_queue | running_vms).items()}
+        # 3. What each team has used, and what its started VMs may still use until desktops are due.
+        use_of_teams = use_by_team(past, owner_in(inventory, rule.by), bounds.now, rule.half_life)
+        names = sorted({*teams_in_queue.values(), *use_of_teams, *(team.name for team in rule.teams)})
+        all_weights = sum(rule.team(name).weight for name in names)
+        all_use = sum(use.decayed for use in use_of_teams.values())
         standings = []
         for name in names:
             team, use = rule.team(name), use_of_teams.get(name, NO_USE)
-            runs = sum(gpus_of_vm(vm, catalog) for vm in running.values() if team_now(vm) == name)
-            started = sum(gpus_of_vm(vm, catalog) for vm in _unique_vms(running_of_nights) if team_now(vm) == name)
-            used_share = use.decayed / total if total > 0 else None
-            coming = started * (hours or 0.0)
-            standings.append(TeamStanding(team, team.weight / weights, use, used_share, runs, coming))
-        return cls(rule, tuple(standings), teams, gpus, hours, tuple(_unclear(rule, in_queue.values(), teams)))
+            running_gpus = sum(gpus[ref] for ref in running_vms if team_by_vm[ref] == name)
+            started_gpus = sum(gpus[ref] for ref in started_vms if team_by_vm[ref] == name)
+            used_share = use.decayed / all_use if all_use > 0 else None
+            coming_hours = started_gpus * (hours or 0.0)
+            standings.append(TeamStanding(team, team.weight / all_weights, use, used_share, running_gpus, coming_hours))
+        unclear = tuple(_unclear(rule, in_queue.values(), teams_in_queue))
+        gpus_in_queue = {ref: gpus[ref] for ref in in_queue}
+        return cls(rule, tuple(standings), teams_in_queue, gpus_in_queue, hours, unclear)
 
     def standing(self, vm: Vm) -> TeamStanding:
         name = self.team_by_vm[vm.ref]
@@ -184,25 +184,33 @@ class TeamShares:
         first within their priority.
         """
         counted = {waits.vm.ref for waits in within_counts(queue) if waits.vm is not None}
+        hours_of_night = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
         used_hours = {standing.team.name: standing.use.decayed + standing.coming_hours for standing in self.standings}
         ordered: list[WaitingVm] = []
         for _, of_priority in groupby(queue, key=lambda waits: waits.queued.priority):
-            members = [
-                replace(waits, team=self.team_by_vm[waits.vm.ref]) if waits.vm is not None else waits
-                for waits in of_priority
-            ]
-            waiting = [waits for waits in members if waits.vm is not None and not waits.reason]
-            ordered += [waits for waits in members if waits.vm is None or waits.reason]
-            wishes = [Wish(waits.team, self._hours(waits.vm) if waits.vm.ref in counted else 0.0)
-                      for waits in waiting if waits.vm is not None]  # fmt: skip
+            waiting: list[WaitingVm] = []
+            wishes: list[Wish] = []
+            for waits in of_priority:
+                vm = waits.vm
+                if vm is None:
+                    ordered.append(waits)
+                    continue
+                waits = replace(waits, team=self.team_by_vm[vm.ref])
+                if waits.reason:
+                    ordered.append(waits)
+                    continue
+                waiting.append(waits)
+                # A VM beyond the count of its entry does not start, so it uses nothing of its team's share.
+                uses_hours = self.gpus[vm.ref] * hours_of_night if vm.ref in counted else 0.0
+                wishes.append(Wish(waits.team, uses_hours))
             order = fair_order(wishes, used_hours, lambda name: self.rule.team(name).weight)
             has_several_teams = len({waits.team for waits in waiting}) > 1
+            # VMs of one team that follow each other share a rank: proposals may change their order, but no other.
             by_team = groupby((waiting[at] for at in order), key=lambda waits: waits.team)
             for rank, (_, following) in enumerate(by_team, 1):
-                ordered += [
-                    replace(waits, rank=rank, note=self._note(waits) if has_several_teams else "")
-                    for waits in following
-                ]
+                for waits in following:
+                    note = self._note(waits) if has_several_teams else ""
+                    ordered.append(replace(waits, rank=rank, note=note))
             for wish in wishes:  # lower priorities are served after all of these
                 used_hours[wish.team] += wish.hours
         return tuple(ordered)
@@ -234,18 +242,10 @@ class TeamShares:
         other_text = f", what runs and starts before it may take {hours_before:.4g}" if hours_before else ""
         return f"{use_text}{other_text}, and this VM {vm_hours:.4g} tonight"
 
-    def _hours(self, vm: Vm) -> float:
-        length = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
-        return self.gpus[vm.ref] * length
-
     def _note(self, waits: WaitingVm) -> str:
         standing = next(candidate for candidate in self.standings if candidate.team.name == waits.team)
         use_text = "nothing" if standing.used_share is None else f"{standing.used_share:.0%}"
         return f"fair share: team {waits.team} has had {use_text} recently, its share is {standing.share:.0%}"
-
-
-def _unique_vms(vms: Iterable[Vm]) -> Iterable[Vm]:
-    return {vm.ref: vm for vm in vms}.values()
 
 
 def _unclear(rule: FairShare, vms: Iterable[Vm], teams: Mapping[str, str]) -> Iterable[str]:

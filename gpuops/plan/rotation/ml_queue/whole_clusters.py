@@ -48,34 +48,31 @@ class QueuedCluster:
 
 def decide_with_clusters(decide: Decide, queue: Sequence[WaitingVm], inventory: Inventory) -> QueueDecision:
     """Return the decision in which every cluster starts completely or not at all, with a reason for each VM left
-    out."""
+    out.
+
+    Decides, leaves out the last incomplete cluster of the queue, and decides again until none is incomplete. Only one
+    cluster at a time is left out, because its room may complete an earlier one.
+    """
     clusters = _clusters(queue, inventory)
     left_out: dict[str, str] = {}
+    """VM ref -> why it is left out."""
     while True:
-        decision = decide(tuple(_with_reason(waits, left_out) for waits in queue))
+        considered: list[WaitingVm] = []
+        for waits in queue:
+            reason = left_out.get(waits.vm.ref, "") if waits.vm is not None else ""
+            considered.append(replace(waits, reason=waits.reason or reason))
+        decision = decide(tuple(considered))
         starting = {start.vm.ref: start.vm.name for start in decision.starts}
-        reasons = {
-            waits.vm.ref: choice.reason
-            for waits, choice in zip(queue, decision.choices, strict=True)
-            if waits.vm is not None
-        }
-        incomplete = (
-            (cluster, missing_reason)
-            for cluster in reversed(clusters)
-            if (missing_reason := cluster.missing(starting, reasons))
-        )
-        cluster, missing_reason = next(incomplete, (None, ""))
-        if cluster is None:
+        decided = zip(queue, decision.choices, strict=True)
+        reasons = {waits.vm.ref: choice.reason for waits, choice in decided if waits.vm is not None}
+        for cluster in reversed(clusters):
+            missing = cluster.missing(starting, reasons)
+            if missing:
+                why = f"its cluster {cluster.name} starts completely or not at all: {missing}"
+                left_out |= dict.fromkeys((vm.ref for vm in cluster.vms), why)
+                break
+        else:
             return decision
-        left_out |= {
-            vm.ref: f"its cluster {cluster.name} starts completely or not at all: {missing_reason}"
-            for vm in cluster.vms
-        }
-
-
-def _with_reason(waits: WaitingVm, left_out: Mapping[str, str]) -> WaitingVm:
-    reason = left_out.get(waits.vm.ref, "") if waits.vm is not None else ""
-    return replace(waits, reason=reason) if reason and not waits.reason else waits
 
 
 def _clusters(queue: Sequence[WaitingVm], inventory: Inventory) -> tuple[QueuedCluster, ...]:
@@ -102,13 +99,14 @@ def _cluster_members(vms: Iterable[Vm]) -> Iterator[tuple[Vm, ClusterMarker]]:
 
 def with_their_clusters(stops: Sequence[TakenVm], running: Iterable[TakenVm]) -> tuple[TakenVm, ...]:
     """Return these ML VMs and the other running VMs of their clusters."""
-    ids = {marker.id for _, marker in _cluster_members(stop.vm for stop in stops if stop.vm is not None)}
-    same_clusters = [ml_vm for ml_vm in running if ids and _is_of(ml_vm.vm, ids) and ml_vm not in stops]
+    stop_vms = [stop.vm for stop in stops if stop.vm is not None]
+    cluster_ids = {marker.id for _, marker in _cluster_members(stop_vms)}
+    same_clusters = []
+    for ml_vm in running if cluster_ids else ():
+        ids = {marker.id for _, marker in _cluster_members([ml_vm.vm] if ml_vm.vm is not None else [])}
+        if ids & cluster_ids and ml_vm not in stops:
+            same_clusters.append(ml_vm)
     return (*stops, *same_clusters)
-
-
-def _is_of(vm: Vm | None, ids: set[str]) -> bool:
-    return any(marker.id in ids for _, marker in _cluster_members((vm,) if vm is not None else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,40 +154,32 @@ def survey(
     candidates.sort(key=lambda candidate: (candidate[0].priority, candidate[1].cpu_usage_mhz or 0, candidate[1].name))
     # 3. Check limits that count several desktops: the floor of each pool, then the space of each datastore. A desktop
     # that the floor keeps must not use space that another one needs.
+    above_floor = _above_floor(candidates, Floors(policy, other_policies), inventory, staying)
     free_mib = _free_mib(inventory, suspended, catalog)
-    floors = Floors(policy, other_policies)
-    free_to_take = _within_space(
-        _above_floor(candidates, floors, inventory, staying), inventory, catalog, free_mib, staying
-    )
-    pool_names = {pool.name for pool, _ in pooled}
+    free_to_take = _within_space(above_floor, inventory, catalog, free_mib, staying)
+    # 4. What looks like a mistake in the policy, in the marks or at the broker.
+    vms_by_pool: dict[str, list[Vm]] = {}
+    unknown_to_broker: dict[str, list[str]] = {}
+    for pool, vm in pooled:
+        vms_by_pool.setdefault(pool.name, []).append(vm)
+        if pool.gated and not vm.template and vm.gate == NO_MACHINE:
+            unknown_to_broker.setdefault(pool.name, []).append(vm.name)
+    disowned_pools: list[tuple[str, str]] = []
+    for pool in policy.pools:
+        owner, vms = pool.owner, vms_by_pool.get(pool.name, ())
+        may_be_taken = pool.is_taken_tonight and pool.users_kept_away
+        if may_be_taken and owner is not None and vms and not any(owner.on(vm) is True for vm in vms):
+            disowned_pools.append((pool.name, str(owner)))
     return Survey(
         free_to_take=tuple(free_to_take),
         staying=tuple(sorted(staying, key=lambda choice: choice.subject)),
         other_vms=len(inventory.vms) - len(pooled),
-        empty_pools=tuple(pool.name for pool in policy.pools if pool.name not in pool_names),
-        disowned_pools=_pools_without_mark(policy, pooled),
+        empty_pools=tuple(pool.name for pool in policy.pools if pool.name not in vms_by_pool),
+        disowned_pools=tuple(disowned_pools),
         machines_not_found=inventory.machines_not_found,
-        unknown_to_broker=_unknown_to_broker(pooled),
+        unknown_to_broker={name: sorted(names) for name, names in unknown_to_broker.items()},
         priority={vm.ref: pool.priority for pool, vm in pooled},
     )
-
-
-def _pools_without_mark(policy: Policy, pooled: Sequence[tuple[Pool, Vm]]) -> tuple[tuple[str, str], ...]:
-    owned = {pool.name for pool, vm in pooled if pool.owner is not None and pool.owner.on(vm) is True}
-    pool_names = {pool.name for pool, _ in pooled}
-    return tuple(
-        (pool.name, str(pool.owner))
-        for pool in policy.pools
-        if pool.is_taken_tonight and pool.users_kept_away and pool.owner is not None and pool.name in pool_names - owned
-    )
-
-
-def _unknown_to_broker(pooled: Iterable[tuple[Pool, Vm]]) -> dict[str, list[str]]:
-    names_by_pool: dict[str, list[str]] = {}
-    for pool, vm in pooled:
-        if pool.gated and not vm.template and vm.gate == NO_MACHINE:
-            names_by_pool.setdefault(pool.name, []).append(vm.name)
-    return {name: sorted(names) for name, names in names_by_pool.items()}
 
 
 def reason_to_stay(policy: Policy, pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
@@ -195,7 +187,28 @@ def reason_to_stay(policy: Policy, pool: Pool, vm: Vm, inventory: Inventory) -> 
 
     Called when the night is planned, and again with fresh facts just before the desktop is taken.
     """
-    return _kept_by_policy(policy, pool, vm) or _kept_by_state(pool, vm, inventory) or _kept_by_gate(pool, vm)
+    if not pool.is_taken_tonight:
+        return f"pool {pool.name} is not one of the pools of this window"
+    if not pool.users_kept_away:
+        return f"pool {pool.name} is not declared parked"
+    kept = kept_by_marks(policy, pool, vm)
+    if kept is not None:
+        return kept
+    if vm.template:
+        return "is a template"
+    if vm.power is PowerState.OFF:
+        return "is powered off"
+    host = inventory.host_of(vm)
+    return idleness(vm, pool.idle).objection or _cannot_stop(pool, vm, host) or _kept_by_gate(pool, vm)
+
+
+def _cannot_stop(pool: Pool, vm: Vm, host: Host | None) -> str | None:
+    """Return why the desktop can be neither suspended nor, where the pool allows it, shut down, or None."""
+    if not (vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST):
+        return _cannot_suspend(vm, host)
+    if vm.tools_running is not True:
+        return "its guest cannot be asked to shut down: VMware Tools are not running, or not known"
+    return _host_trouble(host)
 
 
 def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, suspended: Iterable[Vm]) -> str | None:
@@ -209,22 +222,6 @@ def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, suspended: Iter
     needed_mib = suspend_size_mib(vm, catalog)
     unknown = "the size of its suspend file is unknown" if needed_mib is None else None
     return _no_space(vm, needed_mib, free_mib, inventory) or unknown
-
-
-def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm) -> str | None:
-    if not pool.is_taken_tonight:
-        return f"pool {pool.name} is not one of the pools of this window"
-    if not pool.users_kept_away:
-        return f"pool {pool.name} is not declared parked"
-    return kept_by_marks(policy, pool, vm)
-
-
-def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
-    if vm.template:
-        return "is a template"
-    if vm.power is PowerState.OFF:
-        return "is powered off"
-    return idleness(vm, pool.idle).objection or _cannot_be_taken(pool, vm, inventory.host_of(vm))
 
 
 def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
@@ -246,14 +243,6 @@ def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
             f" pool {pool.name} needs `floor: {vm.gate.spare_machines}` or more"
         )
     return None
-
-
-def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:
-    if not (vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST):
-        return _cannot_suspend(vm, host)
-    if vm.tools_running is not True:
-        return "its guest cannot be asked to shut down: VMware Tools are not running, or not known"
-    return _host_trouble(host)
 
 
 def _host_trouble(host: Host | None) -> str | None:
@@ -319,20 +308,14 @@ def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for vm in vms:
         pool = policy.pool_of(vm)
-        if pool is not None and stays_running(vm) and not vm.template and _is_free_for_users(vm, pool):
-            counts[pool.name] += 1
+        if pool is not None and stays_running(vm) and not vm.template and not _is_gated(vm, pool):
+            uses = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
+            counts[pool.name] += uses == {Use.IDLE}
     return counts
 
 
 def _is_gated(vm: Vm, pool: Pool) -> bool:
     return pool.gated and (vm.gate is None or vm.gate.closed is not False)
-
-
-def _is_free_for_users(vm: Vm, pool: Pool) -> bool:
-    if _is_gated(vm, pool):
-        return False
-    uses = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
-    return uses == {Use.IDLE}
 
 
 def running_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
@@ -394,10 +377,14 @@ def _free_mib(inventory: Inventory, suspended: Iterable[Vm], catalog: Catalog) -
     """
     free_mib = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
     for vm in suspended:
-        needed_mib, written_mib = suspend_size_mib(vm, catalog), _written_mib(vm, catalog)
+        needed_mib, state_mib = suspend_size_mib(vm, catalog), _state_mib(vm, catalog)
+        if needed_mib is None or state_mib is None:
+            continue
+        # The free space counts what is written. While the suspend is in progress, nothing certainly is.
+        written_mib = state_mib if vm.power is PowerState.SUSPENDED else 0
         for ref in vm.datastores:
             store_mib = free_mib.get(ref)
-            if store_mib is not None and needed_mib is not None and written_mib is not None:
+            if store_mib is not None:
                 free_mib[ref] = store_mib - (needed_mib - written_mib)
     return free_mib
 
@@ -443,11 +430,6 @@ def suspend_size_mib(vm: Vm, catalog: Catalog) -> int | None:
     """Return the most that suspending the VM writes, in MiB; None = it is unknown."""
     state_mib = _state_mib(vm, catalog)
     return None if state_mib is None else round(SPACE_FACTOR * state_mib)
-
-
-def _written_mib(vm: Vm, catalog: Catalog) -> int | None:
-    """Return how much of that is on the datastores already, in MiB; 0 while the suspend is in progress."""
-    return _state_mib(vm, catalog) if vm.power is PowerState.SUSPENDED else 0
 
 
 def _state_mib(vm: Vm, catalog: Catalog) -> int | None:

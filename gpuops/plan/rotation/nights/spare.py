@@ -67,37 +67,24 @@ def place_of(host: Host) -> str:
 
 def kept_states(rule: SpareRule, inventory: Inventory, catalog: Catalog) -> tuple[KeptState, ...]:
     """Return the state of each kept profile in each place where it runs or could start. Raises ProfileUnknown."""
-    states: list[KeptState] = []
-    running = _count_running(inventory)
-    for kept_slots in rule.keep_free:
-        profile = profile_meant(kept_slots.profile, _NO_VM, None, inventory, catalog)
-        slots = FreeSlots(inventory, catalog, claims=False)
-        for place, host in _host_by_place(inventory).items():
-            free, runs = slots.in_cluster_of(host, profile), running[profile, place]
-            if free or runs or _offered_in(place, profile, inventory):
-                states.append(KeptState((profile, place), place_name(host, inventory), kept_slots.of(runs, free), free))
-    return tuple(states)
-
-
-def _host_by_place(inventory: Inventory) -> dict[str, Host]:
-    """Map each place with GPUs (a cluster, or a host without one) to one host in it."""
-    places: dict[str, Host] = {}
-    for host in gpu_hosts(inventory):
-        places.setdefault(place_of(host), host)
-    return places
-
-
-def _offered_in(place: str, profile: str, inventory: Inventory) -> bool:
-    return any(place_of(host) == place and host.offers(profile) is not None for host in gpu_hosts(inventory))
-
-
-def _count_running(inventory: Inventory) -> Counter[Key]:
     running: Counter[Key] = Counter()
     for vm in inventory.vms.values():
         host = inventory.host_of(vm)
         if vm.power is PowerState.ON and host is not None:
             running.update((profile, place_of(host)) for profile in vm.profiles)
-    return running
+    hosts_by_place: dict[str, list[Host]] = defaultdict(list)
+    for host in gpu_hosts(inventory):
+        hosts_by_place[place_of(host)].append(host)
+    states: list[KeptState] = []
+    slots = FreeSlots(inventory, catalog, claims=False)
+    for kept_slots in rule.keep_free:
+        profile = profile_meant(kept_slots.profile, _NO_VM, None, inventory, catalog)
+        for place, hosts in hosts_by_place.items():
+            free, runs = slots.in_cluster_of(hosts[0], profile), running[profile, place]
+            if free or runs or any(host.offers(profile) is not None for host in hosts):
+                where = place_name(hosts[0], inventory)
+                states.append(KeptState((profile, place), where, kept_slots.of(runs, free), free))
+    return tuple(states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +266,7 @@ def _offer(
     states_here = [state for state in missing if host is not None and state.key[1] == place_of(host)]
     if host is None or not states_here:
         return None
+    # 1. The missing slots that are free after these VMs have stopped, by kept profile.
     after = world
     for ml_vm in group:
         after = project(ShutDownGuest(ml_vm.vm.ref if ml_vm.vm is not None else ml_vm.original.vm), after)
@@ -286,19 +274,19 @@ def _offer(
     gains = [min(state.missing, slots.in_cluster_of(host, state.key[0]) - state.free) for state in states_here]
     if max(gains) <= 0:
         return None
-    losses = [
-        (priority, 0.0 if ml_vm.vm is not None and ml_vm.vm.ref in suspendable_refs else lost_s)
-        for ml_vm in group
-        for priority, lost_s in [loss_of(ml_vm, now)]
-    ]
-    state, gained = states_here[gains.index(max(gains))], sum(gain for gain in gains if gain > 0)
-    gives = tuple(
-        GivesWay(ml_vm, None if lost_s == inf else lost_s, state.key, state.where)
-        for ml_vm, (_, lost_s) in zip(group, losses, strict=True)
-    )
-    lost_each_s = sum(lost_s for _, lost_s in losses) / gained
-    cost = (max(priority for priority, _ in losses), lost_each_s, len(group), group[0].original.name)
-    return _Offer(cost, gives, after)
+    state = states_here[gains.index(max(gains))]
+    # 2. The work that is lost for them.
+    gives: list[GivesWay] = []
+    priorities, all_lost_s = [], 0.0
+    for ml_vm in group:
+        priority, lost_s = loss_of(ml_vm, now)
+        if ml_vm.vm is not None and ml_vm.vm.ref in suspendable_refs:
+            lost_s = 0.0
+        priorities.append(priority)
+        all_lost_s += lost_s
+        gives.append(GivesWay(ml_vm, None if lost_s == inf else lost_s, state.key, state.where))
+    lost_per_slot_s = all_lost_s / sum(gain for gain in gains if gain > 0)
+    return _Offer((max(priorities), lost_per_slot_s, len(group), group[0].original.name), tuple(gives), after)
 
 
 def _without_unneeded(

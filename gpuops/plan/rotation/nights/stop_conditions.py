@@ -33,7 +33,7 @@ REFUSED_IN_A_ROW: Final = 2
 NOT_DONE: Final = (Verdict.FAILED, Verdict.UNKNOWN)
 
 
-@stored_as("StepCounts", planned="planned", ended="ended", failed="failed", on_host="on_host", refused="refused")
+@stored_as("StepCounts")
 @dataclass(frozen=True, slots=True)
 class StepCounts:
     """The steps of a night so far: how many were planned, ended and failed. `execute` keeps it in the journal."""
