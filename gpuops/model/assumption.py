@@ -25,10 +25,10 @@ class Assumption:
     statement: str
     source: str
     confidence: Confidence
-    deviation: str = ""
-    """Empty = the simulated vCenter knows no other behaviour."""
-    read: str = ""
-    """The state of a vCenter in which reading shows whether the rule holds; empty = only a change shows it."""
+    deviation: str | None = None
+    """None = the simulated vCenter knows no other behaviour."""
+    read: str | None = None
+    """The state of a vCenter in which reading shows whether the rule holds; None = only a change shows it."""
     evidence: str = ""
     """The sentence about an observation, with the names of its facts in braces."""
     against: str = ""
@@ -43,10 +43,10 @@ class SessionStep:
     settles: tuple[str, ...]
     """Ids of the rules."""
     commands: tuple[str, ...]
-    contradicted: str = ""
-    """What of the output contradicts the rules; empty = the look among the commands judges them."""
-    restarts: str = ""
-    """What is restarted, `the host`; empty = nothing."""
+    contradicted: str | None = None
+    """What of the output contradicts the rules; None = the look among the commands judges them."""
+    restarts: str | None = None
+    """What is restarted, `the host`; None = nothing."""
 
 
 class Standing(StrEnum):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Self, TypeVar
 
 from gpuops.model.assumption import Confidence, JudgedAssumption, SessionStep, Standing
 from gpuops.model.vcenter.contact import Contact
@@ -15,6 +15,7 @@ from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.text import count
 
+Record = TypeVar("Record", bound=DocumentRecord)
 NAMED: Final = ("vm", "source", "host", "cluster")
 """Facts of evidence that are managed object ids."""
 
@@ -76,14 +77,13 @@ class AssumptionsDocument(SiteDocument, frozen=True):
 
     @classmethod
     def made_of(cls, judged: JudgedContact) -> Self:
-        inventory, names = judged.contact.inventory, names_of(judged.contact.inventory)
-        assumptions = [
-            AssumptionRecord.from_attributes(
-                row, row.row, evidence=evidence_text(row, names) or None, deviation=row.row.deviation or None
-            )
-            for row in judged.rows
-        ]
-        return cls.from_attributes(judged.contact, inventory, read_at=inventory.taken_at, assumptions=assumptions)
+        inventory, rows = judged.contact.inventory, _records(AssumptionRecord, judged)
+        return cls.from_attributes(judged.contact, inventory, read_at=inventory.taken_at, assumptions=rows)
+
+
+def _records(kind: type[Record], judged: JudgedContact) -> list[Record]:
+    names = names_of(judged.contact.inventory)
+    return [kind.from_attributes(row, row.row, evidence=evidence_text(row, names) or None) for row in judged.rows]
 
 
 def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
@@ -111,8 +111,7 @@ def contact_text(judged: JudgedContact) -> Shown:
         Column("assumption", lambda row: row.row.id),
         Column("here", lambda row: row.standing),
         Column(
-            "evidence, or what it needs",
-            lambda row: evidence_text(row, names) or f"needs {row.row.read or 'a change'}",
+            "evidence, or what it needs", lambda row: evidence_text(row, names) or f"needs {row.row.read or 'a change'}"
         ),
     )
     numbers = Counter(row.standing for row in judged.rows)
@@ -166,17 +165,6 @@ class FirstContactRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, judged: JudgedContact) -> Self:
-        names = names_of(judged.contact.inventory)
-        assumptions = [
-            SeenAssumptionRecord.from_attributes(
-                row, row.row, evidence=evidence_text(row, names) or None, read=row.row.read or None
-            )
-            for row in judged.rows
-        ]
-        session = [
-            ContactStepRecord.from_attributes(
-                step, settles=settled, contradicted=step.contradicted or None, restarts=step.restarts or None
-            )
-            for step, settled in judged.needed_steps
-        ]
-        return cls.from_attributes(judged.contact, assumptions=assumptions, session=session)
+        rows = _records(SeenAssumptionRecord, judged)
+        session = [ContactStepRecord.from_attributes(step, settles=settled) for step, settled in judged.needed_steps]
+        return cls.from_attributes(judged.contact, assumptions=rows, session=session)

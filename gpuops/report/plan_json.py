@@ -33,6 +33,18 @@ class RejectionRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(rejection, text=str(rejection))
 
 
+class RefusalRecord(DocumentRecord, frozen=True):
+    """One reason against it."""
+
+    subject: str
+    reason: str
+    next: Annotated[str, "what to do about it; may be empty"]
+
+    @classmethod
+    def made_of(cls, rejection: Rejection) -> Self:
+        return cls(rejection.subject, rejection.reason, rejection.hint)
+
+
 class BeforeAfterRecord(DocumentRecord, frozen=True):
     """One thing before and after; null = it was not there, or will not be."""
 

@@ -280,7 +280,6 @@ RULES: Final = (
         (
             "gpuops/files/file.py",
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
-            "gpuops/extras/bundle/bundle_names.py",
             "gpuops/extras/diagnosis/diagnoses.py",
             "gpuops/extras/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings

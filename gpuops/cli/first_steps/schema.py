@@ -33,9 +33,9 @@ INPUTS: Final = {
     "jobs": InputFile("Jobs of `gpuops job`", "gpuops.extras.jobs.jobs_file:JobsFile"),
     "mig-layout": InputFile("Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile"),
     "policy": InputFile("A rotation policy", "gpuops.config.policy_file:PolicyFile"),
-    "pool": InputFile("A pool of `gpuops pool`", "gpuops.extras.lending.pool_file:PoolFile"),
+    "pool": InputFile("A pool of `gpuops pool`", "gpuops.extras.lending.lease_book:PoolFile"),
     "remote-gpu": InputFile(
-        "A program that lends GPUs over the network", "gpuops.extras.lending.remote_gpu:RemoteProgram"
+        "A program that lends GPUs over the network", "gpuops.extras.lending.pool_file:RemoteProgram"
     ),
     "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
     "role-file": InputFile("Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile"),

@@ -143,6 +143,25 @@ def _format_stamp(moment: datetime | None) -> str:
     return format_stamp(moment) if moment is not None else ""
 
 
+@contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Lock a file of the state directory that other processes lock only for a moment, and wait for them.
+
+    Raises StateDamaged if the file cannot be used or locked.
+    """
+    prepare_state_dir(path.parent)
+    private_file(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _unlockable(error) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
     """Return the process of this machine that rotates this vCenter now, or None. Raises StateDamaged."""
     if not vcenter_lock(state_dir, vcenter).exists():

@@ -7,7 +7,6 @@ together with the file that holds its password; the record counts until that fil
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
+from gpuops.execute.state.lock import waited_for
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.vcenter.login import WrongPassword
 
@@ -48,8 +48,7 @@ def guarded_login(
     if _was_accepted(path, version):
         yield from _record_outcome(path, version, address)
         return
-    with path.open("r+", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with waited_for(path):
         record = _read_record(path)
         if record.get("version") == version and record.get("refused_by") not in (None, address) and not is_return:
             raise WrongPassword(

@@ -63,14 +63,18 @@ def settle_steps(
 
 
 @contextmanager
-def settled_run(kind: str, inventory: Inventory, journal: Journal, site: Site) -> Iterator[Run]:
+def settled_run(
+    kind: str, inventory: Inventory, journal: Journal, site: Site, *, begun_before: datetime | None = None
+) -> Iterator[Run]:
     """Yield a run of this kind. Runs of the kind that calls on this machine left open are settled and ended first.
+
+    `begun_before`: runs that began later may be of calls that still run.
 
     A run stays open if the call ends with an error. If another call of this kind on this machine is still alive, it
     sends nothing more.
     """
     machine = socket.gethostname()
-    end_cut_off_runs(kind, machine, inventory, journal, site)
+    end_cut_off_runs(kind, machine, inventory, journal, site, begun_before=begun_before)
     run = journal.begin(kind, order=machine)
     yield run
     journal.end(run)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, UnsetType
 
@@ -91,18 +91,16 @@ def bundle(
     """
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
-    manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), _sizes(files)))
+    manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), file_records(files)))
     places = [
         place
         for name, document in {MANIFEST: manifest, **documents}.items()
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
     if places:
-        raise Refused(
-            f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
-            f"{some_names(places)}: it is not written",
-            hint="this is a bug in gpuops: please report these places, without the texts",
-        )
+        problem = f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at {some_names(places)}"
+        hint = "this is a bug in gpuops: please report these places, without the texts"
+        raise Refused(f"{problem}: it is not written", hint=hint)
     return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
 
 
@@ -110,7 +108,7 @@ def _text(document: Any) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
 
-def _sizes(files: Mapping[str, bytes]) -> list[BundledFileRecord]:
+def file_records(files: Mapping[str, bytes]) -> list[BundledFileRecord]:
     return [BundledFileRecord(name, len(content)) for name, content in files.items()]
 
 
@@ -123,11 +121,6 @@ class BundleDocument(PrintedDocument, frozen=True):
     files: Annotated[list[BundledFileRecord], "what is in it, in its order"]
     first_contact: Annotated[FirstContactRecord | UnsetType, "with --first-contact"] = UNSET
 
-    @classmethod
-    def of_bundle(cls, bundle: Bundle, path: str, judged: JudgedContact | None, *, written: bool) -> Self:
-        contact = FirstContactRecord.made_of(judged) if judged is not None else UNSET
-        return cls(path, written, _sizes(bundle.files), contact)
-
 
 def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
     """Return the files with their sizes, and the beginning of each."""
@@ -137,11 +130,6 @@ def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
         beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
         table.add_row(name, f"{len(content):,}", beginning)
     return (table, Text(f"{path}: {'written' if written else 'not written yet'}", "bold"))
-
-
-def name_text(pseudonym: str, name: str) -> Shown:
-    """Return the name that a pseudonym stands for."""
-    return Text(f"{pseudonym}: {name}")
 
 
 def gather_bundle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -12,9 +12,6 @@ from gpuops.console import output
 from gpuops.console.options import CommonOptions, HostShellOptions
 from gpuops.console.spread import spread
 from gpuops.errors import UsageError
-
-if TYPE_CHECKING:
-    from gpuops.extras.bundle.archive import Bundle
 
 FILE: Final = Path("gpuops-bundle.zip")
 
@@ -51,48 +48,42 @@ def bundle(
       gpuops bundle --first-contact --dry-run --vcenter sim:lab
       gpuops capacity --vcenter sim:./gpuops-bundle.zip
     """
-    if reveal is not None:
-        _tell(reveal)
-        return
-    if not dry_run and os.path.lexists(save):
-        raise UsageError(f"{save} is there already", hint="name another one with --save")
+    from msgspec import UNSET
+
     from gpuops import clock
     from gpuops.console.opening import journal_of, open_site
     from gpuops.console.running import confirm
-    from gpuops.extras.bundle.archive import BundleDocument, bundle_text, gather_bundle
-    from gpuops.extras.bundle.bundle_names import fresh_key, known_key
-    from gpuops.report.first_contact import contact_text
+    from gpuops.execute.state.state_dir import default_state_dir
+    from gpuops.extras.bundle.archive import (
+        BundleDocument,
+        BundleNameDocument,
+        bundle_text,
+        file_records,
+        gather_bundle,
+    )
+    from gpuops.extras.bundle.bundle_names import key_of_bundles, name_behind, remember
+    from gpuops.files.private_file import write_new
+    from gpuops.report.first_contact import FirstContactRecord, contact_text
 
+    if reveal is not None:
+        name = name_behind(default_state_dir(), reveal)
+        output.show(f"{reveal}: {name}", BundleNameDocument(reveal, name))
+        return
+    name_in_use = UsageError(f"{save} is there already", hint="name another one with --save")
+    if not dry_run and os.path.lexists(save):
+        raise name_in_use
     state_dir, _ = journal_of(common)
-    key = known_key(state_dir) or fresh_key()
+    key = key_of_bundles(state_dir)
     with open_site(common) as site:
         host_shell.give_to(site)
         gathered, judged = gather_bundle(site, key, clock.wall_clock(), contact=first_contact)
     if not dry_run:
         if not yes:
             confirm(bundle_text(gathered, str(save), written=False), "a bundle is to be given to others")
-        _write(gathered, key, state_dir, save)
+        remember(state_dir, key, gathered.names)  # first: without them its names cannot be looked up
+        if not write_new(save, gathered.pack()):
+            raise name_in_use
     text = bundle_text(gathered, str(save), written=not dry_run)
-    document = BundleDocument.of_bundle(gathered, str(save), judged, written=not dry_run)
+    contact = UNSET if judged is None else FirstContactRecord.made_of(judged)
+    document = BundleDocument(str(save), not dry_run, file_records(gathered.files), contact)
     output.show(text if judged is None else (contact_text(judged), text), document)
-
-
-def _write(gathered: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
-    """Write the bundle, but first the key and the names: without them its names cannot be looked up."""
-    from gpuops.extras.bundle.bundle_names import key_for_ever, remember
-    from gpuops.files.private_file import write_new
-
-    if key_for_ever(state_dir, key) != key:
-        raise UsageError("another bundle was written here at the same time", hint="type it again")
-    remember(state_dir, gathered.names)
-    if not write_new(file, gathered.pack()):
-        raise UsageError(f"{file} is there already", hint="name another one with --save")
-
-
-def _tell(pseudonym: str) -> None:
-    from gpuops.execute.state.state_dir import default_state_dir
-    from gpuops.extras.bundle.archive import BundleNameDocument, name_text
-    from gpuops.extras.bundle.bundle_names import name_behind
-
-    whole, name = name_behind(default_state_dir(), pseudonym)
-    output.show(name_text(whole, name), BundleNameDocument(whole, name))

@@ -27,8 +27,6 @@ from gpuops.model.vcenter.vm import Firmware, VmDrs
 
 DIGITS: Final = 12
 """The number of hexadecimal digits. With 100,000 names, two get the same pseudonym in one of 50,000 bundles."""
-
-
 _MOID: Final = re.compile(r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}")
 """Managed object ids in the form of vCenter. They identify nothing, and are the same in journal and world."""
 
@@ -48,8 +46,6 @@ class NameKind(StrEnum):
     ATTRIBUTE = "attribute"
     VALUE = "value"
     EXTENSION = "extension"
-    PROFILE = "profile"
-    OPTION = "option"
     REASON = "reason"
     ID = "id"
     TEXT = "text"
@@ -88,9 +84,7 @@ def table(name: str) -> Any:
 _FILE: Final = table("words.yaml")
 SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
 """Keys of extraConfig that plans use."""
-_ENUMERATIONS: Final = (
-    AssignmentPolicy, GraphicsType, VgpuMode, RuleKind, Firmware, VmDrs, DeviceKind, Standing,
-)  # fmt: skip
+_ENUMERATIONS: Final = AssignmentPolicy, GraphicsType, VgpuMode, RuleKind, Firmware, VmDrs, DeviceKind, Standing
 _TEXTS: Final = frozenset(
     (
         *_FILE["values"], *_FILE["sentences"], *SETTINGS, *KNOWN_EXTENSIONS,
@@ -112,12 +106,11 @@ _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 """vSphere stores some numbers as texts."""
 _PATTERNS: Final = (
-    _PCI, _NUMBER, PACKAGE_VERSION,
+    _MOID, _PCI, _NUMBER, PACKAGE_VERSION,
     *map(
         re.compile,
         (
             rf"({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}}(/({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}})*",
-            r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}",  # managed object ids
             r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|\+00:00)?)?",  # moments in UTC, and dates
             r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
             r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives

@@ -86,13 +86,12 @@ class _WorldWriter:
     """Writes one snapshot by the table, which names the methods of this class with their leading underscore."""
 
     def __init__(self, inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> None:
-        self._inventory = inventory
-        self._catalog = catalog
-        self._names = names
+        self._inventory, self._catalog, self._names = inventory, catalog, names
         self._model_names: dict[str, str] = {}
         self._functions: dict[str, Callable[[Any], Any]] = {
             "bool": bool, "text": str, "moment": utc, "hex": "{:04x}".format, "gib": lambda mib: mib >> 10,
             "ref": names.ref, "refs": lambda refs: [names.ref(ref) for ref in refs],
+            "settings": lambda options: dict(plain_settings(options)),
         }  # fmt: skip
 
     def write(self) -> dict[str, Any]:
@@ -136,8 +135,6 @@ class _WorldWriter:
             case _:
                 return self._names.of(NameKind(argument or name), content)
 
-    # --- vCenter ------------------------------------------------------------------------------------------------
-
     def _options(self, inventory: Inventory) -> dict[str, bool]:
         hot_migrate = inventory.hot_migrate_enabled
         return {} if hot_migrate is None else {"vgpu.hotmigrate.enabled": hot_migrate}
@@ -145,15 +142,11 @@ class _WorldWriter:
     def _datacenter(self, inventory: Inventory) -> str:
         return self._names.of(NameKind.DATACENTER, next(iter(_datacenters(inventory)), ""))
 
-    def _guests(self, inventory: Inventory) -> Any:
-        return _TABLE["guests"]
-
     def _api_version(self, inventory: Inventory) -> str:
         """Return the latest version that the simulator has and that is not later than this vCenter's."""
         versions: list[str] = _TABLE["api_versions"]
-        return next(
-            (version for version in versions[::-1] if _numbers(version) <= _numbers(inventory.api_version)), versions[0]
-        )
+        earlier = [version for version in versions if _numbers(version) <= _numbers(inventory.api_version)]
+        return (earlier or versions[:1])[-1]
 
     def _datastores(self, inventory: Inventory) -> list[dict[str, Any]]:
         stores = []
@@ -187,18 +180,14 @@ class _WorldWriter:
         declared = [{"name": name, **json.loads(profile)} for profile, name in names.items()]
         return {"direct_path_profiles": declared, "reservations": reservations}
 
-    # --- clusters and hosts -------------------------------------------------------------------------------------
-
     def _clusters(self, inventory: Inventory) -> list[dict[str, Any]]:
         alone = [host for host in inventory.hosts.values() if host.cluster not in inventory.clusters]
         clusters = [self._fill("cluster", cluster) for cluster in inventory.clusters.values()]
         return clusters + [self._fill("standalone", host) for host in alone]
 
-    def _hosts_of(self, cluster: Cluster) -> list[dict[str, Any]]:
-        return [self._fill("host", host) for host in self._inventory.hosts.values() if host.cluster == cluster.ref]
-
-    def _alone(self, host: Host) -> list[dict[str, Any]]:
-        return [self._fill("host", host)]
+    def _hosts_of(self, place: Cluster | Host) -> list[dict[str, Any]]:
+        hosts = self._inventory.hosts.values()
+        return [self._fill("host", host) for host in hosts if place is host or place.ref == host.cluster]
 
     def _drs(self, cluster: Cluster) -> str | None:
         return (cluster.drs_behavior or VmDrs.PARTIAL) if cluster.drs_enabled else None
@@ -270,8 +259,6 @@ class _WorldWriter:
         """Return `FPGA 8086:09c4` in place of the name in vCenter."""
         return f"{device.kind} {device.vendor_id:04x}:{device.device_id:04x}"
 
-    # --- VMs ----------------------------------------------------------------------------------------------------
-
     def _vms(self, inventory: Inventory) -> list[dict[str, Any]]:
         """Return the VMs of known hosts. Running VMs come first, because they have their GPUs already."""
         vms = [vm for vm in inventory.vms.values() if inventory.host_of(vm) is not None]
@@ -287,18 +274,15 @@ class _WorldWriter:
         vgpus = [device for device in vm.vgpus if self._catalog_name(device.profile) is not None]
         addresses, starts = _places(vm, host, vgpus) if is_on else ([], [])
         group = next((device for device in vgpus if device.group is not None), None)
+        devices = vm.devices or ()
         return self._fill("vm_read", vm) | {
+            "device_keys": [device.key for device in devices],
+            "nodes": [device.numa_node if isinstance(device, VgpuDevice) else None for device in devices],
             "gpus": [str(address) for address in addresses],
             "starts": starts,
             "held": list(_held_devices(vm, host)) if is_on else [],
             "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._catalog_name(group.profile)}%NVLink",
         }
-
-    def _device_keys(self, vm: Vm) -> list[int]:
-        return [device.key for device in vm.devices or ()]
-
-    def _device_nodes(self, vm: Vm) -> list[int | None]:
-        return [device.numa_node if isinstance(device, VgpuDevice) else None for device in vm.devices or ()]
 
     def _devices(self, vm: Vm) -> list[dict[str, Any]]:
         return [self._device(device, self._host(vm)) for device in vm.devices or ()]
@@ -328,9 +312,6 @@ class _WorldWriter:
 
     def _snapshot(self, vm: Vm) -> str | None:
         return self._names.of(NameKind.SNAPSHOT, vm.ref) if vm.snapshots else None
-
-    def _settings(self, vm: Vm) -> dict[str, str]:
-        return dict(plain_settings(vm.extra_config or {}))
 
     def _folder(self, vm: Vm) -> str:
         """Return `folder-…/folder-…` below the datacenter's folder of VMs. With several datacenters, each has a folder
@@ -447,8 +428,7 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
         ],
         "unread": contact.unread,
     }
-    document: dict[str, Any] = _hide(answers, "", names, words)
-    return document
+    return dict(_hide(answers, "", names, words))
 
 
 def _hide(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:

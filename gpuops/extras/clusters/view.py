@@ -10,11 +10,11 @@ from gpuops.extras.clusters.plan import ClusterPlan, PlannedMember
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import RdmaKind
 from gpuops.plan.core.passthru_devices import is_no_gpu
-from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs
 from gpuops.plan.hosts.pvrdma import Prerequisite
 from gpuops.report.document import DocumentRecord, NamedRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.plan_json import RefusalRecord
 from gpuops.report.text import count
 
 _STYLES: Final = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
@@ -114,18 +114,6 @@ class ClusterRowRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(row, next=row.next_move)
 
 
-class ClusterRefusalRecord(DocumentRecord, frozen=True):
-    """One reason against it."""
-
-    subject: str
-    reason: str
-    next: Annotated[str, "what to do about it; may be empty"]
-
-    @classmethod
-    def made_of(cls, rejection: Rejection) -> Self:
-        return cls.from_attributes(rejection, next=rejection.hint)
-
-
 class ClusterMemberRecord(DocumentRecord, frozen=True):
     """One VM as it is planned."""
 
@@ -147,7 +135,7 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
     changed: Annotated[bool, "whether vCenter was changed, or would be"]
     feasible: Annotated[bool, "whether nothing speaks against it"]
     rows: Annotated[list[ClusterRowRecord], "what template and hosts must have"]
-    rejections: Annotated[list[ClusterRefusalRecord], "every reason against it"]
+    rejections: Annotated[list[RefusalRecord], "every reason against it"]
     warnings: list[str]
     members: Annotated[list[ClusterMemberRecord], "by rank"]
     failed: Annotated[str, "what went wrong; empty = nothing did"]
@@ -246,7 +234,7 @@ class ClusterDeleteDocument(PrintedDocument, frozen=True):
     cluster: Annotated[str, "its name"]
     applied: bool
     changed: Annotated[bool, "whether vCenter was changed, or would be"]
-    rejections: Annotated[list[ClusterRefusalRecord], "every reason against it"]
+    rejections: Annotated[list[RefusalRecord], "every reason against it"]
     vms: Annotated[list[NamedRecord], "by rank"]
     left: Annotated[list[str], "those that could not be removed, each with its reason"]
     overrides: Annotated[list[str], "VMs that stay, whose override of DRS is taken back, or would be"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -23,6 +24,7 @@ from gpuops.execute.journal.upgrading import to_read, to_write
 from gpuops.execute.migrations import Contents
 from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LendingPool, PoolServer
+from gpuops.extras.lending.lending import Decision
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import to_stored, with_field_names
 
@@ -36,9 +38,7 @@ _BROKEN: Final = '"state":"broken"', '"state":"ending"'
 """An earlier gpuops kept servers that it was removing, and leases whose server died; its requests for a later lease are
 not read at all."""
 metadata: Final = sql.MetaData()
-Table(
-    "pools_schema", metadata, Column("version", sql.Integer, primary_key=True, autoincrement=False)
-)  # of earlier versions
+Table("pools_schema", metadata, Column("version", sql.Integer, primary_key=True, autoincrement=False))  # now unused
 pools_table: Final = Table(
     "pools",
     metadata,
@@ -58,17 +58,17 @@ leases_table: Final = Table(
     Column("body", String, nullable=False),  # JSON of `GpuLease`
 )
 Value = TypeVar("Value")
-Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], LeaseBook]
-"""Returns the changed book; gets the present book and the other pools of the vCenter."""
+Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], Decision]
+"""Returns the changed book, or why it stays as it is; gets the present book and the other pools of the vCenter."""
 
 
+@dataclass(frozen=True, slots=True)
 class PoolBooks:
     """The books of one vCenter. Every method raises StateDamaged."""
 
-    def __init__(self, database: Database | None, vcenter: str) -> None:
-        """`database`: None = there is no database, and no pool."""
-        self._database = database
-        self._vcenter = vcenter
+    _database: Database | None
+    """None = there is no database, and no pool."""
+    _vcenter: str
 
     @classmethod
     @contextmanager
@@ -84,54 +84,44 @@ class PoolBooks:
             if database is not None:
                 database.close()
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all pools, in order."""
-        with self._reading() as connection:
-            return self._names(connection)
+    def read(self) -> dict[str, LeaseBook]:
+        """Return the books of all pools by name, in order."""
+        with self._transaction(write=False) as connection:
+            return self._read(connection)
 
-    def read(self, name: str) -> LeaseBook | None:
-        """Return the book; None = there is no such pool."""
-        with self._reading() as connection:
-            return self._read(connection, name)
-
-    def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, LeaseBook]:
+    def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, Decision]:
         """Change the book, and return it before and after, with the leases that ended. Without `write` only compute it.
 
         While `decide` runs, no other process changes a pool of this vCenter. The change is on disk when this returns.
-        If `decide` raises, nothing is changed.
+        If `decide` raises or refuses, nothing is changed.
         """
-        with self._alone() if write else self._reading() as connection:
-            before = self._read(connection, name)
-            other_books = (
-                self._read(connection, other_name) for other_name in self._names(connection) if other_name != name
-            )
-            after = decide(before, tuple(book for book in other_books if book is not None))
-            if write and connection is not None:
+        with self._transaction(write=write) as connection:
+            books = self._read(connection)
+            before = books.pop(name, None)
+            after, rejections = decide(before, tuple(books.values()))
+            if write and connection is not None and not rejections:
                 self._write(connection, before, after)
-        return before, after
+        return before, (after, rejections)
 
     def remove_empty(self, name: str) -> None:
         """Take the pool out of the book if it has neither servers nor leases."""
-        with self._alone() as connection:
-            book = self._read(connection, name)
-            if book is not None and not book.servers and not book.leases:
-                connection.execute(
-                    sql.delete(leases_table).where(*self._leases(name))
-                )  # an earlier gpuops kept ended ones
+        with self._transaction(write=True) as connection:
+            book = self._read(connection).get(name)
+            if connection is not None and book is not None and not book.servers and not book.leases:
+                # an earlier gpuops kept ended ones
+                connection.execute(sql.delete(leases_table).where(*self._leases(name)))
                 connection.execute(sql.delete(pools_table).where(*self._pool(name)))
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection | None]:
-        with self._database.reading() if self._database is not None else nullcontext() as connection:
-            yield connection
-
-    @contextmanager
-    def _alone(self) -> Iterator[Connection]:
-        """Yield a transaction. Until it ends, no other transaction writes pools of this vCenter."""
+    def _transaction(self, *, write: bool) -> Iterator[Connection | None]:
+        """Yield a transaction; None = there is no database. Until one that writes ends, no other one writes pools of
+        this vCenter."""
         if self._database is None:
-            raise StateDamaged("the book of pools was opened to read", hint="this is a fault of gpuops: report it")
-        with self._database.writing() as connection:
-            hold_to_the_end(connection, DatabaseLock.POOLS, self._vcenter)
+            yield None
+            return
+        with self._database.writing() if write else self._database.reading() as connection:
+            if write:
+                hold_to_the_end(connection, DatabaseLock.POOLS, self._vcenter)
             yield connection
 
     def _pool(self, name: str) -> tuple[sql.ColumnElement[bool], sql.ColumnElement[bool]]:
@@ -140,22 +130,20 @@ class PoolBooks:
     def _leases(self, pool: str) -> tuple[sql.ColumnElement[bool], sql.ColumnElement[bool]]:
         return leases_table.c.vcenter == self._vcenter, leases_table.c.pool == pool
 
-    def _names(self, connection: Connection | None) -> tuple[str, ...]:
-        names = (
-            sql.select(pools_table.c.name).where(pools_table.c.vcenter == self._vcenter).order_by(pools_table.c.name)
-        )
-        return () if connection is None else tuple(map(str, connection.scalars(names)))
-
-    def _read(self, connection: Connection | None, name: str) -> LeaseBook | None:
-        row = connection.execute(sql.select(pools_table).where(*self._pool(name))).one_or_none() if connection else None
-        if connection is None or row is None:
-            return None
+    def _read(self, connection: Connection | None) -> dict[str, LeaseBook]:
+        if connection is None:
+            return {}
         body, is_open = leases_table.c.body, leases_table.c.open.is_(True)
         is_request = body.like('%"state":"asked"%') | body.like('%"state":"waiting"%')
-        bodies = connection.scalars(sql.select(body).where(*self._leases(name), is_open, ~is_request))
-        pool = _decode(row.settings, LendingPool, name)
-        servers = _decode(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
-        return LeaseBook(pool, servers).with_leases(_decode(text.replace(*_BROKEN), GpuLease, name) for text in bodies)
+        pools = sql.select(pools_table).where(pools_table.c.vcenter == self._vcenter).order_by(pools_table.c.name)
+        books = dict[str, LeaseBook]()
+        for row in connection.execute(pools).all():
+            pool = _decode(row.settings, LendingPool, row.name)
+            servers = _decode(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], row.name)
+            bodies = connection.scalars(sql.select(body).where(*self._leases(row.name), is_open, ~is_request))
+            leases = (_decode(text.replace(*_BROKEN), GpuLease, row.name) for text in bodies)
+            books[row.name] = LeaseBook(pool, servers).with_leases(leases)
+        return books
 
     def _write(self, connection: Connection, before: LeaseBook | None, after: LeaseBook) -> None:
         """Write the pool and the leases that changed; those that ended leave the book."""
@@ -172,7 +160,7 @@ class PoolBooks:
 
 
 def known_book(book: LeaseBook | None, name: str) -> LeaseBook:
-    """Return the book. Raises UsageError if it is None."""
+    """Return the book. Raises UsageError if it is None: another command has deleted the pool meanwhile."""
     if book is None:
         raise UsageError(f"there is no pool {name!r}", hint="gpuops pool create --file templates/pool.yaml makes one")
     return book
@@ -202,6 +190,5 @@ def _decode(body: str, kind: type[Value], pool: str) -> Value:
     try:
         return msgspec.convert(with_field_names(kind, msgspec.json.decode(body)), type=kind)
     except (*NOT_PARSED, msgspec.MsgspecError) as error:
-        raise StateDamaged(
-            f"the book of pool {pool} cannot be read: {error}", hint="bring it back from a backup; nothing is lent"
-        ) from error
+        hint = "bring it back from a backup; nothing is lent"
+        raise StateDamaged(f"the book of pool {pool} cannot be read: {error}", hint=hint) from error

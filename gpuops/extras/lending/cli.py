@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +14,16 @@ from gpuops.console.commands import VerbTable
 from gpuops.console.options import CommonOptions, DryRun
 from gpuops.console.spread import reads_sites, spread
 from gpuops.errors import UsageError
+from gpuops.extras.lending.lease_book import LeaseWish, PoolAnswer, lease_time
+from gpuops.extras.lending.members import Reclaim
+from gpuops.extras.lending.pool_file import load_pool
 from gpuops.extras.lending.running import create_pool, lend_gpus, read_pools, reclaim_gpus, return_lease
+from gpuops.extras.lending.view import PoolShowDocument, pool_answer_text, pools_text
+from gpuops.model.workloads.workload import memory_mib
+from gpuops.report.document import DOCUMENTS
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.extras.lending.lease_book import PoolAnswer
 
 pool = VerbTable("pool", "Lend shares of GPUs over the network, and keep the book of them.")
 
@@ -29,21 +33,9 @@ Client = Annotated[
 ]
 
 
-def _time(option: str, text: str, *, may_be_zero: bool = False) -> timedelta:
-    """Return the duration that was typed for this option. Raises UsageError with the option in its message."""
-    from gpuops.extras.lending.lease_book import lease_time
-
-    try:
-        return lease_time(text, may_be_zero=may_be_zero)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
-
-
 def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Site], PoolAnswer]) -> None:
     """Run the command, show its answer, and exit with its code. `kind`: of its document."""
     from gpuops.console.opening import open_site
-    from gpuops.extras.lending.view import pool_answer_text
-    from gpuops.report.document import DOCUMENTS
 
     with open_site(common) as site:
         answer = command(site)
@@ -69,10 +61,8 @@ def pool_create(
       gpuops pool create --file templates/pool.yaml --dry-run --vcenter sim:lab
       gpuops pool create --file templates/pool.yaml --vcenter sim:lab
     """
-    from gpuops.extras.lending.pool_file import load_pool
-
-    wish = load_pool(file)
-    _answer_pool_command(common, "pool-create", lambda site: create_pool(wish, site, apply=not dry_run))
+    pool = load_pool(file)
+    _answer_pool_command(common, "pool-create", lambda site: create_pool(pool, site, apply=not dry_run))
 
 
 @pool.command("show")
@@ -87,7 +77,6 @@ def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
       gpuops pool show lab --output json
     """
     from gpuops.console.opening import open_site
-    from gpuops.extras.lending.view import PoolShowDocument, pools_text
 
     with open_site(common) as site:
         pools = read_pools(pool, site)
@@ -112,10 +101,7 @@ def pool_lend(
       gpuops pool lend --client ml-07 --gpu-memory 8GiB --for 4h --dry-run
       gpuops pool lend --client ml-08 --gpu-memory 40GiB --gpus 2 --for 90m
     """
-    from gpuops.extras.lending.lease_book import LeaseWish
-    from gpuops.model.workloads.workload import memory_mib
-
-    wish = LeaseWish(client, "", memory_mib(gpu_memory), _time("--for", lasts), gpus)
+    wish = LeaseWish(client, "", memory_mib(gpu_memory), lease_time(lasts, "--for"), gpus)
     _answer_pool_command(common, "pool-lend", lambda site: lend_gpus(pool, wish, site, apply=not dry_run))
 
 
@@ -129,7 +115,6 @@ def pool_return(common: CommonOptions, client: Client, pool: PoolName = None, dr
       gpuops pool return --client ml-07 --dry-run
       gpuops pool return --client ml-07
     """
-
     _answer_pool_command(common, "pool-return", lambda site: return_lease(pool, client, site, apply=not dry_run))
 
 
@@ -162,15 +147,14 @@ def pool_reclaim(
       gpuops pool reclaim --server ml-03 --again
     """
     from gpuops.console.running import confirm
-    from gpuops.extras.lending.reclaim import Reclaim
-    from gpuops.extras.lending.view import pool_answer_text
 
     if (server is not None) is due:
         raise UsageError("name one of --server and --due", hint="gpuops pool show lists servers")
     how = [name for name, is_typed in (("--grace", grace), ("--dead", dead), ("--again", again)) if is_typed]
     if len(how) > (0 if due else 1):
         raise UsageError(f"{' and '.join(how)}: at most one, and only with --server", hint=f"remove {how[-1]}")
-    request = Reclaim(server, None if grace is None else _time("--grace", grace, may_be_zero=True), dead, again)
+    kept_for = None if grace is None else lease_time(grace, "--grace", may_be_zero=True)
+    request = Reclaim(server, kept_for, dead, again)
 
     def consent(planned: PoolAnswer) -> None:
         if not yes:  # as applied: no line "dry run: nothing was changed"

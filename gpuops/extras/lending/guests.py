@@ -1,16 +1,11 @@
 """Runs the hooks of a pool's program in the guests of servers and clients, and marks the servers that lend.
 
-Every hook may run again after an earlier command was killed. In a guest one script runs at a time, and a lease that was
-revoked there is never granted again, so commands need no lock.
-
-Commands that run the hooks of a pool's program in guests (`pool.sh`), and the parsing of what they print.
-
-Lease ids, addresses and paths come from guests or files of others: each is checked before it is sent."""
+Lease ids, addresses and paths come from guests or files of others: each is checked before it is sent. Hooks may run
+again after a command was killed, and commands need no lock: see `gpuops/guest_scripts/pool.sh`."""
 
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,14 +17,12 @@ from gpuops.advise.managed_vms import POOL_MARK
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import ScriptRunner, guest_work
-from gpuops.execute.steps.vm_runs import end_cut_off_runs, execute_steps, step_failure
+from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
 from gpuops.extras.lending import lending
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LentShare, ServerState
-from gpuops.extras.lending.members import lends, vm_with
-from gpuops.extras.lending.pool_file import load_program
-from gpuops.extras.lending.reclaim import ServerHealth
-from gpuops.extras.lending.remote_gpu import RemoteProgram
+from gpuops.extras.lending.members import ServerHealth, lends, vm_with
+from gpuops.extras.lending.pool_file import RemoteProgram, load_program
 from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory
@@ -41,62 +34,30 @@ PREFIX: Final = "gpuops-pool-"
 """Prefix of temporary directories in guests, and of ids of operations."""
 HOOK_FAILED: Final = 1
 """Exit code of a script whose hook failed; `health` has another one if its hook could not be run."""
-MOST_SHARES: Final = 1000
-"""A guest may print any number of lines: so many are read."""
+SCRIPT_S: Final = 120.0
+"""How long one script may take in a guest."""
+MARKS: Final = "pool marks"
+"""The kind of run that marks servers, in journals. Several commands may mark at once."""
+LONGEST_MARKING: Final = timedelta(hours=1)
+"""A run of marks that began earlier and is still open was killed."""
 _LEASE: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
 _PORT: Final = re.compile(r"^port ([0-9]{1,5})$", re.MULTILINE)
 _SHARE: Final = re.compile(r"^lease ([0-9a-z][0-9a-z-]{0,62}) ([0-9]{1,3}) ([0-9]{1,9})$", re.MULTILINE)
 
 
-def grant_in_server(
-    program: RemoteProgram, lease: str, share: LentShare, server: str, client: str, seconds_left: int
-) -> str:
-    """Return the command that lets the client at that address use the share; it prints `port N`."""
-    variables: dict[str, str | int] = {
-        "LEASE": _valid_lease(lease),
-        "GPU": share.gpu,
-        "MEMORY_MIB": share.memory_mib,
-        "SECONDS_LEFT": seconds_left,
-        "SERVER_ADDRESS": address(server),
-        "CLIENT_ADDRESS": address(client),
-    }
-    ports = program.ports.first, program.ports.last
-    return shell_command("pool", "grant_server", program.grant.server, *ports, variables=variables)
+def hook_command(action: str, hook: str, *arguments: int, **variables: str | int) -> str:
+    """Return the command that runs a hook in a guest; `pool.sh` has the actions, their arguments and variables.
 
-
-def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[str, int]]) -> str:
-    """Return the command that sets the client up for these shares, each an address and a port."""
-    endpoints = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in shares]
-    variables = {"LEASE": _valid_lease(lease), "SHARES": ",".join(endpoints)}
-    return shell_command("pool", "grant_client", program.grant.client, variables=variables)
-
-
-def revoke_in_server(program: RemoteProgram, lease: str, gpu: int, server: str) -> str:
-    """Return the command that cuts the lease off from that GPU; a share that is not there is no error."""
-    variables: dict[str, str | int] = {"LEASE": _valid_lease(lease), "GPU": gpu, "SERVER_ADDRESS": address(server)}
-    return shell_command("pool", "revoke_server", program.revoke.server, variables=variables)
-
-
-def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
-    """Return the command that cuts off every lease from the GPUs of this server, including those missing in the book.
-
-    A server that was dead may still have shares of leases that ended meanwhile: its guest could not be reached then.
+    Raises Refused for an id of a lease that would be another word or path in a shell.
     """
-    return shell_command("pool", "revoke_all", program.revoke.server, variables={"SERVER_ADDRESS": address(server)})
-
-
-def revoke_in_client(program: RemoteProgram, lease: str) -> str:
-    """Return the command that takes away what `grant` made there; a lease that is not there is no error."""
-    return shell_command("pool", "revoke_client", program.revoke.client, variables={"LEASE": _valid_lease(lease)})
-
-
-def health(program: RemoteProgram, server: str) -> str:
-    """Return the command that asks a server for its health."""
-    return shell_command("pool", "health", program.health, variables={"SERVER_ADDRESS": address(server)})
+    lease = str(variables.get("LEASE", "0"))
+    if not _LEASE.fullmatch(lease):
+        raise Refused(f"{lease[:80]!r} is no id of a lease")
+    return shell_command("pool", action, hook, *arguments, variables=variables)
 
 
 def granted_port(printed: str, server: str) -> int:
-    """Return the port that `grant_in_server` printed. Raises StepFailed."""
+    """Return the port that `grant_server` printed. Raises StepFailed."""
     port = _PORT.search(printed)
     if port is None:
         raise StepFailed(f"{server}: its guest printed no port", hint="look at the guest")
@@ -105,36 +66,13 @@ def granted_port(printed: str, server: str) -> int:
 
 def served_shares(printed: str) -> dict[tuple[str, int], int]:
     """Return the memory that is used of each share, by lease and GPU, as the health hook printed it."""
-    lines = _SHARE.findall(printed)[:MOST_SHARES]
-    return {(lease, int(gpu)): int(used_mib) for lease, gpu, used_mib in lines}
-
-
-def address(text: str) -> str:
-    """Return an address by which others reach a guest. Raises Refused: a guest may report any text."""
-    reachable = unicast_address(text)
-    if reachable is None:
-        raise Refused(f"a guest reports {text[:80]!r}, which is no IP address by which others reach it")
-    return str(reachable)
+    return {(lease, int(gpu)): int(used_mib) for lease, gpu, used_mib in _SHARE.findall(printed)}
 
 
 def first_address(texts: Sequence[str]) -> str | None:
     """Return the first of these by which others reach a guest, IPv4 before IPv6; None = there is none."""
     reachable = [str(parsed) for text in texts if (parsed := unicast_address(text)) is not None]
     return min(reachable, key=lambda text: ip_address(text).version, default=None)
-
-
-def _valid_lease(text: str) -> str:
-    if not _LEASE.fullmatch(text):
-        raise Refused(f"{text[:80]!r} is no id of a lease")
-    return text
-
-
-SCRIPT_S: Final = 120.0
-"""How long one script may take in a guest."""
-MARKS: Final = "pool marks"
-"""The kind of run that marks servers, in journals. Several commands may mark at once."""
-LONGEST_MARKING: Final = timedelta(hours=1)
-"""A run of marks that began earlier and is still open was killed."""
 
 
 @dataclass(slots=True)
@@ -165,7 +103,8 @@ class PoolGuests:
         for name in (server.name for server in self.book.servers if server.state is not ServerState.DEAD):
             try:
                 vm, address = self._server(name)
-                running.append(self._runner().start(vm.ref, name, health(self._program(), address)))
+                script = hook_command("health", self._program().health, SERVER_ADDRESS=address)
+                running.append(self._runner().start(vm.ref, name, script))
             except NotConnected:
                 raise
             except GpuopsError as error:
@@ -180,7 +119,7 @@ class PoolGuests:
         """
         if self.book.pool.program is not None:
             vm, address = self._server(server)
-            self._run(vm, revoke_all_in_server(self._program(), address))
+            self._run(vm, hook_command("revoke_all", self._program().revoke.server, SERVER_ADDRESS=address))
 
     def _run_hooks(self, id: str, *, enable: bool) -> None:
         """Set up the client of this lease, or cut it off, and record the begin and the end."""
@@ -192,21 +131,27 @@ class PoolGuests:
 
     def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
         name = self.book.pool.name
-        _, after = self.books.change(name, lambda book, _: change(known_book(book, name)))
-        ended = [lease for lease in self.book.leases if not lease.holds and after.lease(lease.id) is None]
-        self.book = after.with_leases(ended)
+        _, (after, _) = self.books.change(name, lambda book, _: (change(known_book(book, name)), ()))
+        ended = [lease for lease in self.book.leases if not lease.holds]
+        self.book = after.with_leases(ended).with_leases(after.leases)
 
     def _grant(self, lease: GpuLease) -> bool:
-        program, client = self._program(), self._running(lease.wish.client_uuid, lease.client)
-        client_address, endpoints = self._address(client), list[tuple[str, int]]()
+        program, client = self._program(), self._running(lease.wish.client_uuid, lease.wish.client)
+        client_address, endpoints = self._address(client), list[str]()
         for share in lease.shares:
             left_s = int((lease.ends_at - self.site.clock()).total_seconds())
             if left_s < 1:
-                raise Refused(f"{lease.client}: its lease is over", hint="ask for another one")
-            vm, server = self._server(share.server)
-            script = grant_in_server(program, lease.id, share, server, client_address, left_s)
-            endpoints.append((server, granted_port(self._run(vm, script), share.server)))
-        self._run(client, grant_in_client(program, lease.id, endpoints))
+                raise Refused(f"{lease.wish.client}: its lease is over", hint="ask for another one")
+            vm, address = self._server(share.server)
+            script = hook_command(
+                "grant_server", program.grant.server, program.ports.first, program.ports.last, LEASE=lease.id,
+                GPU=share.gpu, MEMORY_MIB=share.memory_mib, SECONDS_LEFT=left_s, SERVER_ADDRESS=address,
+                CLIENT_ADDRESS=client_address,
+            )  # fmt: skip
+            port = granted_port(self._run(vm, script), share.server)
+            endpoints.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+        hook, shares = program.grant.client, ",".join(endpoints)
+        self._run(client, hook_command("grant_client", hook, LEASE=lease.id, SHARES=shares))
         return True
 
     def _revoke(self, lease: GpuLease) -> bool:
@@ -214,17 +159,15 @@ class PoolGuests:
 
         The guest of the client is only cleaned up, so a failure there is a warning.
         """
-        failed = len(self.failed)
-        for share in lease.shares:
-            self._try(lease, partial(self._revoke_share, lease, share))
+        revoked = [self._try(lease, partial(self._revoke_share, lease, share)) for share in lease.shares]
         try:
-            client = self._running(lease.wish.client_uuid, lease.client)
-            self._run(client, revoke_in_client(self._program(), lease.id))
+            client = self._running(lease.wish.client_uuid, lease.wish.client)
+            self._run(client, hook_command("revoke_client", self._program().revoke.client, LEASE=lease.id))
         except NotConnected:
             raise
         except GpuopsError as error:
-            self.warnings.append(f"{lease.client}: its environment may stay: {error.message}")
-        return len(self.failed) == failed
+            self.warnings.append(f"{lease.wish.client}: its environment may stay: {error.message}")
+        return all(revoked)
 
     def _revoke_share(self, lease: GpuLease, share: LentShare) -> None:
         server = self.book.server(share.server)
@@ -233,20 +176,25 @@ class PoolGuests:
             return  # `revoke_all` runs before this server lends again
         try:
             running, address = self._server(share.server)
-            self._run(running, revoke_in_server(self._program(), lease.id, share.gpu, address))
+            hook = self._program().revoke.server
+            script = hook_command("revoke_server", hook, LEASE=lease.id, GPU=share.gpu, SERVER_ADDRESS=address)
+            self._run(running, script)
         except (StepFailed, OutcomeUnknown, Refused) as error:
-            if vm is None or vm.power is not PowerState.ON or server.state is not ServerState.DEAD:
+            if server.state is not ServerState.DEAD:
                 raise
-            hint = f"if its guest cannot be reached, power {vm.name} off: its leases then end"
+            hint = f"if its guest cannot be reached, power {server.name} off: its leases then end"
             raise StepFailed(error.message, hint=hint) from error
 
-    def _try(self, lease: GpuLease, action: Callable[[], object]) -> None:
+    def _try(self, lease: GpuLease, action: Callable[[], object]) -> bool:
+        """Return whether the action worked. Raises NotConnected, Locked, StateDamaged."""
         try:
             action()
+            return True
         except (NotConnected, Locked, StateDamaged):
             raise  # vCenter or the book cannot be reached: the next guest would fail too
         except GpuopsError as error:
-            self.failed.append(f"lease {lease.id} of {lease.client}: {error.line}")
+            self.failed.append(f"lease {lease.id} of {lease.wish.client}: {error.line}")
+            return False
 
     def _program(self) -> RemoteProgram:
         """Return the program of the pool, which has one. Raises PolicyError, UsageError."""
@@ -255,11 +203,9 @@ class PoolGuests:
     def _running(self, uuid: str, name: str) -> Vm:
         """Return the VM, which runs. Raises Refused."""
         vm = vm_with(uuid, self.inventory)
-        if vm is None:
-            hint = "gpuops inventory --vms shows what it sees"
-            raise Refused(f"{name} is not in this vCenter, or this login may not see it", hint=hint)
-        if vm.power is not PowerState.ON:
-            raise Refused(f"{vm.name} does not run: its guest cannot be reached", hint=f"power {vm.name} on")
+        if vm is None or vm.power is not PowerState.ON:
+            problem = "does not run" if vm is not None else "is not seen: it is gone, or this login may not read it"
+            raise Refused(f"{name} {problem}", hint=f"power {name} on: its guest cannot be reached")
         return vm
 
     def _server(self, name: str) -> tuple[Vm, str]:
@@ -287,9 +233,8 @@ class PoolGuests:
         runner = self._runner()
         end = runner.wait(runner.start(vm.ref, vm.name, script), SCRIPT_S)
         if end.error:
-            raise StepFailed(
-                f"{vm.name}: {runner.failure(end)}", hint="look at the guest; the same command tries it again"
-            )
+            hint = "look at the guest; the same command tries it again"
+            raise StepFailed(f"{vm.name}: {runner.failure(end)}", hint=hint)
         return end.printed
 
     def _runner(self) -> ScriptRunner:
@@ -313,18 +258,14 @@ def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[
     ]
     if not steps:
         return
-    machine = socket.gethostname()
-    with site.unlocked_journal() as journal:
-        end_cut_off_runs(MARKS, machine, inventory, journal, site, begun_before=site.clock() - LONGEST_MARKING)
-        run = journal.begin(MARKS, order=machine)
+    killed = site.clock() - LONGEST_MARKING
+    with site.unlocked_journal() as journal, settled_run(MARKS, inventory, journal, site, begun_before=killed) as run:
         outcomes = execute_steps(steps, inventory, journal, run, site)
-        journal.end(run)
     for step in steps:
-        failure = step_failure(outcomes[step.vm])
-        if failure:
-            name = inventory.vm(step.vm).name
+        if failure := step_failure(outcomes[step.vm]):
             effect = "do not see that it lends" if step.value else "still see it as a server that lends"
-            yield f"{name}: its mark {POOL_MARK} is not as it should be ({failure}): nights and moves {effect}"
+            problem = f"its mark {POOL_MARK} is not as it should be ({failure}): nights and moves {effect}"
+            yield f"{inventory.vm(step.vm).name}: {problem}"
 
 
 def _health(end: CommandEnd, reason: str) -> ServerHealth:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from gpuops.errors import UsageError, report_exit_code
-from gpuops.extras.lending.remote_gpu import program_name
 from gpuops.model.file_keys import Key, Reads, Text, reads_by
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
@@ -27,6 +26,7 @@ from gpuops.model.workloads.workload import Memory
 from gpuops.plan.core.rejection import Rejection
 
 REPORTED_DEAD: Final = "was reported dead"
+PROGRAM_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 _TIME: Final = re.compile(
     r"(?=[0-9])(?:(?P<days>[0-9]{1,3})d)?(?:(?P<hours>[0-9]{1,4})h)?(?:(?P<minutes>[0-9]{1,5})m(?:in)?)?"
 )
@@ -135,10 +135,6 @@ class GpuLease:
     """Why it ended, or is taken back."""
 
     @property
-    def client(self) -> str:
-        return self.wish.client
-
-    @property
     def holds(self) -> bool:
         """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
         return self.state is not LeaseState.ENDED
@@ -157,25 +153,24 @@ class PoolQuota:
     """A lease of several GPUs has one share for each GPU."""
 
 
-def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
-    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError."""
+def program_name(text: str) -> str:
+    """Return the name of a program or a pool. Raises ValueError for a text of another form."""
+    if not PROGRAM_NAME.fullmatch(text):
+        raise ValueError("should have only small letters, digits and - between them, at most 50")
+    return text
+
+
+def lease_time(text: str, option: str = "", *, may_be_zero: bool = False) -> timedelta:
+    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError, with
+    the option in its message if there is one."""
     match = _TIME.fullmatch("0m" if text == "0" else text)
-    parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
-    time = timedelta(**parts)
-    if not time and not (match and may_be_zero):
-        raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
+    time = timedelta(**{unit: int(number) for unit, number in match.groupdict("0").items()}) if match else None
+    if time is None or not (time or may_be_zero):
+        raise UsageError(f"{option}: {text!r} is no time".removeprefix(": "), hint="write 4h, 90m, 1h30m or 2d")
     return time
 
 
-def _some_limit(quota: PoolQuota) -> PoolQuota:
-    if quota == PoolQuota():
-        raise ValueError("needs `memory`, `shares` or both")
-    return quota
-
-
-_Quota = Annotated[PoolQuota, Reads(_some_limit, PoolQuota)]
-_Quotas = Annotated[dict[Text, _Quota], Meta(max_length=1000)]
-_QuotaOfOthers = Reads(lambda quota: quota or PoolQuota(), _Quota | None, default=None)
+_Quotas = Annotated[dict[Text, PoolQuota], Meta(max_length=1000)]
 
 
 @stored_as(
@@ -199,22 +194,23 @@ class LendingPool:
         default_factory=OwnerKey
     )
     quotas: Annotated[Mapping[str, PoolQuota], Reads(dict, _Quotas)] = field(default_factory=dict)
-    quota: Annotated[PoolQuota, _QuotaOfOthers] = PoolQuota()
+    quota: Annotated[PoolQuota, Reads(lambda quota: quota or PoolQuota(), PoolQuota | None, default=None)] = PoolQuota()
     """The quota of each owner that is not in `quotas`; without it, as much as there is."""
 
-    def quota_of(self, owner: str) -> PoolQuota:
-        return self.quotas.get(owner, self.quota)
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFile(LendingPool):
+    """The YAML file of a pool."""
 
-@dataclass(frozen=True, slots=True)
-class PoolFileWish:
-    """A pool as its file describes it."""
-
-    pool: LendingPool
-    servers: tuple[str, ...]
+    version: Literal[1]
+    servers: Annotated[tuple[Text, ...], Meta(max_length=200)]
     """VMs as `gpuops` takes them: names, inventory paths, `uuid:...`."""
-    keep_mib: int = 0
-    """The memory of each GPU that is not lent."""
+    keep: Annotated[Memory | None, Key("keep")] = None
+    """The memory of each GPU that is not lent, in MiB."""
+
+    @property
+    def pool(self) -> LendingPool:
+        return LendingPool(**{field.name: getattr(self, field.name) for field in fields(LendingPool)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +225,10 @@ class LeaseBook:
     def server(self, name: str) -> PoolServer | None:
         return next((server for server in self.servers if server.name == name), None)
 
-    def lease(self, id: str) -> GpuLease | None:
-        return next((lease for lease in self.leases if lease.id == id), None)
+    @property
+    def open_leases(self) -> tuple[GpuLease, ...]:
+        """The leases whose shares are taken."""
+        return tuple(lease for lease in self.leases if lease.holds)
 
     def with_server(self, server: PoolServer) -> LeaseBook:
         """Return the book with this server in place of the one with its name."""

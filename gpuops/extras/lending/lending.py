@@ -8,7 +8,7 @@ never set up: never before, even after the end of the lease.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -37,10 +37,10 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
     if lease is not None:
         if (lease.wish.memory_mib, lease.wish.gpus, lease.wish.lasts) == (wish.memory_mib, wish.gpus, wish.lasts):
             return book, ()
-        rule = f"has the lease {lease.id} already: {lease.wish.gpus} x {lease.wish.memory_mib} MiB until"
-        rule = f"{rule} {format_minute(lease.ends_at)}Z"
-        hint = f"{command(f'pool return {book.pool.name}', client=lease.client)} first"
-        return book, (Rejection(lease.client, rule, hint=hint),)
+        size = f"{lease.wish.gpus} x {lease.wish.memory_mib} MiB"
+        rule = f"has the lease {lease.id} already: {size} until {format_minute(lease.ends_at)}Z"
+        hint = f"{command(f'pool return {book.pool.name}', client=lease.wish.client)} first"
+        return book, (Rejection(lease.wish.client, rule, hint=hint),)
     shares = choose_shares(wish, book)
     if rejections := tuple(_refusals(book, wish, len(shares), now)):
         return book, rejections
@@ -49,8 +49,8 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
 
 def current_lease(book: LeaseBook, client_uuid: str, now: datetime) -> GpuLease | None:
     """Return the lease of this client whose time is not over."""
-    open_leases = (lease for lease in book.leases if lease.holds and lease.ends_at > now)
-    return next((lease for lease in open_leases if lease.wish.client_uuid == client_uuid), None)
+    leases = (lease for lease in book.open_leases if lease.wish.client_uuid == client_uuid)
+    return next((lease for lease in leases if lease.ends_at > now), None)
 
 
 def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Iterator[Rejection]:
@@ -60,13 +60,14 @@ def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Ite
         longest = format_hours(pool.longest)
         rule = f"{format_hours(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
         yield Rejection(client, rule, hint=f"ask for at most {longest}")
-    ends = [lease.ends_at for lease in book.leases if lease.holds and lease.ends_at > now]
+    ends = [lease.ends_at for lease in book.open_leases if lease.ends_at > now]
     later = f"; the next lease ends at {format_minute(min(ends))}Z" if ends else ""
-    shares = [lease.shares for lease in book.leases if lease.holds and lease.wish.owner == wish.owner]
-    lent_mib, quota = sum(share.memory_mib for share in sum(shares, ())), pool.quota_of(wish.owner)
+    leases = [lease for lease in book.open_leases if lease.wish.owner == wish.owner]
+    sizes_mib = [share.memory_mib for lease in leases for share in lease.shares]
+    quota = pool.quotas.get(wish.owner, pool.quota)
     for rule, needed, limit, lent, unit in (
-        ("memory quota", wish.gpus * wish.memory_mib, quota.memory_mib, lent_mib, "MiB"),
-        ("quota of shares", wish.gpus, quota.shares, len(sum(shares, ())), ""),
+        ("memory quota", wish.gpus * wish.memory_mib, quota.memory_mib, sum(sizes_mib), "MiB"),
+        ("quota of shares", wish.gpus, quota.shares, len(sizes_mib), ""),
     ):
         if limit is not None and needed > limit - lent:
             rule += f" of {wish.owner or 'VMs without an owner'}, {lent} of {limit} lent"
@@ -79,15 +80,22 @@ def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Ite
 
 def idle_mib(book: LeaseBook) -> dict[tuple[str, int], int]:
     """Return the memory of each GPU that may be lent now, by server and index; 0 where its server does not lend."""
-    idle = {
-        (server.name, gpu.index): gpu.memory_mib if server.state is ServerState.SERVING else 0
+    lent = lent_mib(book)
+    return {
+        (server.name, gpu.index): gpu.memory_mib - lent[server.name, gpu.index]
+        if server.state is ServerState.SERVING
+        else 0
         for server in book.servers
         for gpu in server.gpus
     }
-    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
-        if idle.get((share.server, share.gpu)):
-            idle[share.server, share.gpu] -= share.memory_mib
-    return idle
+
+
+def lent_mib(book: LeaseBook) -> Counter[tuple[str, int]]:
+    """Return the memory of each GPU that is lent, by server and index."""
+    lent = Counter[tuple[str, int]]()
+    for share in (share for lease in book.open_leases for share in lease.shares):
+        lent[share.server, share.gpu] += share.memory_mib
+    return lent
 
 
 def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...]:
@@ -119,60 +127,51 @@ def settle(book: LeaseBook, now: datetime) -> LeaseBook:
             state=LeaseState.ENDED if lease.enabled is False else LeaseState.ENDING,
             because=lease.because or "its time is over",
         )
-        for lease in book.leases
-        if lease.holds and lease.ends_at <= now
+        for lease in book.open_leases
+        if lease.ends_at <= now
     )
 
 
-def end_leases(book: LeaseBook, because: Mapping[str, str], at: datetime, now: datetime) -> LeaseBook:
-    """Return the book in which these leases end at `at`, or before; `because`: the reason, by id."""
-    leases = [lease for lease in book.leases if lease.id in because and lease.holds and lease.ends_at > at]
-    return settle(
-        book.with_leases(
-            replace(lease, state=LeaseState.ENDING, ends_at=at, because=because[lease.id]) for lease in leases
-        ),
-        now,
-    )
+def end_leases(
+    book: LeaseBook, because: str, applies: Callable[[GpuLease], bool], at: datetime, now: datetime
+) -> LeaseBook:
+    """Return the book in which the leases to which this applies end at `at`, or before."""
+    leases = [lease for lease in book.open_leases if lease.ends_at > at and applies(lease)]
+    ending = [replace(lease, state=LeaseState.ENDING, ends_at=at, because=because) for lease in leases]
+    return settle(book.with_leases(ending), now)
 
 
 def give_up(book: LeaseBook, client_uuid: str, now: datetime) -> LeaseBook:
     """Return the book after this client gave its lease back."""
-    ids = [lease.id for lease in book.leases if lease.wish.client_uuid == client_uuid]
-    return end_leases(book, dict.fromkeys(ids, "it was returned"), now, now)
+    return end_leases(book, "it was returned", lambda lease: lease.wish.client_uuid == client_uuid, now, now)
 
 
-def take_back(book: LeaseBook, server: str, at: datetime, now: datetime) -> LeaseBook:
+def take_back(book: LeaseBook, server: PoolServer, at: datetime, now: datetime) -> LeaseBook:
     """Return the book after this server was drained: it lends nothing new, and its leases end at `at` or before."""
-    pool_server = book.server(server)
-    if pool_server is None or pool_server.state is ServerState.DEAD:
+    if server.state is ServerState.DEAD:
         return settle(book, now)
-    book = book.with_server(replace(pool_server, state=ServerState.DRAINING))
+    book = book.with_server(replace(server, state=ServerState.DRAINING))
     return _end_leases_of(book, server, "is taken back", at, now)
 
 
-def server_died(book: LeaseBook, server: str, now: datetime, because: str = "") -> LeaseBook:
+def server_died(book: LeaseBook, server: PoolServer, now: datetime, because: str = "") -> LeaseBook:
     """Return the book after this server died: its leases end at once. `because`: empty = its VM does not run.
 
     Of a server that is dead already only a report (`REPORTED_DEAD`) is recorded.
     """
-    pool_server = book.server(server)
-    if pool_server is None or (pool_server.state is ServerState.DEAD and because != REPORTED_DEAD):
+    if server.state is ServerState.DEAD and because != REPORTED_DEAD:
         return settle(book, now)
-    book = book.with_server(replace(pool_server, state=ServerState.DEAD, because=because))
+    book = book.with_server(replace(server, state=ServerState.DEAD, because=because))
     return _end_leases_of(book, server, because or "does not run", now, now)
 
 
-def _end_leases_of(book: LeaseBook, server: str, because: str, at: datetime, now: datetime) -> LeaseBook:
-    ids = [lease.id for lease in book.leases if lease.has_shares_of(server)]
-    return end_leases(book, dict.fromkeys(ids, f"server {server} {because}"), at, now)
+def _end_leases_of(book: LeaseBook, server: PoolServer, because: str, at: datetime, now: datetime) -> LeaseBook:
+    return end_leases(book, f"server {server.name} {because}", lambda lease: lease.has_shares_of(server.name), at, now)
 
 
-def serve_again(book: LeaseBook, server: str, now: datetime) -> LeaseBook:
+def serve_again(book: LeaseBook, server: PoolServer, now: datetime) -> LeaseBook:
     """Return the book after this server was given to the pool again."""
-    pool_server = book.server(server)
-    if pool_server is not None:
-        book = book.with_server(replace(pool_server, state=ServerState.SERVING, because=""))
-    return settle(book, now)
+    return settle(book.with_server(replace(server, state=ServerState.SERVING, because="")), now)
 
 
 def to_enable(book: LeaseBook) -> tuple[GpuLease, ...]:
@@ -182,7 +181,7 @@ def to_enable(book: LeaseBook) -> tuple[GpuLease, ...]:
 
 def to_disable(book: LeaseBook, now: datetime) -> tuple[GpuLease, ...]:
     """Return the leases whose clients are to be cut off: their time is over."""
-    return tuple(lease for lease in settle(book, now).leases if lease.holds and lease.ends_at <= now)
+    return tuple(lease for lease in settle(book, now).open_leases if lease.ends_at <= now)
 
 
 def hooks_begin(book: LeaseBook, id: str, now: datetime) -> LeaseBook:
@@ -210,15 +209,11 @@ def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) 
     gpus = {
         (server.name, gpu.index): gpu.memory_mib for server in servers if server.uuid in before for gpu in server.gpus
     }
-    lent_mib = Counter[tuple[str, int]]()
-    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
-        lent_mib[share.server, share.gpu] += share.memory_mib
     rejections = []
-    for name in sorted({name for (name, gpu), size_mib in lent_mib.items() if gpus.get((name, gpu), 0) < size_mib}):
+    for name in sorted({gpu[0] for gpu, size_mib in lent_mib(book).items() if gpus.get(gpu, 0) < size_mib}):
         hint = f"{command(f'pool reclaim {book.pool.name}', server=name)} ends its leases first"
         rejections.append(Rejection(name, "GPUs of it are lent, and would leave the pool", hint=hint))
-    for name, times in Counter(server.name for server in servers).items():
-        if times > 1:
-            rule = "is named twice, or has the name of another server"
-            rejections.append(Rejection(name, rule, hint="name it once"))
+    names = [server.name for server in servers]
+    rule = "is named twice, or has the name of another server"
+    rejections += [Rejection(name, rule, hint="name it once") for name in sorted({*names}) if names.count(name) > 1]
     return (book if rejections else replace(book, servers=tuple(servers))), tuple(rejections)

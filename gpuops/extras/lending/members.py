@@ -1,22 +1,31 @@
-"""Checks the VMs that are to be servers or clients of a pool, and updates its book with what vCenter shows."""
+"""Checks the VMs that are to be servers or clients of a pool, takes servers back, and updates the book with what
+vCenter and the health hooks of servers show.
+
+Guests are asked before the book is changed, while other commands may lend and return: so a lease is lost only if it was
+set up before the guests were asked (`was`), and is still.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
 
 from gpuops.errors import UsageError, VmNotFound
+from gpuops.extras.lending import lending
 from gpuops.extras.lending.lease_book import (
+    REPORTED_DEAD,
+    GpuLease,
     LeaseBook,
     LeaseState,
     LeaseWish,
-    PoolFileWish,
+    PoolFile,
     PoolServer,
     ServerGpu,
     ServerState,
 )
-from gpuops.extras.lending.lending import server_died
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, is_gpu
@@ -25,32 +34,29 @@ from gpuops.plan.core.rejection import Rejection
 
 
 def servers_of(
-    wish: PoolFileWish, inventory: Inventory, catalog: Catalog
+    file: PoolFile, inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[PoolServer, ...], tuple[Rejection, ...]]:
     """Return the servers that the file names, and every reason why a VM cannot be one. Raises VmNotFound,
     VmAmbiguous."""
+    keep_mib = file.keep or 0
     servers, rejections = list[PoolServer](), list[Rejection]()
-    for vm in map(inventory.find_vm, wish.servers):
-        rejections += _no_server(vm, wish, catalog)
-        sizes = [_whole_mib(device, catalog) or 0 for device in _gpus(vm)]
-        gpus = tuple(ServerGpu(index, size_mib - wish.keep_mib) for index, size_mib in enumerate(sizes))
+    for vm in map(inventory.find_vm, file.servers):
+        sizes = [_whole_mib(device, catalog) for device in _gpus(vm)]
+        if vm.devices is None or vm.instance_uuid is None:
+            rejections.append(_unread(vm))
+        elif not sizes:
+            hint = f"{command('attach', vm=called(vm))} gives it a GPU: gpuops help attach"
+            rejections.append(Rejection(vm.name, "has no GPU to lend", hint=hint))
+        gpus = tuple(ServerGpu(index, (size_mib or 0) - keep_mib) for index, size_mib in enumerate(sizes))
         servers.append(PoolServer(vm.name, vm.instance_uuid or "", gpus))
-    return tuple(servers), tuple(rejections)
-
-
-def _no_server(vm: Vm, wish: PoolFileWish, catalog: Catalog) -> Iterator[Rejection]:
-    if vm.devices is None or vm.instance_uuid is None:
-        yield _unread(vm)
-    elif not _gpus(vm):
-        hint = f"{command('attach', vm=called(vm))} gives it a GPU: gpuops help attach"
-        yield Rejection(vm.name, "has no GPU to lend", hint=hint)
-    for device in _gpus(vm):
-        size_mib = _whole_mib(device, catalog)
-        if size_mib is None:
+        if None in sizes:
             rule = "has a GPU that is not a whole one, or whose memory is unknown: only whole GPUs are lent"
-            yield Rejection(vm.name, rule, hint="gpuops help attach: DirectPath I/O gives whole GPUs")
-        elif size_mib <= wish.keep_mib:
-            yield Rejection(vm.name, "`keep` leaves nothing of a GPU's memory", wish.keep_mib, size_mib, "MiB")
+            hint = "gpuops help attach: DirectPath I/O gives whole GPUs"
+            rejections.append(Rejection(vm.name, rule, hint=hint))
+        elif gpus and (most_mib := min(gpu.memory_mib for gpu in gpus)) <= 0:
+            rule = "`keep` leaves nothing of a GPU's memory"
+            rejections.append(Rejection(vm.name, rule, keep_mib, keep_mib + most_mib, "MiB"))
+    return tuple(servers), tuple(rejections)
 
 
 def _unread(vm: Vm) -> Rejection:
@@ -103,8 +109,8 @@ def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
     try:
         return inventory.find_vm(text).instance_uuid or ""
     except VmNotFound:
-        for lease in book.leases:
-            if lease.holds and text in (f"uuid:{lease.wish.client_uuid}", lease.client):
+        for lease in book.open_leases:
+            if text in (f"uuid:{lease.wish.client_uuid}", lease.wish.client):
                 return lease.wish.client_uuid
         raise
 
@@ -117,23 +123,21 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
     for server in book.servers:
         vm = vm_with(server.uuid, inventory)
         if vm is not None and vm.power in (PowerState.OFF, PowerState.SUSPENDED):
-            book = server_died(book, server.name, now)
+            book = lending.server_died(book, server, now)
     return book
 
 
 def lends(server: PoolServer, book: LeaseBook) -> bool:
     """Whether a client may have a share of it now, or be lent one."""
-    holds = any(lease.holds and lease.has_shares_of(server.name) for lease in book.leases)
-    return server.state is ServerState.SERVING or holds
+    return server.state is ServerState.SERVING or any(lease.has_shares_of(server.name) for lease in book.open_leases)
 
 
 def in_another_pool(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
-    """Yield a refusal for each server that comes into this pool, or begins to lend, while another pool has it."""
-    states = {server.uuid: server.state for server in before.servers} if before is not None else {}
+    """Yield a refusal for each server that comes into this pool while another pool has it."""
+    uuids = {server.uuid for server in before.servers} if before is not None else set()
     pools = {server.uuid: other.pool.name for other in others for server in other.servers}
     for server in after.servers:
-        begins = server.state is ServerState.SERVING and states.get(server.uuid) is not ServerState.SERVING
-        if server.uuid in pools and (begins or server.uuid not in states):
+        if server.uuid in pools and server.uuid not in uuids:
             hint = f"remove it from the file of pool {pools[server.uuid]}, then gpuops pool create"
             yield Rejection(server.name, f"is already a server of pool {pools[server.uuid]}", hint=hint)
 
@@ -146,7 +150,7 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
             yield f"{server.name} {why} {command(f'pool reclaim {book.pool.name}', server=server.name)} --dead"
     for lease in book.leases:
         if lease.state is LeaseState.LENT and vm_with(lease.wish.client_uuid, inventory) is None:
-            yield f"{lease.client} {why} {command(f'pool return {book.pool.name}', client=lease.client)}"
+            yield f"{lease.wish.client} {why} {command(f'pool return {book.pool.name}', client=lease.wish.client)}"
 
 
 def vm_with(uuid: str, inventory: Inventory) -> Vm | None:
@@ -154,15 +158,109 @@ def vm_with(uuid: str, inventory: Inventory) -> Vm | None:
     return next(iter(inventory.vms_with_uuid(uuid)), None)
 
 
-def pool_meant(name: str | None, names: Sequence[str]) -> str:
+def pool_meant(name: str | None, books: Mapping[str, LeaseBook]) -> LeaseBook:
     """Return the pool of that name; without a name the only pool. Raises UsageError."""
-    if name is not None and name in names:
-        return name
-    if not names:
+    names = ", ".join(books)
+    if not books:
         hint = "gpuops pool create --file templates/pool.yaml makes one"
         raise UsageError("there is no pool in this vCenter", hint=hint)
-    if name is not None:
-        raise UsageError(f"there is no pool {name!r}", hint=f"pools there: {', '.join(names)}")
-    if len(names) > 1:
-        raise UsageError("there are several pools", hint=f"name one of {', '.join(names)}")
-    return names[0]
+    if name is not None and name not in books:
+        raise UsageError(f"there is no pool {name!r}", hint=f"pools there: {names}")
+    if name is None and len(books) > 1:
+        raise UsageError("there are several pools", hint=f"name one of {names}")
+    return next(book for pool, book in books.items() if name in (None, pool))
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """A server to take back; without one only what is due by the clock and by the health of servers."""
+
+    server: str | None = None
+    """Its name in the pool, or what its VM is called now."""
+    grace: timedelta | None = None
+    """How long clients keep their leases; None = as the pool says."""
+    dead: bool = False
+    """The server is dead: its leases end at once."""
+    again: bool = False
+    """The server lends again."""
+
+    def pool_server(self, book: LeaseBook, inventory: Inventory) -> PoolServer | None:
+        """Return the server. Raises VmAmbiguous."""
+        text = self.server or ""
+        if (server := book.server(text)) is None:
+            with suppress(VmNotFound):
+                uuid = inventory.find_vm(text).instance_uuid
+                server = next((server for server in book.servers if server.uuid == uuid), None)
+        return server
+
+    def decide(self, book: LeaseBook, inventory: Inventory, now: datetime) -> lending.Decision:
+        """Return the book once it is done, and every reason against it. Raises VmAmbiguous."""
+        if self.server is None:
+            return lending.settle(book, now), ()
+        server = self.pool_server(book, inventory)
+        if server is None:
+            hint = f"its servers: {', '.join(server.name for server in book.servers)}"
+            return book, (Rejection(self.server, f"is no server of pool {book.pool.name}", hint=hint),)
+        if self.dead:
+            return lending.server_died(book, server, now, REPORTED_DEAD), ()
+        if not self.again:
+            grace = book.pool.grace if self.grace is None else self.grace
+            return lending.take_back(book, server, now + grace, now), ()
+        vm = vm_with(server.uuid, inventory)
+        if vm is None or vm.power is not PowerState.ON:
+            rule = "its VM is not in this vCenter" if vm is None else f"its VM does not run ({vm.power or 'unknown'})"
+            return book, (Rejection(server.name, rule, hint="power it on first"),)
+        return lending.serve_again(book, server, now), ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """The answer of a server's health hook."""
+
+    server: str
+    used_mib: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The memory that is used of each share that it serves, by lease and GPU."""
+    why: str = ""
+    """Why it does not serve, or why that is unknown; empty = it serves."""
+    is_dead: bool = False
+    """The hook failed; False and `why` = it could not be run."""
+
+
+def after_health(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth], now: datetime) -> LeaseBook:
+    """Return the book after dead servers died, and the leases that a server no longer serves ended."""
+    set_up = {lease.id for lease in was.leases if _is_set_up(lease)}
+    for health in healths:
+        if health.is_dead and (server := book.server(health.server)) is not None:
+            book = lending.server_died(book, server, now, f"cannot serve: {health.why}")
+        elif not health.why:
+            because = f"server {health.server} no longer serves it"
+            book = lending.end_leases(book, because, partial(_is_lost, health, set_up), now, now)
+    return book
+
+
+def _is_lost(health: ServerHealth, set_up: Container[str], lease: GpuLease) -> bool:
+    """Whether the client of this lease was set up, and the server does not serve a share of it."""
+    served = ((lease.id, share.gpu) in health.used_mib for share in lease.shares if share.server == health.server)
+    return lease.id in set_up and _is_set_up(lease) and not all(served)
+
+
+def _is_set_up(lease: GpuLease) -> bool:
+    return lease.state is LeaseState.LENT and lease.enabled is True
+
+
+def health_warnings(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth]) -> Iterator[str]:
+    """Yield a warning for each server of unknown health, and for each share not lent, or used beyond its size."""
+    leases = {lease.id: lease for lease in (*book.open_leases, *was.open_leases)}
+    shares = ((lease.id, share) for lease in leases.values() for share in lease.shares)
+    sizes_mib = {(id, share.server, share.gpu): share.memory_mib for id, share in shares}
+    for health in healths:
+        if health.why and not health.is_dead:
+            yield f"{health.server}: its health is unknown: {health.why}"
+        for (id, gpu), used_mib in health.used_mib.items():
+            lent_mib = sizes_mib.get((id, health.server, gpu), 0)
+            uses = f"lease {id} uses {used_mib} MiB of GPU {gpu} of {health.server}"
+            if not lent_mib:
+                yield f"{uses}, and is not lent there: if no other pool lends it, end it in that guest"
+            elif used_mib > lent_mib:
+                ends = command(f"pool return {book.pool.name}", client=leases[id].wish.client)
+                yield f"{uses}, and is lent {lent_mib} MiB: {ends} ends it"

@@ -15,21 +15,12 @@ from typing import Final
 
 from gpuops.errors import Locked, Refused
 from gpuops.execute.site import Site, catalog_of
-from gpuops.extras.lending import lending
+from gpuops.extras.lending import lending, members
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.guests import PoolGuests, mark_servers
-from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolAnswer, PoolFileWish, ServerState
-from gpuops.extras.lending.members import (
-    as_the_fleet_is,
-    client_uuid,
-    in_another_pool,
-    pool_meant,
-    servers_of,
-    unseen,
-    wish_of,
-)
+from gpuops.extras.lending.lease_book import LeaseBook, LeaseWish, LendingPool, PoolAnswer, PoolFile, ServerState
+from gpuops.extras.lending.members import Reclaim
 from gpuops.extras.lending.pool_file import load_program
-from gpuops.extras.lending.reclaim import Reclaim, after_health, health_warnings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
@@ -37,36 +28,26 @@ from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
 MOST_AGE: Final = timedelta(minutes=10)
 """No decision uses readings of vCenter and of servers that are older: a process that was stopped for an hour would
 end leases by an old state. A person who is asked for consent must answer within this time."""
-PoolConsent = Callable[[PoolAnswer], None]
-"""Called with what would be taken from clients, or deleted; if it raises, nothing is changed."""
 
 
-class NotDecided(Exception):
-    """Leaves a transaction with nothing written."""
-
-    def __init__(self, book: LeaseBook | None, rejections: tuple[Rejection, ...]) -> None:
-        super().__init__(rejections)
-        self.book, self.rejections = book, rejections
-
-
-def create_pool(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
+def create_pool(file: PoolFile, site: Site, *, apply: bool) -> PoolAnswer:
     """Make the pool of this file, or change it; without servers it is deleted.
 
     Raises UsageError, StateDamaged, NotConnected.
     """
-    pool = wish.pool
+    pool = file.pool
     if pool.program is not None:
         load_program(pool.program)
     with _command(pool.name, site, pool, apply=apply) as command:
-        servers, refused = servers_of(wish, command.inventory, catalog_of(command.inventory))
+        servers, refused = members.servers_of(file, command.inventory, catalog_of(command.inventory))
 
         def decide(book: LeaseBook) -> lending.Decision:
             after, rejections = lending.with_servers(replace(book, pool=pool), servers, command.began)
             old = book.pool
-            if any(lease.holds for lease in book.leases) and (old.network, old.program) != (pool.network, pool.program):
+            if book.open_leases and (old.network, old.program) != (pool.network, pool.program):
                 rule = f"its leases are set up with {old.program or 'no program'} in the network {old.network}"
                 rejections += (Rejection(pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
-            return as_the_fleet_is(after, command.inventory, command.began), refused + rejections
+            return members.as_the_fleet_is(after, command.inventory, command.began), refused + rejections
 
         return command.answer(decide)
 
@@ -74,8 +55,8 @@ def create_pool(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
 def read_pools(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
     """Return the books of all pools, or of the one with this name. Raises UsageError, StateDamaged."""
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
-        names = books.names() if name is None else (pool_meant(name, books.names()),)
-        return tuple(known_book(books.read(pool), pool) for pool in names)
+        pools = books.read()
+        return tuple(pools.values()) if name is None else (members.pool_meant(name, pools),)
 
 
 def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
@@ -85,7 +66,7 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
         def decide(book: LeaseBook) -> lending.Decision:
             if book.pool.program is not None:
                 load_program(book.pool.program)  # nothing is lent by a program that cannot be read
-            complete, rejections = wish_of(wish, book, command.inventory)
+            complete, rejections = members.wish_of(wish, book, command.inventory)
             if rejections:
                 return book, rejections
             return lending.lend(book, complete, secrets.token_hex(4), command.began)
@@ -102,23 +83,26 @@ def return_lease(name: str | None, client: str, site: Site, *, apply: bool) -> P
     with _command(name, site, apply=apply) as command:
 
         def decide(book: LeaseBook) -> lending.Decision:
-            return lending.give_up(book, client_uuid(client, book, command.inventory), command.began), ()
+            uuid = members.client_uuid(client, book, command.inventory)
+            return lending.give_up(book, uuid, command.began), ()
 
         return command.answer(decide)
 
 
-def reclaim_gpus(name: str | None, request: Reclaim, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
+def reclaim_gpus(
+    name: str | None, request: Reclaim, site: Site, consent: Callable[[PoolAnswer], None], *, apply: bool
+) -> PoolAnswer:
     """Take a server back, or do what is due: end leases, ask servers for their health.
 
-    `consent` is asked before a client loses something early. Raises as `lend`.
+    `consent` is called before a client loses something early; if it raises, nothing is changed. Raises as `lend`.
     """
     with _command(name, site, apply=apply) as command:
-        old_book = known_book(command.books.read(command.pool), command.pool)
+        old_book = members.pool_meant(command.pool, command.books.read())
         guests = PoolGuests(site, command.inventory, command.books, command.with_fleet(old_book))
         healths = guests.healths() if request.server is None else ()
 
         def decide(book: LeaseBook) -> lending.Decision:
-            after = after_health(old_book, lending.settle(book, command.began), healths, command.began)
+            after = members.after_health(old_book, lending.settle(book, command.began), healths, command.began)
             return request.decide(after, command.inventory, command.began)
 
         def prepare(planned: PoolAnswer) -> None:
@@ -129,8 +113,7 @@ def reclaim_gpus(name: str | None, request: Reclaim, site: Site, consent: PoolCo
                 consent(planned)
 
         answer = command.answer(decide, prepare)
-        warnings = (*answer.warnings, *health_warnings(old_book, answer.after, healths))
-        return replace(answer, warnings=warnings)
+        return replace(answer, warnings=(*answer.warnings, *members.health_warnings(old_book, answer.after, healths)))
 
 
 @contextmanager
@@ -140,14 +123,13 @@ def _command(name: str | None, site: Site, new: LendingPool | None = None, *, ap
     Raises Refused if the clocks differ: machines that share a book would otherwise end leases too early or too late.
     """
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=apply) as books:
-        pool = new.name if new is not None else pool_meant(name, books.names())
-        needs_tags = (new or known_book(books.read(pool), pool).pool).owner_by.needs_tags
+        pool = new or members.pool_meant(name, books.read()).pool
         began, inventory = site.clock(), site.vcenter.inventory()
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
         if trouble := clock_trouble(ahead, "it is unknown when a lease ends"):
             raise Refused(f"clocks: {trouble}", hint="set both by NTP; servers end their leases by themselves")
-        inventory = site.vcenter.with_tags(inventory) if needs_tags else inventory
-        yield _PoolCommand(site, books, pool, apply, new, began, inventory)
+        inventory = site.vcenter.with_tags(inventory) if pool.owner_by.needs_tags else inventory
+        yield _PoolCommand(site, books, pool.name, apply, LeaseBook(new) if new else None, began, inventory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,39 +140,38 @@ class _PoolCommand:
     books: PoolBooks
     pool: str
     apply: bool
-    new: LendingPool | None
+    new: LeaseBook | None
+    """The empty book of a pool that may not exist."""
     began: datetime
     inventory: Inventory
 
     def with_fleet(self, book: LeaseBook | None) -> LeaseBook:
-        book = LeaseBook(self.new) if book is None and self.new is not None else book
-        return as_the_fleet_is(known_book(book, self.pool), self.inventory, self.began)
+        return members.as_the_fleet_is(known_book(book or self.new, self.pool), self.inventory, self.began)
 
     def answer(
-        self, decide: Callable[[LeaseBook], lending.Decision], prepare: PoolConsent = lambda planned: None
+        self,
+        decide: Callable[[LeaseBook], lending.Decision],
+        prepare: Callable[[PoolAnswer], None] = lambda planned: None,
     ) -> PoolAnswer:
         """Return the decision; if the command is to be applied, written to the book and done in guests.
 
         `prepare` is called with the decision before it is written.
         """
 
-        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> LeaseBook:
+        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> lending.Decision:
             if self.site.clock() - self.began > MOST_AGE:
                 message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
                 raise Locked(f"{message}: nothing was changed", hint="run the same command again")
             after, rejections = decide(self.with_fleet(book))
-            if rejections := rejections or tuple(in_another_pool(book, after, other_books)):
-                raise NotDecided(book, rejections)
-            return after
+            return after, rejections or tuple(members.in_another_pool(book, after, other_books))
 
-        try:
-            before, after = self.books.change(self.pool, decide_book, write=False)
-            if self.apply:
-                prepare(PoolAnswer(before, after, applied=False))
-                before, after = self.books.change(self.pool, decide_book)
-        except NotDecided as refused:
-            book = refused.book or LeaseBook(LendingPool(self.pool, ""))
-            return PoolAnswer(refused.book, book, applied=False, rejections=refused.rejections)
+        before, (after, rejections) = self.books.change(self.pool, decide_book, write=False)
+        if self.apply and not rejections:
+            prepare(PoolAnswer(before, after, applied=False))
+            before, (after, rejections) = self.books.change(self.pool, decide_book)
+        if rejections:
+            book = before or LeaseBook(LendingPool(self.pool, ""))
+            return PoolAnswer(before, book, applied=False, rejections=rejections)
         guests, marks = PoolGuests(self.site, self.inventory, self.books, after), list[str]()
         if self.apply:
             marks += mark_servers(after, self.inventory, self.site)
@@ -200,5 +181,5 @@ class _PoolCommand:
         failed = tuple(dict.fromkeys((*guests.failed, *marks)))
         if self.apply and not failed:
             self.books.remove_empty(self.pool)
-        warnings = (*unseen(guests.book, self.inventory), *guests.warnings)
+        warnings = (*members.unseen(guests.book, self.inventory), *guests.warnings)
         return PoolAnswer(before, guests.book, self.apply, failed=failed, warnings=warnings)

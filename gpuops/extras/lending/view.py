@@ -12,13 +12,10 @@ from gpuops.extras.lending.lease_book import GpuLease, LeaseBook, LeaseState, Po
 from gpuops.extras.lending.lending import idle_mib
 from gpuops.model.time_text import format_minute
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.rejection import Rejection
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.plan_json import RefusalRecord
 from gpuops.report.text import size
-
-Idle = Mapping[tuple[str, int], int]
-"""The idle memory of GPUs in MiB, by server and index."""
 
 
 def pools_text(pools: tuple[LeaseBook, ...]) -> Shown:
@@ -31,8 +28,8 @@ def pools_text(pools: tuple[LeaseBook, ...]) -> Shown:
     return lines or "there is no pool"
 
 
-def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
-    """Yield the GPUs of these servers, how those that lend nothing lend again, and the leases."""
+def _tables(book: LeaseBook, idle: Mapping[tuple[str, int], int]) -> Iterator[Shown]:
+    """Yield GPUs, how servers that lend nothing lend again, and leases. `idle`: in MiB, by server and index."""
     gpus = TextTable("server", "state", "GPU", "memory", "idle", right=(2, 3, 4))
     for server in book.servers:
         for gpu in server.gpus:
@@ -49,7 +46,7 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
         state = Text(lease.state.value, "" if lease.state is LeaseState.LENT else "yellow")
         end = f"{format_minute(lease.ends_at.astimezone(UTC))}Z"
         shares = ", ".join(f"{share.server}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
-        names = lease.client, lease.wish.owner or "-"
+        names = lease.wish.client, lease.wish.owner or "-"
         leases.add_row(lease.id, *names, state, end, shares, lease.because)
     if book.leases:
         yield leases
@@ -78,7 +75,7 @@ def pool_answer_text(answer: PoolAnswer) -> Shown:
 class LentGpuRecord(DocumentRecord, frozen=True):
     """One GPU of a server."""
 
-    gpu: Annotated[int, "from 0"]
+    index: Annotated[int, "from 0"] = field(name="gpu")
     memory_mib: Annotated[int, "what of its memory is lent"]
 
 
@@ -93,8 +90,7 @@ class LendingServerRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, server: PoolServer) -> Self:
-        gpus = [LentGpuRecord(gpu.index, gpu.memory_mib) for gpu in server.gpus]
-        return cls.from_attributes(server, gpus=gpus, because=server.because or None)
+        return cls.from_attributes(server, because=server.because or None)
 
 
 class IdleGpuRecord(DocumentRecord, frozen=True):
@@ -149,18 +145,6 @@ class ShownLendingPoolRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(book, book.pool, gpus=_idle_gpus(book, idle_mib(book)))
 
 
-class PoolRefusalRecord(DocumentRecord, frozen=True):
-    """One reason against it."""
-
-    subject: str
-    reason: str
-    next: Annotated[str, "what to do about it; may be empty"]
-
-    @classmethod
-    def made_of(cls, rejection: Rejection) -> Self:
-        return cls(rejection.subject, rejection.reason, rejection.hint)
-
-
 @printed("pool-show", by="gpuops pool show")
 class PoolShowDocument(PrintedDocument, frozen=True):
     """Pools of GPUs lent over the network, as they stand."""
@@ -182,7 +166,7 @@ class PoolCreateDocument(PrintedDocument, frozen=True):
     changed: Annotated[bool, "whether the book was changed, or would be, by the clock too"]
     deleted: Annotated[bool, "whether the pool is out of the book, or would be"]
     lease: Annotated[str | None, "id of the lease that was asked for"]
-    rejections: Annotated[list[PoolRefusalRecord], "every reason against it"]
+    rejections: Annotated[list[RefusalRecord], "every reason against it"]
     removed_servers: Annotated[list[str], "names of servers that leave the pool"] = field(name="gone")
     warnings: list[str]
     failed: Annotated[list[str], "what failed in guests, or at marks, with the reason"]
@@ -210,7 +194,7 @@ class PoolReclaimDocument(PoolCreateDocument, frozen=True):
     """What is taken back or ended."""
 
 
-def _idle_gpus(book: LeaseBook, idle: Idle) -> list[IdleGpuRecord]:
+def _idle_gpus(book: LeaseBook, idle: Mapping[tuple[str, int], int]) -> list[IdleGpuRecord]:
     return [
         IdleGpuRecord(server.name, gpu.index, idle[server.name, gpu.index])
         for server in book.servers

@@ -16,7 +16,7 @@ from typing import Final
 from gpuops.advise.machine_match import match_machines
 from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.devices.gpu_health import NOT_NAMED
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
@@ -77,7 +77,7 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
     stopped_vm = replace(vm, power=PowerState.OFF)
     before = around(host, release(stopped_vm, after), stopped_vm)
     host_before, pins = before.hosts[host.ref], pins_of(vm)
-    is_unknown = any(gpu.vms is None for gpu in _gpus_of_driver(host))
+    is_unknown = any(gpu.vms is None for gpu in host.gpus if not gpu.is_active_in_passthrough)
     if is_unknown or not vm.vgpus or Room(catalog, certain=False).refusals(stopped_vm, host_before, before):
         return
     doubts = seat(stopped_vm, demands_of(vm.devices or (), pins), host_before, before, catalog).doubts
@@ -100,11 +100,6 @@ def _replay_start(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Ite
     if known_addresses:
         facts |= {"expected": _starts(expected, known_addresses), "found": _starts(actual, known_addresses)}
         yield "gpu-instance-start", facts["expected"] == facts["found"], facts
-
-
-def _gpus_of_driver(host: Host) -> list[PhysicalGpu]:
-    """Return the GPUs that DirectPath I/O does not hold."""
-    return [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
 
 
 def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
@@ -143,7 +138,7 @@ def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Observations:
 
 def _slots_of_suspended(contact: Contact) -> Observations:
     for host in contact.inventory.hosts.values():
-        driven = _gpus_of_driver(host)
+        driven = [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
         listed = {ref: str(gpu.address) for gpu in driven for ref in gpu.vms or ()}
         for vm in contact.inventory.vms_on(host) if driven and all(gpu.vms is not None for gpu in driven) else ():
             ago = contact.inventory.taken_at - vm.suspended_at if vm.suspended_at else timedelta()

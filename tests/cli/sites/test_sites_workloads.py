@@ -13,6 +13,7 @@ import pytest
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.extras.lending.book import PoolBooks
 from gpuops.extras.lending.lease_book import LeaseBook, LendingPool, PoolServer, ServerGpu
+from gpuops.plan.core.rejection import Rejection
 from tests.bench.simulator.simulators import our_simulator
 from tests.cli.conftest import LAB_POLICY
 from tests.cli.sites.test_sites import SERVED, _secret, configured, dead, document, run, served
@@ -43,9 +44,9 @@ def pools(configured: Configure) -> None:
             books.change("lab", partial(_made, site))
 
 
-def _made(site: str, *_: object) -> LeaseBook:
+def _made(site: str, *_: object) -> tuple[LeaseBook, tuple[Rejection, ...]]:
     server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),))
-    return LeaseBook(LendingPool("lab", "net"), (server,))
+    return LeaseBook(LendingPool("lab", "net"), (server,)), ()
 
 
 def _uuid(site: str) -> str:

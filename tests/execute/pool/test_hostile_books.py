@@ -47,7 +47,7 @@ def read(kept: tuple[Path, str]) -> object:
     """The book; None where it is refused by name."""
     with opened(kept, write=False) as books:
         try:
-            return books.read("lab")
+            return books.read().get("lab")
         except StateDamaged as damaged:
             assert "pool lab" in damaged.message
             return None

@@ -17,30 +17,27 @@ from gpuops.extras.bundle import bundle_names
 from gpuops.extras.bundle.bundle_names import name_behind, remember
 from gpuops.files.private_file import write_private
 
-GIVEN = {"vm-123456789abc": "one", "vm-12344444aaaa": "two", "vm-999999999999": "three"}
+KEY = b"k" * 32
+GIVEN = {"vm-123456789abc": "one", "vm-999999999999": "three"}
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    remember(tmp_path / "state", GIVEN)
+    remember(tmp_path / "state", KEY, GIVEN)
     return tmp_path / "state"
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"),
-    [("vm-123456789abc", "one"), ("vm-12345678", "one"), ("vm-1234567", None), ("vm-12344444", "two"),
-     ("vm-12344444a", "two"), ("vm-1234", None), ("vm-9", None), ("vm-123456789a", "one"), ("vm-99999999", "three"),
-     ("vm-12344444aaaa", "two")],
-)  # fmt: skip
-def test_an_id_of_vcenter_is_no_pseudonym(typed: str, name: str | None, state: Path) -> None:
-    if name is None:
-        with pytest.raises(UsageError) as refused:
-            name_behind(state, typed)
-        assert refused.value.message == (
-            f"{typed!r} is vCenter's own id of a VM, which bundles keep as it is, and no pseudonym"
-        )
-    else:
-        assert name_behind(state, typed)[1] == name
+def test_a_pseudonym_is_looked_up_complete(state: Path) -> None:
+    assert name_behind(state, "vm-123456789abc") == "one"
+    for text in ("vm-1234", "vm-123456789ab", ""):
+        with pytest.raises(UsageError, match="is in no bundle that was written here"):
+            name_behind(state, text)
+
+
+def test_names_are_saved_with_the_key_that_made_them_or_not_at_all(state: Path) -> None:
+    with pytest.raises(UsageError, match="at the same time"):
+        remember(state, b"l" * 32, {"vm-000000000000": "other"})
+    assert json.loads((state / "bundle-names.json").read_text("utf-8")) == GIVEN
 
 
 def test_bundles_at_the_same_time_lose_no_names(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +52,6 @@ def test_bundles_at_the_same_time_lose_no_names(state: Path, monkeypatch: pytest
     monkeypatch.setattr(bundle_names, "write_private", slow)
     given: list[Mapping[str, Any]] = [{f"host-{number:012x}": f"esx-{number}"} for number in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda each: remember(state, each), given))
+        list(pool.map(lambda each: remember(state, KEY, each), given))
     kept = json.loads((state / "bundle-names.json").read_text("utf-8"))
     assert kept == {**GIVEN, **given[0], **given[1]}

@@ -49,7 +49,7 @@ class Life:
 
     def step(self, number: int) -> None:
         draw, book = self.draw, self.book
-        server, client = draw.choice(book.servers).name, f"uuid-of-{draw.randrange(9)}"
+        server, client = draw.choice(book.servers), f"uuid-of-{draw.randrange(9)}"
         self.now += timedelta(minutes=draw.randrange(40))
         change: Callable[[], LeaseBook] = draw.choice(
             [
