@@ -23,7 +23,7 @@ from typing import Final
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps
@@ -166,7 +166,7 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
             return _ClusterCreation(wish, current_plan, inventory, site, port, run)
 
     with alone_with(site, wish.name, "cluster-create"):
-        begun = apply_agreed(plan, consent, begin_creation, deeds=lambda plan: plan.deeds)
+        begun = ask_until_agreed(plan, consent, begin_creation)
         return begun if isinstance(begun, ClusterMade) else begun.create_vms(keep=keep)
 
 

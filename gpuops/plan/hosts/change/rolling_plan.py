@@ -56,20 +56,6 @@ class Roll:
     def planned_hosts(self) -> tuple[PlannedHost, ...]:
         return tuple(planned for planned_hosts in self.rounds for planned in planned_hosts)
 
-    @property
-    def does(self) -> tuple[object, ...]:
-        """Return what is done, without the facts it was planned on: an admin who confirmed a roll accepts its equal."""
-        return tuple(
-            (
-                planned.step,
-                tuple(
-                    (departure.vm.ref, departure.leaving, departure.target and departure.target.ref)
-                    for departure in planned.away
-                ),
-            )
-            for planned in self.planned_hosts
-        )
-
 
 def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
     """Return the roll that brings the plan into force.
@@ -226,6 +212,16 @@ class ChangeReport:
     """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
     names: Mapping[str, str] = field(default_factory=dict)
     """By ref, the names of its hosts when it was begun: one may be gone from vCenter since."""
+
+    @property
+    def deeds(self) -> tuple[object, ...] | None:
+        """Return what is done to hosts and VMs, without the facts it was planned on; None = the plan is refused."""
+        if not self.plan.feasible:
+            return None
+        return tuple(
+            (planned.step, tuple((vm.vm.ref, vm.leaving, vm.target and vm.target.ref) for vm in planned.away))
+            for planned in self.plan.planned_hosts
+        )
 
     @property
     def changed(self) -> bool:
