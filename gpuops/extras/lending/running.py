@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from gpuops.errors import Locked, Refused
 from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.extras.lending import lending
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.guests import PoolGuests, mark_servers
@@ -80,6 +82,7 @@ def read_pools(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
 
 def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
     """Lend shares to a client, and set it up. Raises UsageError, StateDamaged, NotConnected."""
+    id = secrets.token_hex(4)
     with _command(name, site, apply=apply) as command:
 
         def decide(book: LeaseBook) -> lending.Decision:
@@ -88,7 +91,7 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
             complete, rejections = wish_of(wish, book, command.inventory)
             if rejections:
                 return book, rejections
-            return lending.lend(book, complete, secrets.token_hex(4), command.began)
+            return lending.lend(book, complete, id, command.began)
 
         answer = command.answer(decide)
         if answer.rejections:
@@ -171,26 +174,16 @@ class _PoolCommand:
     ) -> PoolAnswer:
         """Return the decision; if the command is to be applied, written to the book and done in guests.
 
-        `prepare` is called with the decision before it is written.
+        `prepare` is called with the decision before it is written, and again if another command changes it meanwhile.
         """
-
-        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> LeaseBook:
-            if self.site.clock() - self.began > MOST_AGE:
-                message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
-                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
-            after, rejections = decide(self.with_fleet(book))
-            if rejections := rejections or tuple(in_another_pool(book, after, other_books)):
-                raise NotDecided(book, rejections)
-            return after
-
         try:
-            before, after = self.books.change(self.pool, decide_book, write=False)
+            decision = self._change_book(decide)
             if self.apply:
-                prepare(PoolAnswer(before, after, applied=False))
-                before, after = self.books.change(self.pool, decide_book)
+                decision = ask_until_agreed(decision, prepare, partial(self._change_book, decide), _same_changes)
         except NotDecided as refused:
             book = refused.book or LeaseBook(LendingPool(self.pool, ""))
             return PoolAnswer(refused.book, book, applied=False, rejections=refused.rejections)
+        after = decision.after
         guests, marks = PoolGuests(self.site, self.inventory, self.books, after), list[str]()
         if self.apply:
             marks += mark_servers(after, self.inventory, self.site)
@@ -201,4 +194,26 @@ class _PoolCommand:
         if self.apply and not failed:
             self.books.remove_empty(self.pool)
         warnings = (*unseen(guests.book, self.inventory), *guests.warnings)
-        return PoolAnswer(before, guests.book, self.apply, failed=failed, warnings=warnings)
+        return PoolAnswer(decision.before, guests.book, self.apply, failed=failed, warnings=warnings)
+
+    def _change_book(
+        self, decide: Callable[[LeaseBook], lending.Decision], agreement: Agreement[PoolAnswer] | None = None
+    ) -> PoolAnswer:
+        """Return the decision; with an agreement it is written. Raises NotDecided."""
+
+        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> LeaseBook:
+            if self.site.clock() - self.began > MOST_AGE:
+                message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
+                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
+            after, rejections = decide(self.with_fleet(book))
+            if rejections := rejections or tuple(in_another_pool(book, after, other_books)):
+                raise NotDecided(book, rejections)
+            if agreement is not None:
+                agreement.require(PoolAnswer(book, after, applied=False))
+            return after
+
+        return PoolAnswer(*self.books.change(self.pool, decide_book, write=agreement is not None), applied=False)
+
+
+def _same_changes(agreed: PoolAnswer, current: PoolAnswer) -> bool:
+    return agreed.changes == current.changes
