@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.idle import judge_vms
@@ -15,7 +16,7 @@ from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
     from gpuops.advise.idle import JudgedVm
-    from gpuops.execute.site.agreement import Agreement
+    from gpuops.execute.journal import Journal
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
@@ -104,31 +105,30 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     An infeasible plan is no error: see `report.plan.rejections`. Raises UsageError for a request that names something
     unknown, NotConnected, Locked while a rotation runs.
     """
+    from gpuops.execute.site.agreement import apply_agreed
+
     looked_at = site.clock()
     report = _look(request, site)
-    if not apply or not report.plan.feasible or not report.plan.steps:
-        return replace(report, applied=apply)
-    from gpuops.execute.site.agreement import apply_agreed
-    from gpuops.execute.steps.plan_executor import execute
-    from gpuops.execute.steps.vm_executor import VmExecutor
 
-    def execute_under_lock(agreement: Agreement[Report]) -> Report:
-        nonlocal looked_at
-        report = agreement.plan
-        with site.locked_journal(report.before.vcenter, alone=False) as journal:
-            changed, now = journal.last_change(), site.clock()
-            if now - looked_at > STALE or (changed is not None and changed > looked_at):
-                looked_at, report = now, _look(request, site)
-                if not report.plan.feasible or not report.plan.steps:
-                    return replace(report, applied=True)
-                agreement.require(report)
-            began = journal.begin(request.run_kind)
-            executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
-            outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
-            journal.end(began)
+    def look_again(journal: Journal) -> Report:
+        nonlocal looked_at, report
+        changed, now = journal.last_change(), site.clock()
+        if now - looked_at > STALE or (changed is not None and changed > looked_at):
+            looked_at, report = now, _look(request, site)
+        return report
+
+    def execute_plan(report: Report, journal: Journal) -> Report:
+        from gpuops.execute.steps.plan_executor import execute
+        from gpuops.execute.steps.vm_executor import VmExecutor
+
+        began = journal.begin(request.run_kind)
+        executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
+        outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
+        journal.end(began)
         return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)
 
-    return apply_agreed(report, consent, execute_under_lock, deeds=lambda report: report.plan)
+    lock = partial(site.locked_journal, report.before.vcenter, alone=False)
+    return apply_agreed(report, consent, execute_plan, apply=apply, lock=lock, look_again=look_again)
 
 
 def _look(request: Request, site: Site) -> Report:

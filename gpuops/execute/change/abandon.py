@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from gpuops.errors import Locked, Refused
@@ -17,7 +18,7 @@ from gpuops.execute.runs.exclusion import open_change
 from gpuops.execute.runs.nights import note_returned
 from gpuops.execute.runs.run_kind import RESUME_CHANGE
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.time_text import format_zoned_minute
@@ -35,28 +36,24 @@ def abandon(
     Raises Refused if the host or VM is not part of an open change, Locked while another run works on the change.
     """
     inventory = site.vcenter.inventory()
+    look = partial(_describe_abandonment, thing=thing, name=name, inventory=inventory)
     with site.journal_to_read(inventory.vcenter) as readable_journal:
-        abandonment = _describe_abandonment(readable_journal, thing, name, inventory)
+        abandonment = look(readable_journal)
     holder = rotating(site.state_dir, inventory.vcenter)
     if holder is not None:
         raise Locked(f"{holder} is changing this vCenter: nothing is given up", hint="gpuops change status shows it")
-    if abandonment.already or not apply:
-        return replace(abandonment, applied=apply)
 
-    def execute_under_lock(agreement: Agreement[Abandonment]) -> Abandonment:
-        with site.locked_journal(inventory.vcenter, alone=True) as journal:
-            current = _describe_abandonment(journal, thing, name, inventory)
-            run = open_change(journal)
-            if current.already or run is None:
-                return replace(current, applied=True)
-            agreement.require(current)
-            journal.give_up(current.things, run)
-            note_returned(journal, inventory)
-            if not _OpenChange.of(run, journal, inventory).open_host_names():
-                journal.end(run)
-            return replace(current, applied=True)
+    def give_up(current: Abandonment, journal: Journal) -> Abandonment:
+        run = open_change(journal)
+        assert run is not None, "only what is part of an open change is given up"
+        journal.give_up(current.things, run)
+        note_returned(journal, inventory)
+        if not _OpenChange.of(run, journal, inventory).open_host_names():
+            journal.end(run)
+        return replace(current, applied=True)
 
-    return apply_agreed(abandonment, consent, execute_under_lock, deeds=lambda abandonment: abandonment.deeds)
+    lock = partial(site.locked_journal, inventory.vcenter, alone=True)
+    return apply_agreed(abandonment, consent, give_up, apply=apply, lock=lock, look_again=look)
 
 
 def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inventory: Inventory) -> Abandonment:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from gpuops.errors import NotConnected
 from gpuops.execute.change.history import history_of
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import JournalMove, MovesOrder, dump_order
-from gpuops.execute.lease.lease import HeldLease
+from gpuops.execute.lease.lease import HeldLease, RunLease
 from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.runs.exclusion import locked_for_change
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import apply_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
@@ -43,20 +44,20 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
     Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
     """
     report, moves = _look(request, site)
-    if not apply or not report.plan.feasible or not moves:
-        return replace(report, applied=apply)
 
-    def execute_under_lock(agreement: Agreement[Report]) -> Report:
-        with locked_for_change(site, report.before.vcenter) as (journal, lease):
-            known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
-            current, moves = _look(request, site)
-            if not current.plan.feasible or not moves:
-                return replace(current, applied=True)
-            agreement.require(current)
-            run = journal.begin(CHANGE, order=dump_order(MovesOrder(moves)), known_runs=known_runs)
-            return finish_moves(run, moves, site, journal, lease.held, current)
+    def look_again(held: tuple[Journal, RunLease]) -> Report:
+        nonlocal moves
+        current, moves = _look(request, site)
+        return current
 
-    return apply_agreed(report, consent, execute_under_lock, deeds=lambda report: report.plan)
+    def make_moves(report: Report, held: tuple[Journal, RunLease]) -> Report:
+        journal, lease = held
+        known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
+        run = journal.begin(CHANGE, order=dump_order(MovesOrder(moves)), known_runs=known_runs)
+        return finish_moves(run, moves, site, journal, lease.held, report)
+
+    lock = partial(locked_for_change, site, report.before.vcenter)
+    return apply_agreed(report, consent, make_moves, apply=apply, lock=lock, look_again=look_again)
 
 
 def finish_moves(

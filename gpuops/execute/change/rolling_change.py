@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from gpuops.errors import Locked, NotConnected
@@ -14,12 +15,12 @@ from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import ChangeOrder, MovesOrder, dump_order, load_change_order
-from gpuops.execute.lease.lease import HeldLease, lease_during_run
+from gpuops.execute.lease.lease import HeldLease, RunLease, lease_during_run
 from gpuops.execute.runs.exclusion import in_rotation, locked_for_change, open_change
 from gpuops.execute.runs.nights import last_policy, note_returned, still_given_up
 from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import Agreement, apply_agreed, ask_until_agreed
 from gpuops.execute.state.lock import rotating
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
@@ -77,24 +78,22 @@ def roll(
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         report = _look(request, verb, rolling, site, journal)
-    if not apply or not report.plan.feasible or not report.plan.rounds:
-        return replace(report, applied=apply)
 
-    def execute_under_lock(agreement: Agreement[ChangeReport]) -> ChangeReport:
-        with locked_for_change(site, report.before.vcenter) as (journal, lease):
-            note_returned(journal, agreement.plan.before)
-            known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
-            current = _look(request, verb, rolling, site, journal)
-            if not current.plan.feasible or not current.plan.rounds:
-                return replace(current, applied=True)
-            agreement.require(current)
-            order = _order(current, lease.lock_vm or None)
-            run = journal.begin(CHANGE, order=dump_order(order), known_runs=known_runs)
-            change_report = _finish_rounds(_host_rounds(run, order, site, journal, lease.held, told))
-            # the inventory before the change: a host may be gone from vCenter since
-            return replace(change_report, before=current.before, plan=replace(current.plan, because=()))
+    def look_again(held: tuple[Journal, RunLease]) -> ChangeReport:
+        journal, _ = held
+        note_returned(journal, report.before)
+        return _look(request, verb, rolling, site, journal)
 
-    return apply_agreed(report, consent, execute_under_lock, deeds=lambda report: report.plan.does)
+    def begin_change(current: ChangeReport, held: tuple[Journal, RunLease]) -> ChangeReport:
+        journal, lease = held
+        order, known_runs = _order(current, lease.lock_vm or None), journal.runs_seen(EXCLUSIVE_RUNS)
+        run = journal.begin(CHANGE, order=dump_order(order), known_runs=known_runs)
+        change_report = _finish_rounds(_host_rounds(run, order, site, journal, lease.held, told))
+        # the inventory before the change: a host may be gone from vCenter since
+        return replace(change_report, before=current.before, plan=replace(current.plan, because=()))
+
+    lock = partial(locked_for_change, site, report.before.vcenter)
+    return apply_agreed(report, consent, begin_change, apply=apply, lock=lock, look_again=look_again)
 
 
 def resume(
@@ -219,8 +218,11 @@ def _resume_or_abort(
                 host_rounds = _host_rounds(run, order, site, journal, lease.held, show_line)
                 return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
 
-    return apply_agreed(
-        run, lambda run: consent(_what_is_open(run, before, taking_up)), execute_under_lock, deeds=lambda run: run.id
+    return ask_until_agreed(
+        run,
+        lambda run: consent(_what_is_open(run, before, taking_up)),
+        execute_under_lock,
+        covers=lambda agreed_run, current: agreed_run.id == current.id,
     )
 
 

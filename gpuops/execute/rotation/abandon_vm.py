@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
@@ -15,7 +16,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.runs.nights import NightVms, note_returned
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import apply_agreed
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
@@ -42,43 +43,41 @@ def abandon_vm(
     night holds such a VM, and Locked while a rotation runs.
     """
     inventory = site.vcenter.inventory()
+
+    def look(journal: Journal | None) -> Abandonment:
+        return _find_abandonment(journal, name, inventory, policy, site.clock())
+
     with site.journal_to_read(inventory.vcenter) as read_only_journal:
-        abandonment, _ = _find_abandonment(read_only_journal, name, inventory, policy, site.clock())
-    if abandonment.already or not apply:
-        return replace(abandonment, applied=apply)
+        abandonment = look(read_only_journal)
 
-    def execute_under_lock(agreement: Agreement[Abandonment]) -> Abandonment:
-        with site.locked_journal(inventory.vcenter, alone=True) as journal:
-            current, marked = _find_abandonment(journal, name, inventory, policy, site.clock())
-            if current.already:
-                return replace(current, applied=True)
-            agreement.require(current)
-            if marked is not None:
-                NightVms(journal).save_marked(marked)
-            journal.give_up(current.things)
-            note_returned(journal, inventory)
-            return replace(current, applied=True)
+    def give_up(current: Abandonment, journal: Journal) -> Abandonment:
+        if current.only_marked is not None:
+            NightVms(journal).save_marked(current.only_marked)
+        journal.give_up(current.things)
+        note_returned(journal, inventory)
+        return replace(current, applied=True)
 
-    return apply_agreed(abandonment, consent, execute_under_lock, deeds=lambda abandonment: abandonment.deeds)
+    lock = partial(site.locked_journal, inventory.vcenter, alone=True)
+    return apply_agreed(abandonment, consent, give_up, apply=apply, lock=lock, look_again=look)
 
 
 def _find_abandonment(
     journal: Journal | None, name: str, inventory: Inventory, policy: Policy | None, now: datetime
-) -> tuple[Abandonment, Original | None]:
-    """Return what would be given up, and the VM's original state if only its marker describes it. Raises Refused."""
+) -> Abandonment:
+    """Return what would be given up. Raises Refused."""
     originals = NightVms(journal).all(returned=True) if journal is not None else ()
     matching = [original for original in originals if _is_called(original, name, inventory)]
     open_originals = [original for original in matching if not original.returned]
     if open_originals:
         if len({original.uuid or original.vm for original in open_originals}) > 1:
             raise Refused(f"{name}: several VMs of nights have this name", hint="use moid:ID; " + STATUS)
-        return _make_abandonment(open_originals[-1], inventory, now, ""), None
+        return _make_abandonment(open_originals[-1], inventory, now, "")
     if (
         journal is not None
         and (abandoned_before := next((original for original in matching if original.given_up), None)) is not None
     ):
         given_up = journal.state.given_up[abandoned_before.vm]
-        return Abandonment((given_up,), (f"it was given up at {format_zoned_minute(given_up.at)}",), already=True), None
+        return Abandonment((given_up,), (f"it was given up at {format_zoned_minute(given_up.at)}",), already=True)
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     if policy is None and text:
         policy = parse_policy(text, "the journal", accepted_before=True)
@@ -87,7 +86,7 @@ def _find_abandonment(
         raise Refused(f"{name}: several VMs with a marker have this name", hint="use moid:ID; " + STATUS)
     if not marked:
         raise Refused(f"{name}: no night in this machine's journal holds a VM of this name", hint=STATUS)
-    return _make_abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True), marked[0]
+    return _make_abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True)
 
 
 def _is_called(original: Original, name: str, inventory: Inventory) -> bool:
@@ -114,4 +113,5 @@ def _make_abandonment(
             *((f"{restore_command} brings it back after all, where that can be done",) if restore_command else ()),
             NAMED_UNTIL_BACK,
         ),
+        only_marked=original if by_its_marker else None,
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import apply_agreed
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewhere, plan_adoption
 
@@ -31,29 +32,27 @@ def adopt(
     from_vcenter = from_vcenter.strip().lower()
     if from_vcenter == inventory.vcenter:
         raise Refused(f"{from_vcenter} is this vCenter: its nights need no adoption", hint="gpuops rotate day")
+
+    def look(other_journal: Journal | None) -> Adoption:
+        return _plan(_open_nights(from_vcenter, other_journal), inventory)
+
     with site.journal_to_read(from_vcenter) as other_journal:
-        planned = _plan(_open_nights(from_vcenter, other_journal), inventory)
-    if not apply:
-        return planned
+        planned = look(other_journal)
 
-    def execute_under_lock(agreement: Agreement[Adoption]) -> Adoption:
-        with (
-            site.locked_journal(from_vcenter, alone=True) as other_journal,
-            site.locked_journal(inventory.vcenter, alone=True) as this_journal,
-        ):
-            nights = _open_nights(from_vcenter, other_journal)
-            current = _plan(nights, inventory)
-            agreement.require(current)
+    def move_nights(current: Adoption, other_journal: Journal) -> Adoption:
+        nights = _open_nights(from_vcenter, other_journal)
+        with site.locked_journal(inventory.vcenter, alone=True) as this_journal:
             _adopt(nights, inventory, this_journal)
-            originals_here = [original for original, _ in nights.seen_here(inventory)]
-            for original in originals_here:
-                NightVms(other_journal).record_return(original)
-            if len(originals_here) == len(nights.originals):
-                for run in other_journal.open_runs(ROTATION_RUNS):
-                    other_journal.end(run, cut_off=True)
-            return replace(current, applied=True)
+        originals_here = [original for original, _ in nights.seen_here(inventory)]
+        for original in originals_here:
+            NightVms(other_journal).record_return(original)
+        if len(originals_here) == len(nights.originals):
+            for run in other_journal.open_runs(ROTATION_RUNS):
+                other_journal.end(run, cut_off=True)
+        return replace(current, applied=True)
 
-    return apply_agreed(planned, consent, execute_under_lock, deeds=lambda adoption: adoption)
+    lock = partial(site.locked_journal, from_vcenter, alone=True)
+    return apply_agreed(planned, consent, move_nights, apply=apply, lock=lock, look_again=look)
 
 
 def _plan(nights: NightsElsewhere, inventory: Inventory) -> Adoption:

@@ -26,7 +26,7 @@ from gpuops.execute.runs.nights import (
 )
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
-from gpuops.execute.site.agreement import apply_agreed, no_step_more
+from gpuops.execute.site.agreement import ask_until_agreed, no_step_more
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
@@ -170,17 +170,16 @@ def rotate(
         )
 
     def ask(report: Report) -> None:
-        if report.plan.feasible and report.plan.steps:
+        if report.deeds:
             consent(report)
 
     cut_off = _starts_cut_off(site) if apply and kind.takes else {}
     if apply and asks:
-        report = apply_agreed(
+        report = ask_until_agreed(
             run(False, agreed),
             ask,
             lambda agreement: run(True, agreement.require),
-            deeds=lambda report: report.plan.steps,
-            covers=no_step_more,
+            covers=lambda agreed_report, current: no_step_more(agreed_report.plan.steps, current.plan.steps),
         )
     else:
         report = run(apply, consent)

@@ -11,51 +11,98 @@ is left out, and a return that continues after an outage of vCenter must not ask
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from contextlib import AbstractContextManager
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from gpuops.errors import Refused
 from gpuops.plan.core.steps import SetAttribute, Step
 
+
+class Proposal(Protocol):
+    """A report that has only its plan so far: a frozen dataclass with a field `applied`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def deeds(self) -> Any:
+        """What the plan changes, without its reasons. Empty = nothing is to be done, None = the plan is refused."""
+        ...
+
+
 Planned = TypeVar("Planned")
+Proposed = TypeVar("Proposed", bound=Proposal)
+Held = TypeVar("Held")
 Done = TypeVar("Done")
+
+
+def apply_agreed(
+    proposal: Proposed,
+    consent: Callable[[Proposed], None],
+    execute: Callable[[Proposed, Held], Done],
+    *,
+    apply: bool,
+    lock: Callable[[], AbstractContextManager[Held]],
+    look_again: Callable[[Held], Proposed],
+) -> Proposed | Done:
+    """Execute a plan that was made without a lock, and return its report.
+
+    Returns the plan if `apply` is not set (a dry run), if it is refused, and if nothing is to be done. `execute` is
+    called under the lock, with the plan that was made there and with what the lock yields.
+    """
+
+    def execute_under_lock(agreement: Agreement[Proposed]) -> Proposed | Done:
+        with lock() as held:
+            current = look_again(held)
+            if not current.deeds:
+                return _not_executed(current, apply=True)
+            agreement.require(current)
+            return execute(current, held)
+
+    if not apply or not proposal.deeds:
+        return _not_executed(proposal, apply=apply)
+    return ask_until_agreed(proposal, consent, execute_under_lock)
+
+
+def _not_executed(proposal: Proposed, *, apply: bool) -> Proposed:
+    return replace(proposal, applied=apply and proposal.deeds is not None)
 
 
 class PlanChanged(Refused):
     """The plan made under the lock is not the one that was agreed to. Nothing of it was done."""
 
 
+def have_same_deeds(agreed: Proposal, current: Proposal) -> bool:
+    return bool(agreed.deeds == current.deeds)
+
+
 @dataclass(slots=True)
 class Agreement(Generic[Planned]):
-    """The plan that the admin agreed to, and how a later one is compared with it: see `apply_agreed`."""
+    """The plan that the admin agreed to. `covers(agreed, current)` returns whether it includes a later plan."""
 
     plan: Planned
-    deeds: Callable[[Planned], Any]
-    covers: Callable[[Any, Any], bool]
+    covers: Callable[[Planned, Planned], bool]
 
     def require(self, current: Planned) -> None:
         """Return if the admin agreed to this plan, which was made under the lock. Else raise PlanChanged."""
-        if not self.covers(self.deeds(self.plan), self.deeds(current)):
+        if not self.covers(self.plan, current):
             self.plan = current  # the next question is about this plan
             raise PlanChanged("the plan has changed since it was agreed to", hint="run the same command again")
 
 
-def apply_agreed(
-    planned: Planned,
+def ask_until_agreed(
+    plan: Planned,
     consent: Callable[[Planned], None],
     execute: Callable[[Agreement[Planned]], Done],
-    *,
-    deeds: Callable[[Planned], Any],
-    covers: Callable[[Any, Any], bool] = operator.eq,
+    covers: Callable[[Any, Any], bool] = have_same_deeds,
 ) -> Done:
     """Ask for consent to a plan that was made without a lock, and return what `execute` returns.
 
     `execute` takes the lock, plans again, and calls `Agreement.require` with the new plan before it changes anything.
-    `deeds` returns what is compared, `covers` whether the first deeds, agreed to, include the second ones.
+    Use it where `apply_agreed` does not fit: the lock is taken elsewhere, or execution continues without it.
     """
-    agreement = Agreement(planned, deeds, covers)
+    agreement = Agreement(plan, covers)
     while True:
         consent(agreement.plan)
         try:

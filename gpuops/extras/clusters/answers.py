@@ -53,6 +53,10 @@ class ClusterRemoved:
     """Names of VMs that stay and whose override of DRS is removed, or would be."""
 
     @property
+    def deeds(self) -> tuple[object, ...]:
+        return tuple(member.vm.ref for member in self.vms), self.overrides
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Return a line for each reason to refuse the removal, with its next move."""
         return tuple(rejection.line for rejection in said_once(self.rejections))

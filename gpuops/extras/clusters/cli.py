@@ -20,6 +20,7 @@ from gpuops.extras.clusters.removing import delete_cluster
 from gpuops.extras.clusters.showing import read_clusters
 
 if TYPE_CHECKING:
+    from gpuops.extras.clusters.answers import ClusterRemoved
     from gpuops.extras.clusters.plan import ClusterPlan
     from gpuops.model.vcenter.target import Secret
 
@@ -269,13 +270,14 @@ def cluster_delete(
     cluster_name = name_meant(file, name)
     if cluster_name is None:
         raise UsageError("which cluster is not said", hint="name it, or --file templates/cluster.yaml")
+
+    def consent(planned: ClusterRemoved) -> None:
+        if planned.vms and not yes:
+            confirm(cluster_removed_text(planned), "the VMs above are removed")
+
     with open_site(common) as site:
         site.say = output.note
-        removal = delete_cluster(cluster_name, site, apply=False)
-        if not dry_run and not removal.rejections:
-            if removal.vms and not yes:
-                confirm(cluster_removed_text(removal), "the VMs above are removed")
-            removal = delete_cluster(cluster_name, site, apply=True)
+        removal = delete_cluster(cluster_name, site, apply=not dry_run, consent=consent)
     output.refused(removal.reasons)
     output.show(cluster_removed_text(removal), ClusterDeleteDocument.made_of(removal))
     output.leave(removal.exit_code)

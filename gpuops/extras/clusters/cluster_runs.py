@@ -14,8 +14,9 @@ from gpuops.errors import Refused, UsageError, report_exit_code
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.extras.clusters import all_reduce, guests, running
+from gpuops.extras.clusters import all_reduce, running
 from gpuops.extras.clusters.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
+from gpuops.extras.clusters.guests import LaunchGuests
 from gpuops.extras.clusters.launch import Launch, plan_launch
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.run import used_alone
@@ -37,7 +38,7 @@ SIMULATED: Final = "simulated: not measured"
 
 def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
     """Return the measurements, and the reasons for missing ones. Raises Refused if none is possible, NotConnected."""
-    port = guest_work(site.vcenter)
+    work = guest_work(site.vcenter)
     run_id = secrets.token_hex(8)
     launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), run_id)
     if launch_plan.launch is None:
@@ -45,7 +46,7 @@ def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:
         look = shell_command("all_reduce_programs")
-        program = wish.program or all_reduce.chosen_program(guests.look(launch_plan.launch, look, port))
+        program = wish.program or all_reduce.chosen_program(LaunchGuests(launch_plan.launch, work).look(look))
         if program is None:
             raise Refused(
                 f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
@@ -54,10 +55,10 @@ def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
         cells: list[BenchCell] = []
         for transport in wish.transports:
             for nodes in wish.nodes:
-                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=port.is_simulated))
+                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated))
                 if cells[-1].left:
                     break
-    return BenchResult(cluster.name, program, tuple(cells), simulated=port.is_simulated)
+    return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)
 
 
 def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:

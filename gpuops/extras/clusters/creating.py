@@ -23,7 +23,7 @@ from typing import Final
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.site.agreement import Agreement, apply_agreed
+from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps
@@ -147,7 +147,7 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
     id_now, cut_off = known_id(wish.name, inventory, site)
     if cut_off and apply:
         with alone_with(site, wish.name, "cluster-create"):
-            wait_for_tasks(site, wish.name)
+            wait_for_tasks(site, wish.name, inventory)
         inventory = site.vcenter.inventory()
         id_now, _ = known_id(wish.name, inventory, site)
     plan, _ = _look(wish, id_now, site, port, inventory)
@@ -166,7 +166,7 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
             return _ClusterCreation(wish, current_plan, inventory, site, port, run)
 
     with alone_with(site, wish.name, "cluster-create"):
-        begun = apply_agreed(plan, consent, begin_creation, deeds=lambda plan: plan.deeds)
+        begun = ask_until_agreed(plan, consent, begin_creation)
         return begun if isinstance(begun, ClusterMade) else begun.create_vms(keep=keep)
 
 
@@ -239,7 +239,7 @@ class _ClusterCreation:
     def _remove_created_vms(self) -> tuple[str, ...]:
         """Remove the VMs made since the run began, and return those that could not be removed."""
         self.site.say(f"cluster {self.wish.name} failed: what was made of it is removed")
-        wait_for_tasks(self.site, self.wish.name)
+        wait_for_tasks(self.site, self.wish.name, self.site.vcenter.inventory())
         with changing(self.site, waits=True) as journal:
             inventory = self.site.vcenter.inventory()
             made_vms = marked_vms(inventory, self.wish.name, self.plan.id)
@@ -294,7 +294,7 @@ class _ClusterCreation:
             if outcome is not None and outcome.verdict in (Verdict.FAILED, Verdict.SKIPPED):
                 raise creation_error(clone.name, outcome)
         if any(outcome.verdict is Verdict.UNKNOWN for outcome in latest.values()):  # the task of a clone was lost
-            wait_for_tasks(self.site, self.wish.name)
+            wait_for_tasks(self.site, self.wish.name, self.site.vcenter.inventory())
 
     def _addresses(self) -> dict[str, str]:
         """Return the address of each guest. Raises StepFailed for a guest without an address in time."""

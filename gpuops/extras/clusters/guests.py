@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError, Refused
@@ -77,108 +77,117 @@ class ReadyGuests:
     """Lines of an SSH known_hosts file, by which the first guest knows the others."""
 
 
-def prepare(launch: Launch, port: GuestWork) -> ReadyGuests:
-    """Prepare every guest, and end and remove what an earlier run left in any guest of the cluster.
+@dataclass(slots=True)
+class LaunchGuests:
+    """The guests of one launch."""
 
-    Raises NotEntered; Refused with the guest and its reason, or if there is no login for guests; NotConnected.
-    """
-    every = (*launch.members, *launch.unused)
+    launch: Launch
+    guest_work: GuestWork
+    unfinished: list[RunningCommand] = field(default_factory=list)
+    """The scripts and launchers whose end is not known. Their temporary directories are in the guests."""
 
-    def script(member: Member) -> str:
-        is_used = member not in launch.unused
-        return prepare_command(launch, first=member is every[0]) if is_used else step_command("end_earlier", launch)
+    def prepare(self) -> ReadyGuests:
+        """Prepare every guest, and end and remove what an earlier run left in any guest of the cluster.
 
-    ends = _run_in_each(every, port, script, entering=True)
-    home = home_directory(ends[0].printed)
-    if not launch.over_ssh:
-        return ReadyGuests(home)
-    known_hosts = tuple(line for member in launch.members for line in _known_hosts(member, launch.ssh_port, port))
-    key = public_key(ends[0].printed)
-    _run_in_each(launch.members, port, lambda _: step_command("admit", launch, key))
-    return ReadyGuests(home, known_hosts)
+        Raises NotEntered; Refused with the guest and its reason, or if there is no login for guests; NotConnected.
+        """
+        launch = self.launch
+        all_members = (*launch.members, *launch.unused)
 
+        def script(member: Member) -> str:
+            if member in launch.unused:
+                return step_command("end_earlier", launch)
+            return prepare_command(launch, first=member is all_members[0])
 
-def clear(launch: Launch, port: GuestWork, unfinished: Sequence[RunningCommand] = ()) -> tuple[str, ...]:
-    """End the processes of the run and remove its files. Return a line for each guest in which that failed.
+        results = self._run_in_each(all_members, script, entering=True)
+        home = home_directory(results[0].printed)
+        if not launch.over_ssh:
+            return ReadyGuests(home)
+        known_hosts = tuple(line for member in launch.members for line in self._known_hosts(member))
+        key = public_key(results[0].printed)
+        self._run_in_each(launch.members, lambda _: step_command("admit", launch, key))
+        return ReadyGuests(home, known_hosts)
 
-    Every guest is stopped before the first is cleaned: running processes may write again. Raises NotConnected.
-    """
-    failures: dict[str, str] = {}
+    def start(self, node: int, known_hosts: tuple[str, ...]) -> RunningCommand:
+        """Start the launcher of that node. Raises OutcomeUnknown if a reply was lost, Refused."""
+        return self._start(self.launch.members[node], start_command(self.launch, node, known_hosts))
 
-    def run_everywhere(script: str, effect: str) -> None:
-        for end in _ends(launch.members, port, lambda _: script):
-            if end.error:
-                failures.setdefault(end.name, f"{end.name}: {effect}: {end.error.removeprefix(f'{end.name}: ')}")
+    def look(self, script: str) -> str:
+        """Return what a short script prints in the first guest. Raises Refused."""
+        return self._run_in_each(self.launch.members[:1], lambda _: script)[0].printed
 
-    run_everywhere(step_command("stop", launch), "processes of it may run on")
-    # this also removes their directories; a launcher that still runs had no mark yet at the first stop
-    if [end for end in port.wait_for_commands(unfinished, ENDED_S) if end.exit_code is None]:
-        run_everywhere(step_command("stop", launch), "processes of it may run on")
-    run_everywhere(step_command("clean", launch), "its files may stay")
-    return tuple(failures.values())
+    def clear(self) -> tuple[str, ...]:
+        """End the processes of the run and remove its files. Return a line for each guest in which that failed.
 
+        Every guest is stopped before the first is cleaned: running processes may write again. Raises NotConnected.
+        """
+        failures: dict[str, str] = {}
+        unfinished = tuple(self.unfinished)
 
-def start(launch: Launch, node: int, known_hosts: tuple[str, ...], port: GuestWork) -> RunningCommand:
-    """Start the launcher of that node. Raises OutcomeUnknown if a reply was lost, Refused."""
-    return _start(launch.members[node], start_command(launch, node, known_hosts), port)
+        def run_everywhere(action: str, effect: str) -> None:
+            for end in self._ends(self.launch.members, lambda _: step_command(action, self.launch)):
+                if end.error:
+                    failures.setdefault(end.name, f"{end.name}: {effect}: {end.error.removeprefix(f'{end.name}: ')}")
 
+        run_everywhere("stop", "processes of it may run on")
+        # this also removes their directories; a launcher that still runs had no mark yet at the first stop
+        if [end for end in self.guest_work.wait_for_commands(unfinished, ENDED_S) if end.exit_code is None]:
+            run_everywhere("stop", "processes of it may run on")
+        run_everywhere("clean", "its files may stay")
+        return tuple(failures.values())
 
-def look(launch: Launch, script: str, port: GuestWork) -> str:
-    """Return what a short script prints in the first guest. Raises Refused."""
-    return _run_in_each(launch.members[:1], port, lambda _: script)[0].printed
+    def _run_in_each(
+        self, members: Sequence[Member], script_of: Callable[[Member], str], *, entering: bool = False
+    ) -> tuple[CommandEnd, ...]:
+        """Run a script in each guest and return the ends in the order of ranks. Raises Refused if one failed."""
+        ends = {end.name: end for end in self._ends(members, script_of, entering=entering)}
+        failed = next((end for end in ends.values() if end.error), None)
+        if failed is not None:
+            raise Refused(f"{failed.name}: {self._runner.failure(failed)}", hint="look at the guest")
+        return tuple(ends[member.name] for member in members)
 
+    def _ends(
+        self, members: Sequence[Member], script_of: Callable[[Member], str], *, entering: bool = False
+    ) -> Iterator[CommandEnd]:
+        """Run a script in each guest and yield the ends, also of guests in which it could not be started.
 
-def _run_in_each(
-    members: Sequence[Member], port: GuestWork, script_of: Callable[[Member], str], *, entering: bool = False
-) -> tuple[CommandEnd, ...]:
-    """Run a script in each guest and return the ends in the order of ranks. Raises Refused if one failed."""
-    ends = {end.name: end for end in _ends(members, port, script_of, entering=entering)}
-    failed = next((end for end in ends.values() if end.error), None)
-    if failed is not None:
-        raise Refused(f"{failed.name}: {_runner(port).failure(failed)}", hint="look at the guest")
-    return tuple(ends[member.name] for member in members)
+        `entering`: it is the first script of a run. Raises NotEntered if the first guest then refuses it, NotConnected,
+        and Refused if there is no login for guests.
+        """
+        commands = []
+        for member in members:
+            try:
+                commands.append(self._start(member, script_of(member)))
+            except NotConnected:
+                raise
+            except GpuopsError as error:
+                if entering and member is members[0] and not isinstance(error, OutcomeUnknown):
+                    raise NotEntered(error.message, hint=error.hint) from error
+                yield CommandEnd(member.name, error=error.line)
+        yield from self.guest_work.wait_for_commands(commands, SCRIPT_S)
+        self.unfinished = [command for command in self.unfinished if command not in commands]
 
+    def _start(self, member: Member, script: str) -> RunningCommand:
+        command = self._runner.start(member.vm, member.name, script)
+        self.unfinished.append(command)
+        return command
 
-def _ends(
-    members: Sequence[Member], port: GuestWork, script_of: Callable[[Member], str], *, entering: bool = False
-) -> Iterator[CommandEnd]:
-    """Run a script in each guest and yield the ends, also of guests in which it could not be started.
+    @property
+    def _runner(self) -> ScriptRunner:
+        return ScriptRunner(self.guest_work, PREFIX)
 
-    `entering`: it is the first script of a run. Raises NotEntered if the first guest then refuses it, NotConnected, and
-    Refused if there is no login for guests.
-    """
-    started = []
-    for member in members:
-        try:
-            started.append(_start(member, script_of(member), port))
-        except NotConnected:
-            raise
-        except GpuopsError as error:
-            if entering and member is members[0] and not isinstance(error, OutcomeUnknown):
-                raise NotEntered(error.message, hint=error.hint) from error
-            yield CommandEnd(member.name, error=error.line)
-    yield from port.wait_for_commands(started, SCRIPT_S)
+    def _known_hosts(self, member: Member) -> Iterator[str]:
+        """Yield `10.1.2.11 ssh-ed25519 AAAA...` for each key of the guest's SSH server. Raises Refused if it has none.
 
-
-def _start(member: Member, script: str, port: GuestWork) -> RunningCommand:
-    return _runner(port).start(member.vm, member.name, script)
-
-
-def _runner(port: GuestWork) -> ScriptRunner:
-    return ScriptRunner(port, PREFIX)
-
-
-def _known_hosts(member: Member, ssh_port: int, port: GuestWork) -> Iterator[str]:
-    """Yield `10.1.2.11 ssh-ed25519 AAAA...` for each key of the guest's SSH server. Raises Refused if it has none.
-
-    An address with another port than 22 stands in brackets (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT").
-    """
-    has_key, address = False, member.address if ssh_port == 22 else f"[{member.address}]:{ssh_port}"
-    for path in HOST_KEYS:
-        text = port.guest_file_if_there(member.vm, member.name, path)
-        if text is not None:
-            has_key = True
-            yield f"{address} {public_key(text.decode('ascii', 'replace'))}"
-    if not has_key:
-        missing = f"{member.name}: its guest has no key of an SSH server ({HOST_KEYS[0]})"
-        raise Refused(missing, hint="install openssh-server in the template")
+        An address with another port than 22 stands in brackets (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT").
+        """
+        has_key, ssh_port = False, self.launch.ssh_port
+        address = member.address if ssh_port == 22 else f"[{member.address}]:{ssh_port}"
+        for path in HOST_KEYS:
+            text = self.guest_work.guest_file_if_there(member.vm, member.name, path)
+            if text is not None:
+                has_key = True
+                yield f"{address} {public_key(text.decode('ascii', 'replace'))}"
+        if not has_key:
+            missing = f"{member.name}: its guest has no key of an SSH server ({HOST_KEYS[0]})"
+            raise Refused(missing, hint="install openssh-server in the template")

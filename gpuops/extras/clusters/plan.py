@@ -37,7 +37,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.model.workloads.cluster import MARKER_KEY, Arrangement, ClusterMarker, ClusterWish, LatencyLevel, RdmaKind
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.privileges import too_old
@@ -270,9 +270,9 @@ class _Planning:
 
     def _with_members(self, template: Vm, existing: tuple[MarkedVm, ...]) -> ClusterPlan:
         world, members, warnings = self.inventory, list[PlannedMember](), list[str]()
-        # Existing VMs keep their hosts, and their GPUs are planned first. VMs that have GPUs already, and may be bound
-        # to a node, come before clones that have none yet.
-        for member in sorted(existing, key=lambda member: (-len(member.vm.devices or ()), member.marker.rank)):
+        # Existing VMs keep their hosts, and their GPUs are planned first: those that are bound to GPUs, then those that
+        # have GPUs on any, then clones that have none yet.
+        for member in sorted(existing, key=_planned_first):
             outcome = self._steps(member.vm, world)
             host = self.inventory.host_of(member.vm)
             if not isinstance(outcome, MemberSteps) or host is None:
@@ -384,6 +384,10 @@ class _Planning:
         if self.network is None:
             return None
         return NewCard(self.wish.rdma, self.network.switch.uuid, self.network.group.key)
+
+
+def _planned_first(member: MarkedVm) -> tuple[bool, int, int]:
+    return not pins_of(member.vm), -len(member.vm.devices or ()), member.marker.rank
 
 
 def distribute_vms(

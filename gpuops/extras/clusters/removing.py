@@ -9,7 +9,8 @@ a VM have the same marker, and their overrides belong to their owners.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
 from gpuops.errors import Refused
@@ -17,7 +18,8 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.orders import load_cluster_order
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.step_json import load_step
-from gpuops.execute.site import Site
+from gpuops.execute.site import Site, agreed
+from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settle_steps, step_failure
@@ -125,28 +127,38 @@ ROUNDS: Final = 4
 A_COPY: Final = "claims the rank of another VM: rename the one that is a copy, a VM of another name is never removed"
 
 
-def delete_cluster(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
+def delete_cluster(
+    name: str, site: Site, *, apply: bool, consent: Callable[[ClusterRemoved], None] = agreed
+) -> ClusterRemoved:
     """Return the VMs of the cluster; with `apply` remove them and end the runs of the cluster in the journal.
 
-    Raises Locked, NotConnected; the same call then continues.
+    VMs that an interrupted `cluster create` is still cloning are removed too when vCenter has made them. Raises Locked,
+    NotConnected; the same call then continues.
     """
     cluster_port(site)  # refuses a saved inventory
-    inventory = site.vcenter.inventory()
-    members = marked_vms(inventory, name)
-    refusals = removal_refusals(members) + _missing_privileges(members, site)
-    if refusals or not apply:
-        with site.journal_to_read(inventory.vcenter) as journal:
-            overridden_vms = [
-                vm for vm in vms_with_override(name, inventory, journal) if vm not in [member.vm for member in members]
-            ]
-        return ClusterRemoved(name, members, rejections=refusals, overrides=tuple(vm.name for vm in overridden_vms))
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        planned, inventory = _look(name, site, journal)
+    if planned.rejections or not apply:
+        return planned
+
+    def begin_removal(agreement: Agreement[ClusterRemoved]) -> Run | ClusterRemoved:
+        nonlocal inventory
+        with changing(site) as journal:
+            current, inventory = _look(name, site, journal)
+            if current.rejections:
+                return current
+            agreement.require(current)
+            if not current.changed and not open_runs(journal, name):
+                return replace(current, applied=True)
+            members = current.vms
+            return begin(journal, name, members[0].marker.id if members else "", [member.vm.ref for member in members])
+
     with alone_with(site, name, "cluster-delete"):
         require_unused(name, inventory, site)
-        with changing(site) as journal:
-            if not members and not open_runs(journal, name) and not vms_with_override(name, inventory, journal):
-                return ClusterRemoved(name, (), applied=True)
-            run = begin(journal, name, members[0].marker.id if members else "", [member.vm.ref for member in members])
-        wait_for_tasks(site, name)  # without the lock: `rotate day` must not wait for a clone
+        run = ask_until_agreed(planned, consent, begin_removal)
+        if isinstance(run, ClusterRemoved):
+            return run
+        wait_for_tasks(site, name, inventory)  # without the lock: `rotate day` must not wait for a clone
         with changing(site, waits=True) as journal:
             settle_steps(inventory, journal, run, site)
             inventory = site.vcenter.inventory()
@@ -164,6 +176,16 @@ def delete_cluster(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
     return ClusterRemoved(
         name, members, remaining_vms, applied=True, overrides=tuple(vm for vm, why in overrides if not why)
     )
+
+
+def _look(name: str, site: Site, journal: Journal | None) -> tuple[ClusterRemoved, Inventory]:
+    """Return what is to be removed, and the inventory that was read."""
+    inventory = site.vcenter.inventory()
+    members = marked_vms(inventory, name)
+    refs = {member.vm.ref for member in members}
+    overrides = tuple(vm.name for vm in vms_with_override(name, inventory, journal) if vm.ref not in refs)
+    refusals = removal_refusals(members) + _missing_privileges(members, site)
+    return ClusterRemoved(name, members, rejections=refusals, overrides=overrides), inventory
 
 
 def _missing_privileges(members: tuple[MarkedVm, ...], site: Site) -> tuple[Rejection, ...]:

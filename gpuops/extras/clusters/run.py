@@ -134,12 +134,12 @@ def require_unused(name: str, inventory: Inventory, site: Site) -> None:
             raise Locked(f"cluster {name} is in use: {lease_holder_text(holder)}", hint=IN_USE)
 
 
-def wait_for_tasks(site: Site, name: str) -> None:
-    """Wait for the tasks of the VMs of this cluster, and for all clones of templates.
+def wait_for_tasks(site: Site, name: str, inventory: Inventory) -> None:
+    """Wait for the tasks of the VMs of this cluster, and for all clones of templates, as the inventory shows them.
 
     After that, what an interrupted call requested either exists or will not be made.
     """
-    vms = site.vcenter.inventory().vms.values()
+    vms = inventory.vms.values()
     of_cluster = [task for vm in vms if (marker := marker_of(vm)) and marker.cluster == name for task in vm.tasks]
     clones = [task for vm in vms if vm.template for task in vm.tasks if "clone" in task.name.lower()]
     tasks = [TaskRef(task.ref) for task in (*of_cluster, *clones)]

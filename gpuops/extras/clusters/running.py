@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 from gpuops.clock import rounds
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
 from gpuops.execute.lease.lease import HeldLease
-from gpuops.execute.site.guest_work import GuestWork, guest_work
-from gpuops.extras.clusters import guests
+from gpuops.execute.site.guest_work import guest_work
 from gpuops.extras.clusters.cluster_run import RunEnd
-from gpuops.extras.clusters.guests import ReadyGuests
+from gpuops.extras.clusters.guests import ENDED_S, PART, SHOWN, LaunchGuests, NotEntered, ReadyGuests
 from gpuops.extras.clusters.launch import Launch
 from gpuops.extras.clusters.run import lease_lost_error, require_ours
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 1.0
 PATIENCE_S: Final = 300.0
 """How long a guest, its host or vCenter may not answer before the run fails: VMs move, and VMware Tools restart."""
-MOST_FETCHED: Final = guests.SHOWN + guests.PART
+MOST_FETCHED: Final = SHOWN + PART
 """The limit for bytes of output, however much a guest holds."""
 TIMED_OUT: Final = 124
 """The exit code of timeout(1)."""
@@ -42,30 +41,29 @@ def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
     `lease`: the lease on the cluster. Raises Refused if a guest cannot be prepared, Locked if another machine has taken
     the cluster over, NotConnected if vCenter is lost: the next run of this cluster then ends the processes.
     """
-    port = guest_work(site.vcenter)
-    running = _Running(launch, site, port, lease, hear)
+    guests = LaunchGuests(launch, guest_work(site.vcenter))
     try:
-        ready = guests.prepare(launch, port)
+        ready = guests.prepare()
         require_ours(lease, launch.cluster)
-        end = running.run_to_end(ready)
+        end = _Running(guests, site, lease, hear).run_to_end(ready)
     except NotConnected:
         site.say(f"vCenter is lost: the run of {launch.cluster} may go on; the next one ends it")
         raise
-    except guests.NotEntered:
+    except NotEntered:
         raise
     except BaseException:
         site.say(f"ending what runs in the {len(launch.members)} guests of {launch.cluster}")
-        for failure in guests.clear(launch, port, running.unfinished_launchers):
+        for failure in guests.clear():
             site.say(f"left: {failure}")
         raise
-    return replace(end, left=guests.clear(launch, port, running.unfinished_launchers))
+    return replace(end, left=guests.clear())
 
 
 class _Running:
     """A launch that is being run."""
 
-    def __init__(self, launch: Launch, site: Site, port: GuestWork, lease: HeldLease, hear: Hear) -> None:
-        self._launch, self._site, self._port, self._lease, self._hear = launch, site, port, lease, hear
+    def __init__(self, guests: LaunchGuests, site: Site, lease: HeldLease, hear: Hear) -> None:
+        self._guests, self._launch, self._site, self._lease, self._hear = guests, guests.launch, site, lease, hear
         self._running: dict[int, RunningCommand] = {}
         self._ends: dict[int, CommandEnd] = {}
         self._unseen_since_s: float | None = None
@@ -73,11 +71,6 @@ class _Running:
         self._parts = 0
         self._bytes = 0
         self._cut = False
-
-    @property
-    def unfinished_launchers(self) -> tuple[RunningCommand, ...]:
-        """Return the launchers whose end is not known."""
-        return tuple(self._running.values())
 
     def run_to_end(self, ready: ReadyGuests) -> RunEnd:
         """Start every launcher, and wait for the one of the first node, or for a failure on another node.
@@ -89,7 +82,7 @@ class _Running:
         began_s = passed_s()
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
-            self._running[node] = guests.start(self._launch, node, ready.known_hosts, self._port)
+            self._running[node] = self._guests.start(node, ready.known_hosts)
         for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
             was_read = self._look()
             if self._lease.lost is not None:
@@ -97,7 +90,7 @@ class _Running:
             elapsed_s = passed_s() - began_s
             failed = next((node for node, end in sorted(self._ends.items()) if end.exit_code), None)
             if 0 in self._ends and others_until_s is None:
-                others_until_s = elapsed_s + guests.ENDED_S
+                others_until_s = elapsed_s + ENDED_S
             is_over = others_until_s is not None and (not self._running or elapsed_s >= others_until_s)
             if was_read and (failed is not None or is_over):
                 return self._end_of(failed or 0, elapsed_s)
@@ -111,7 +104,7 @@ class _Running:
         try:
             self._lease.keep()
             for node, command in tuple(self._running.items()):
-                self._note_end(node, self._port.command_end(command))
+                self._note_end(node, self._guests.guest_work.command_end(command))
             self._fetch()
             self._cut = bool(self._ends) and self._is_cut()
         except LoginRefused:
@@ -133,7 +126,7 @@ class _Running:
             raise OutcomeUnknown(f"{end.name}: {end.error}", hint="look at its guest; the same again starts anew")
         if end is not None:
             self._ends[node] = end
-            del self._running[node]
+            self._guests.unfinished.remove(self._running.pop(node))
 
     def _end_of(self, node: int, took_s: float) -> RunEnd:
         end = self._ends[node]
@@ -155,4 +148,4 @@ class _Running:
     def _file(self, name: str) -> bytes | None:
         """Return a file of the run's directory in the guest of the first node, or None if it does not exist."""
         first = self._launch.members[0]
-        return self._port.guest_file_if_there(first.vm, first.name, f"{self._directory}/{name}")
+        return self._guests.guest_work.guest_file_if_there(first.vm, first.name, f"{self._directory}/{name}")

@@ -175,8 +175,9 @@ def job_logs(
     from gpuops import clock
     from gpuops.api.connection import passwords_of
     from gpuops.console.opening import open_site
+    from gpuops.extras.clusters.run_view import ProgramLines
     from gpuops.extras.jobs.job_queue import job_output
-    from gpuops.extras.jobs.submitted_view import JobLog, JobLogsDocument
+    from gpuops.extras.jobs.submitted_view import JobLogsDocument
 
     if follow and common.format.is_document:
         raise UsageError("--follow prints lines as they come", hint="leave out --output")
@@ -190,8 +191,10 @@ def job_logs(
                 ),
             )
             return
-        log = JobLog(withheld)
-        _print(log.begin(output_part.written, output_part.cut_off))
+        log = ProgramLines(withheld)
+        if output_part.cut_off:
+            _print([f"({output_part.cut_off} bytes before this are not kept)"])
+        _print(log.hear(output_part.written))
         if follow and output_part.job.waits:
             output.note(
                 (f"{output_part.job.job.name} waits for a night: gpuops job list says when it is expected to start",)
@@ -200,7 +203,7 @@ def job_logs(
             if output_part.job.state is not JobState.RUNNING:
                 break
             before, output_part = output_part, job_output(str(output_part.job.number), site)
-            _print(log.go_on(output_part.since(before)))
+            _print(log.hear(output_part.since(before)))
         _print(log.end())
 
 

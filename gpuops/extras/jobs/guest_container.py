@@ -1,13 +1,9 @@
-"""Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
+"""Starts, looks at, checkpoints and stops the container of a job in its guest, by `job.sh` in guest operations.
 
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
-which only that user can read, with its output and its end (`gpuops/guest_scripts/job.sh`).
-The container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt runs
-at most once, and a second call finishes what the first one began.
-
-No password of gpuops reaches a guest.
-
-Commands for the container of a job in its guest (`job.sh`), and the parsing of what they print."""
+which only that user can read, with its output and its end. The container goes on when gpuops ends. Every method may be
+called again after gpuops was killed in it: an attempt runs at most once, and a second call finishes what the first one
+began. No password of gpuops reaches a guest."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuops.errors import OutcomeUnknown, ProtocolError, Refused, UsageError
 from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
@@ -65,10 +61,21 @@ def probe() -> str:
     return shell_command("job", "probe")
 
 
-def parse_probe(printed: str) -> tuple[str, frozenset[ContainerRuntime], tuple[str, ...]]:
-    """Return home directory, runtimes and missing tools from the output of `probe`. Raises ProtocolError."""
+class GuestFacts(NamedTuple):
+    """The facts of a guest that a container needs."""
+
+    home: str
+    """Path of the home directory."""
+    runtimes: frozenset[ContainerRuntime]
+    lacks: tuple[str, ...]
+    """The missing tools."""
+
+
+def parse_probe(printed: str) -> GuestFacts:
+    """Return the facts that `probe` printed. Raises ProtocolError."""
     runtimes = frozenset(runtime for runtime in ContainerRuntime if f"\nruntime {runtime.value}\n" in printed)
-    return home_directory(printed), runtimes, tuple(re.findall(r"^lacks ([a-z]{1,20})$", printed, re.MULTILINE))
+    lacks = tuple(re.findall(r"^lacks ([a-z]{1,20})$", printed, re.MULTILINE))
+    return GuestFacts(home_directory(printed), runtimes, lacks)
 
 
 def too_long(command: str) -> str:
@@ -118,15 +125,6 @@ SCRIPT_S: Final = 120.0
 _LOOK: Final = "look at the guest"
 
 
-@dataclass(frozen=True, slots=True)
-class _GuestFacts:
-    """The facts of a guest that a container needs."""
-
-    home: str
-    runtimes: frozenset[ContainerRuntime]
-    lacks: tuple[str, ...]
-
-
 class GuestContainers:
     """The containers of jobs in the guests of one vCenter; `guest_work(site.vcenter)` is the port.
 
@@ -140,7 +138,7 @@ class GuestContainers:
         self._port = port
         self._left_s = left_s
         self._runner = ScriptRunner(port, PREFIX, CHECKPOINT_REFUSALS)
-        self._facts: dict[str, _GuestFacts] = {}
+        self._facts: dict[str, GuestFacts] = {}
 
     def runtime(self, vm: Vm, wish: ContainerRuntime | None = None) -> ContainerRuntime | None:
         """Return a container runtime of the guest, the requested one if it exists; None = it has none."""
@@ -164,7 +162,6 @@ class GuestContainers:
             raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
-        """Return the state of an attempt."""
         return self._state(vm, self._run(vm, job_command("look", attempt)))
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
@@ -237,7 +234,7 @@ class GuestContainers:
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
 
-    def _guest(self, vm: Vm) -> _GuestFacts:
+    def _guest(self, vm: Vm) -> GuestFacts:
         """Return the facts of the guest; they are read again while something is missing. Raises Refused."""
         facts = self._facts.get(vm.ref)
         if facts is not None and facts.runtimes and not facts.lacks:
@@ -245,7 +242,7 @@ class GuestContainers:
         end = self._run(vm, probe())
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
-        self._facts[vm.ref] = facts = _GuestFacts(*parse_probe(end.printed))
+        self._facts[vm.ref] = facts = parse_probe(end.printed)
         return facts
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:

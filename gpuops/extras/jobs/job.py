@@ -1,9 +1,8 @@
-"""Jobs: images and commands that want a share of a GPU for a while, each in a container in a VM of its own.
+"""A job, the records of what happened to it, and its state by these records. Pure.
 
-A job that was submitted: its records, and what they say of it. Pure.
-
-Records are only ever added. `BEGUN` and `STOPPING` are on disk before their action starts; all others are written after
-gpuops saw the event. So the run after a crash knows what may have happened, and checks it.
+A job is a container image with a command that needs a vGPU for some time; it runs in a VM of its own. Records are only
+ever added. `BEGUN` and `STOPPING` are on disk before their action starts; all others are written after gpuops saw the
+event. So the run after a crash knows what may have happened, and checks it.
 
     waits --BEGUN--> runs --ENDED--> finished (exit code 0), or failed
       ^                +----NOT_STARTED: waits as before, and nothing is counted

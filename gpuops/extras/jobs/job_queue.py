@@ -14,7 +14,7 @@ from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, JobState, 
 from gpuops.extras.jobs.job_run import JobPass
 from gpuops.extras.jobs.job_turns import JobDeed, JobListing, JobSubmission, may_cancel, objections, with_owners
 from gpuops.extras.jobs.night_jobs import job_store
-from gpuops.extras.jobs.nightly import guests_of
+from gpuops.extras.jobs.nightly import guests_of, rules_of
 from gpuops.extras.jobs.store import JobStore, another_unended
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job_rules import JobRules, Submitter
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuops.extras.jobs.template_vms import JobVmRoom
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.plan.core.rejection import Rejection
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
@@ -41,17 +42,14 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
     return job_pass if stop else replace(job_pass, vms=tend_job_vms(policy, site))
 
 
-def policy_for_jobs(policy: Policy | None, site: Site) -> Policy:
-    """Return this policy, or that of the last night. Raises UsageError if there is none, or it has no `jobs`."""
+def rules_for_jobs(policy: Policy | None, site: Site) -> JobRules:
+    """Return the `jobs` of this policy, or of that of the last night. Raises UsageError if there are none."""
     from gpuops.execute.runs.nights import remembered_policy
 
     if policy is None:
         with site.journal_to_read(site.vcenter.uuid) as journal:
             policy = remembered_policy(journal)
-    if policy.jobs is None:
-        hint = "put `jobs` into its `ml` (gpuops help job)"
-        raise UsageError(f"policy {policy.name} says nothing of jobs", hint=hint)
-    return policy
+    return rules_of(policy)
 
 
 def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
@@ -59,12 +57,8 @@ def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None =
 
     Raises UsageError without a policy, Refused if another job of that name has not ended, StateDamaged.
     """
-    rules = policy_for_jobs(policy, site).jobs
-    assert rules is not None, "policy_for_jobs has looked"
     store = job_store(site)
-    who = submitter(store)
-    jobs = with_owners(jobs, rules, who)
-    rejections = objections(jobs, rules, store.read(), who)
+    jobs, who, rejections = _judge_jobs(jobs, site, policy, store.read())
     if rejections:
         return JobSubmission(rejections=rejections)
     submission = store.submit(jobs, str(who), site.clock())
@@ -73,12 +67,8 @@ def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None =
 
 def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
     """Return what `job_submit` would do now; new jobs have the number 0. Changes nothing; raises the same errors."""
-    rules = policy_for_jobs(policy, site).jobs
-    assert rules is not None, "policy_for_jobs has looked"
-    store = job_store(site)
-    submitted, who = store.read(), submitter(store)
-    jobs = with_owners(jobs, rules, who)
-    rejections = objections(jobs, rules, submitted, who)
+    submitted = job_store(site).read()
+    jobs, _, rejections = _judge_jobs(jobs, site, policy, submitted)
     if rejections:
         return JobSubmission(rejections=rejections)
     unended = {listed.job.name: listed for listed in submitted if not listed.ended}
@@ -88,6 +78,15 @@ def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Po
         raise another_unended(conflict)
     now, new = site.clock(), (job for job in jobs if job.name not in unended)
     return JobSubmission(tuple(SubmittedJob(0, job, now, "") for job in new), unended_jobs)
+
+
+def _judge_jobs(
+    jobs: Sequence[ContainerJob], site: Site, policy: Policy | None, submitted: Sequence[SubmittedJob]
+) -> tuple[tuple[ContainerJob, ...], Submitter, tuple[Rejection, ...]]:
+    """Return the jobs with their owners, who submits them, and every reason against them."""
+    rules, who = rules_for_jobs(policy, site), submitter(job_store(site))
+    jobs = with_owners(jobs, rules, who)
+    return jobs, who, objections(jobs, rules, submitted, who)
 
 
 def submitter(store: JobStore) -> Submitter:

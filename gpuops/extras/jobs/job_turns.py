@@ -1,6 +1,6 @@
 """Which jobs are admitted, in which order they are served, in which VM, and to whose hours they count. Pure.
 
-Admission checks jobs against a policy: who may submit them, their mounts and profiles, and how many an owner may have.
+A policy says who may submit jobs, with which mounts and profiles, and how many jobs an owner may have.
 
 Between owners the fair share decides (`advise/fair_share`): GPU-hours of their jobs count less the longer ago they
 were, half after one half-life, a week unless the policy's `fair_share` says another; its weights are those of the team
@@ -12,11 +12,9 @@ job whose outcome is still unknown also stays in its VM and comes before all oth
 
     vision used 8 GPU-hours recently, audio none: audio's first job gets the first VM that it fits, then vision's first
 
-Owned hours: the hours of a VM are divided between the owners whose jobs ran in it in one night. The journal records one
-owner of a VM when a night starts it, the owner of the first job. Time without a running job, such as the start of the
-guest, the pull of images and the time between two jobs, counts for that owner.
-
-The answers about submitted jobs: the submission, their queue, and the actions of a pass. Pure values."""
+The hours of a VM are divided between the owners whose jobs ran in it in one night. The journal records one owner of a
+VM when a night starts it, the owner of the first job. Time without a running job, such as the start of the guest, the
+pull of images and the time between two jobs, counts for that owner."""
 
 from __future__ import annotations
 
@@ -47,13 +45,6 @@ def with_owners(jobs: Sequence[ContainerJob], rules: JobRules, who: Submitter) -
     """Return the jobs; jobs without an owner get the one for whom this person may submit."""
     owner = rules.owner_of(who)
     return tuple(job if job.owner else replace(job, owner=owner) for job in jobs)
-
-
-def objections(
-    jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
-) -> tuple[Rejection, ...]:
-    """Return all reasons against these jobs, given the submitted ones. Jobs with the same name count once."""
-    return tuple(_objections(jobs, rules, submitted, who))
 
 
 def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | None:
@@ -100,26 +91,23 @@ def forbidden_mount(job: ContainerJob, allowed: Sequence[str]) -> str:
     return f"mounts {outside}: " + (f"mounts may lie in {', '.join(allowed)}" if allowed else "no mounts are allowed")
 
 
-def _objections(
+def objections(
     jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
-) -> Iterator[Rejection]:
+) -> tuple[Rejection, ...]:
+    """Return all reasons against these jobs, given the submitted ones. Jobs with the same name count once."""
+    reasons = [refusal for job in jobs if (refusal := may_run(job, rules, who)) is not None]
     new_names = {job.name for job in jobs}
     open_by_owner = Counter(
-        job_before.job.owner
-        for job_before in submitted
-        if not job_before.ended and job_before.job.name not in new_names
+        listed.job.owner for listed in submitted if not listed.ended and listed.job.name not in new_names
     )
-    new_by_owner = Counter(job.owner for job in jobs)
-    for job in jobs:
-        refusal = may_run(job, rules, who)
-        if refusal is not None:
-            yield refusal
-    for owner, number in new_by_owner.items():
+    for owner, number in Counter(job.owner for job in jobs).items():
         quota = rules.quota(owner)
         if quota is not None and quota.waiting is not None and open_by_owner[owner] + number > quota.waiting:
             count = open_by_owner[owner]
             reason = f"jobs that have not ended: may have {quota.waiting}, has {count}, {number} more asked for"
-            yield Rejection(owner or "(no owner)", reason, hint="wait for one to end, or gpuops job cancel one")
+            hint = "wait for one to end, or gpuops job cancel one"
+            reasons.append(Rejection(owner or "(no owner)", reason, hint=hint))
+    return tuple(reasons)
 
 
 _MOST_OF_A_NIGHT: Final = 0.8
@@ -284,10 +272,8 @@ def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
             started_at = record.at
         elif started_at is not None and record.event in (JobEvent.INTERRUPTED, JobEvent.ENDED, JobEvent.CANCELLED):
             ends = record.at if record.ran is None else min(record.at, started_at + record.ran)
-            yield (
-                vm,
-                HeldPeriod(started_at, max(started_at, ends)),
-            )  # two machines with different clocks write the records
+            # the end is not before the start: two machines with different clocks may have written the records
+            yield vm, HeldPeriod(started_at, max(started_at, ends))
             started_at = None
     if started_at is not None:
         yield vm, HeldPeriod(started_at)
@@ -309,50 +295,38 @@ def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
     return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One attempt at a job."""
-
-    owner: str | None
-    period: HeldPeriod
-
-
 def with_job_times(nights: Iterable[PastNight], submitted: Sequence[SubmittedJob]) -> tuple[PastNight, ...]:
     """Return these nights of one vCenter, with the times of jobs added to their ML VMs."""
-    by_vm: dict[str, list[_Attempt]] = {}
+    by_vm: dict[str, list[tuple[str | None, HeldPeriod]]] = {}
     for job in submitted:
         for vm, period in held_periods(job):
-            by_vm.setdefault(vm, []).append(_Attempt(job.job.owner, period))
+            by_vm.setdefault(vm, []).append((job.job.owner, period))
     return tuple(
         replace(night, vms=tuple(_with_job_times(vm, by_vm) if vm.is_ml else vm for vm in night.vms))
         for night in nights
     )
 
 
-def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[_Attempt]]) -> PastVm:
+def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[tuple[str | None, HeldPeriod]]]) -> PastVm:
     if vm.owner is None:
         return vm
-    attempts = [attempt for name in (vm.uuid, vm.ref) for attempt in by_vm.get(name or "", ()) if _ran_in(attempt, vm)]
+    runs = [
+        (owner, period)
+        for name in (vm.uuid, vm.ref)
+        for owner, period in by_vm.get(name or "", ())
+        if any(_begins_before(period, held) and _begins_before(held, period) for held in vm.held)
+    ]
     # if the first job of a VM has no owner, the recorded owner is that of the VM
-    noted_of_job = any(attempt.owner == vm.owner.owner for attempt in attempts)
+    noted_of_job = any(owner == vm.owner.owner for owner, _ in runs)
     times = (
-        JobTime(
-            NotedOwner(vm.owner.by, attempt.owner) if attempt.owner is not None else None, begins, attempt.period.ends
-        )
-        for attempt in attempts
-        if (begins := attempt.period.begins) is not None and (attempt.owner is not None or noted_of_job)
+        JobTime(NotedOwner(vm.owner.by, owner) if owner is not None else None, period.begins, period.ends)
+        for owner, period in runs
+        if period.begins is not None and (owner is not None or noted_of_job)
     )
     return replace(vm, jobs=tuple(sorted(times, key=lambda job_time: job_time.begins)))
 
 
-def _ran_in(attempt: _Attempt, vm: PastVm) -> bool:
-    """Return whether the attempt ran while the night held the VM."""
-    return any(
-        _before(attempt.period, night_period) and _before(night_period, attempt.period) for night_period in vm.held
-    )
-
-
-def _before(first: HeldPeriod, second: HeldPeriod) -> bool:
+def _begins_before(first: HeldPeriod, second: HeldPeriod) -> bool:
     """Return whether the first period begins before the second ends, as far as both moments are known."""
     return first.begins is None or second.ends is None or first.begins < second.ends
 

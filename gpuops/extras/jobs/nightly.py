@@ -2,14 +2,8 @@
 
 Before a return, all jobs are stopped in parallel, within the time of one checkpoint. That time is cut short if the
 desktops would otherwise be back too late. After it the return no longer waits for a job, nor for a guest or database
-that hangs (`side_by_side`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
-and the return continues.
-
-Does several things in parallel for a limited time, so that one that hangs does not delay the others.
-
-A call can hang where its own timeout does not apply: in the middle of a TLS record, on a disk that does not respond,
-behind a lock of a database. When the time is up, such a call stays in a thread that does not keep the process alive;
-the work itself must then do nothing further."""
+that hangs: the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported, and the return
+continues."""
 
 from __future__ import annotations
 
@@ -48,7 +42,10 @@ AT_A_TIME: Final = 32
 def side_by_side(works: Sequence[Callable[[], object]], limit_s: float) -> bool:
     """Run all works in parallel and return whether all have ended within `limit_s` seconds.
 
-    Raises the first error of a work after all have ended; other exceptions, such as that of a signal, at once.
+    A call can hang where its own timeout does not apply: in the middle of a TLS record, on a disk that does not
+    respond, behind a lock of a database. After the limit such a call stays in a thread that does not keep the process
+    alive; the work itself must then do nothing further. Raises the first error of a work after all have ended; other
+    exceptions, such as that of a signal, at once.
     """
     waiting = SimpleQueue[Callable[[], object]]()
     ended = SimpleQueue[BaseException | None]()
@@ -105,18 +102,21 @@ def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> Job
     return GuestContainers(guest_work(site.vcenter), left_s)
 
 
+def rules_of(policy: Policy) -> JobRules:
+    """Return the `jobs` of the policy. Raises UsageError if it has none."""
+    if policy.jobs is None:
+        hint = "put `jobs` into its `ml` (gpuops help job)"
+        raise UsageError(f"policy {policy.name} says nothing of jobs", hint=hint)
+    return policy.jobs
+
+
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
     """Make one pass: start jobs in VMs that the night has started, store output, end finished and cancelled jobs.
 
     If the window is about to close, or with `stop`, stop all jobs. Raises UsageError for a policy without `jobs`,
     Refused, NotConnected, StateDamaged.
     """
-    rules = policy.jobs
-    if rules is None:
-        raise UsageError(
-            f"policy {policy.name} says nothing of jobs", hint="put `jobs` into its `ml` (gpuops help job)"
-        )
-    store = job_store(site)
+    rules, store = rules_of(policy), job_store(site)
     submitted = store.read()
     if all(job.ended for job in submitted):
         return JobsRun((), stop)
@@ -139,12 +139,12 @@ def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
     Returns when the time is up even if a guest hangs, and then sends no request to a guest any more. A guest that does
     not answer does not delay the other jobs. Raises the errors of reading the jobs.
     """
-    to_stop_lists = list[_ToStop]()
-    if not side_by_side([lambda: to_stop_lists.extend(_to_stop(site))], LOOK.total_seconds()):
+    read = list[_ToStop | None]()
+    if not side_by_side([lambda: read.append(_to_stop(site))], LOOK.total_seconds()):
         raise OutcomeUnknown(f"they could not be read within {LOOK.total_seconds():.0f} s")
-    if not to_stop_lists:
+    (to_stop,) = read
+    if to_stop is None:
         return ()
-    (to_stop,) = to_stop_lists
     assert to_stop.until is not None, "a return has a limit"
     time_left = max(timedelta(), to_stop.until - site.clock())
     names = ", ".join(job.job.name for job in to_stop.jobs[:5]) + (", ..." if len(to_stop.jobs) > 5 else "")
@@ -182,25 +182,23 @@ def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: st
     )
 
 
-def _to_stop(site: Site) -> tuple[_ToStop, ...]:
-    """Return the jobs to stop before the return, as one group; empty if no job must be stopped."""
+def _to_stop(site: Site) -> _ToStop | None:
+    """Return the jobs to stop before the return; None if no job must be stopped."""
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
         policies = [policy for policy in policies_of(journal) if policy.jobs is not None]
         originals = NightVms(journal).all() if journal is not None else ()
         durations = Durations.of(journal.durations() if journal is not None else {})
     now = site.clock()
     policy = next(iter(policies), None)
-    if policy is None or policy.jobs is None:
-        return ()
-    if is_return_refused(policies, site):
-        return ()  # the return is refused, so the jobs continue
+    if policy is None or policy.jobs is None or is_return_refused(policies, site):
+        return None  # if the return is refused, the jobs continue
     submitted = tuple(job for job in job_store(site).read() if job.state is JobState.RUNNING)
     if not submitted:
-        return ()
+        return None
     inventory = site.vcenter.inventory()
     until = now + policy.jobs.checkpoint + STOP_GRACE + AT_ONCE
     begins = return_begins(policy, originals, inventory, durations, now)
-    return (_ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins)),)
+    return _ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins))
 
 
 def stop_and_report(site: Site) -> None:

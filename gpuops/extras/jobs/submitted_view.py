@@ -113,27 +113,6 @@ def run_text(run: JobsRun) -> Shown:
     return (*_deeds(run.deeds), *vms, Text(closing if run.deeds else "no job runs, and none gets a VM now", "bold"))
 
 
-class JobLog:
-    """The output of a job, piece by piece, as lines that are safe to print, without the `withheld` passwords."""
-
-    def __init__(self, withheld: Iterable[Secret] = ()) -> None:
-        self._lines = ProgramLines(withheld)
-
-    def begin(self, written: bytes, cut_off: int) -> Iterator[str]:
-        """Yield the complete lines, after a note about the number of earlier bytes that were not kept."""
-        if cut_off:
-            yield f"({cut_off} bytes before this are not kept)"
-        yield from self._lines.hear(written)
-
-    def go_on(self, written: bytes) -> Iterator[str]:
-        """Yield the lines that these further bytes complete."""
-        yield from self._lines.hear(written)
-
-    def end(self) -> Iterator[str]:
-        """Yield the last line, if it has no end of line."""
-        yield from self._lines.end()
-
-
 def _in_serving_order(listing: JobListing) -> list[SubmittedJob]:
     last = len(listing.jobs) + 1
     return sorted(
@@ -278,8 +257,8 @@ class JobLogsDocument(VcenterDocument, frozen=True):
     def of_job(
         cls, job: SubmittedJob, written: bytes, cut_off: int, vcenter: str, withheld: Iterable[Secret] = ()
     ) -> Self:
-        log = JobLog(withheld)
-        lines = [*log.go_on(written), *log.end()]
+        log = ProgramLines(withheld)
+        lines = [*log.hear(written), *log.end()]
         return cls.from_attributes(job, job.job, vcenter=vcenter, cut_off_bytes=cut_off, lines=lines)
 
 

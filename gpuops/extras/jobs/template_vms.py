@@ -220,8 +220,9 @@ def fitted_plan(
         tried = [(f"{rules.template.prefix}00", job, vm) for vm, job in plan.bare]
         for name, job, existing_vm in (*tried, *((name, job, None) for name, job in plan.new)):
             if existing_vm is not None:
-                after = _equipped_in(existing_vm, job, policy, world, catalog, now)
-                if after is not None:
+                request = GiveProfile(f"moid:{existing_vm.ref}", job.job.profile, desktops_of(policy, world))
+                after = request.project(world, catalog, now)
+                if isinstance(after, Inventory):
                     world = after
                     continue
             clone = plan_clone(name, job, policy, rules.template, world, catalog, now)
@@ -249,26 +250,11 @@ def plan_clone(
         return cloning.rejections or (Rejection(name, "another VM has its name"),)
     marker = marker_for(name, job)
     new = replace(cloning.new, notes=marker.notes, settings={MARKER_KEY: marker.text})
-    foreseen = project(new, inventory)
     request = GiveProfile(f"moid:{new.vm}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
-    plan = request.plan(foreseen, catalog, now)
-    if not plan.feasible:
-        return plan.rejections
-    for step in plan.steps:
-        foreseen = project(step, foreseen, catalog)
+    foreseen = request.project(project(new, inventory), catalog, now)
+    if not isinstance(foreseen, Inventory):
+        return foreseen
     return FittedClone(replace(new, host=foreseen.vm(new.vm).host or new.host), foreseen)
-
-
-def _equipped_in(
-    vm: Vm, job: SubmittedJob, policy: Policy, inventory: Inventory, catalog: Catalog, now: datetime
-) -> Inventory | None:
-    """Return the snapshot with the vGPU of the VM; None = it does not fit on its host."""
-    plan = GiveProfile(f"moid:{vm.ref}", job.job.profile, desktops_of(policy, inventory)).plan(inventory, catalog, now)
-    if not plan.feasible:
-        return None
-    for step in plan.steps:
-        inventory = project(step, inventory, catalog)
-    return inventory
 
 
 def desktops_of(policy: Policy, inventory: Inventory) -> frozenset[str]:
@@ -300,6 +286,15 @@ class GiveProfile:
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         own_ref = inventory.find_vm(self.vm).ref
         return self._attach.plan(_in_a_night(self.desktops, inventory, catalog, own_ref), catalog, now)
+
+    def project(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Inventory | tuple[Rejection, ...]:
+        """Return the snapshot with the vGPU of the VM, or why it does not fit."""
+        plan = self.plan(inventory, catalog, now)
+        if not plan.feasible:
+            return plan.rejections
+        for step in plan.steps:
+            inventory = project(step, inventory, catalog)
+        return inventory
 
     @property
     def _attach(self) -> Attach:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from gpuops.errors import Locked, Refused
 from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.extras.lending import lending, members
 from gpuops.extras.lending.book import PoolBooks, known_book
 from gpuops.extras.lending.guests import PoolGuests, mark_servers
@@ -61,6 +63,7 @@ def read_pools(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
 
 def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
     """Lend shares to a client, and set it up. Raises UsageError, StateDamaged, NotConnected."""
+    id = secrets.token_hex(4)
     with _command(name, site, apply=apply) as command:
 
         def decide(book: LeaseBook) -> lending.Decision:
@@ -69,7 +72,7 @@ def lend_gpus(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> 
             complete, rejections = members.wish_of(wish, book, command.inventory)
             if rejections:
                 return book, rejections
-            return lending.lend(book, complete, secrets.token_hex(4), command.began)
+            return lending.lend(book, complete, id, command.began)
 
         answer = command.answer(decide)
         if answer.rejections:
@@ -155,23 +158,14 @@ class _PoolCommand:
     ) -> PoolAnswer:
         """Return the decision; if the command is to be applied, written to the book and done in guests.
 
-        `prepare` is called with the decision before it is written.
+        `prepare` is called with the decision before it is written, and again if another command changes it meanwhile.
         """
-
-        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> lending.Decision:
-            if self.site.clock() - self.began > MOST_AGE:
-                message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
-                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
-            after, rejections = decide(self.with_fleet(book))
-            return after, rejections or tuple(members.in_another_pool(book, after, other_books))
-
-        before, (after, rejections) = self.books.change(self.pool, decide_book, write=False)
-        if self.apply and not rejections:
-            prepare(PoolAnswer(before, after, applied=False))
-            before, (after, rejections) = self.books.change(self.pool, decide_book)
-        if rejections:
-            book = before or LeaseBook(LendingPool(self.pool, ""))
-            return PoolAnswer(before, book, applied=False, rejections=rejections)
+        decision = self._change_book(decide)
+        if self.apply and not decision.rejections:
+            decision = ask_until_agreed(decision, prepare, partial(self._change_book, decide), _same_changes)
+        if decision.rejections:
+            return decision
+        after = decision.after
         guests, marks = PoolGuests(self.site, self.inventory, self.books, after), list[str]()
         if self.apply:
             marks += mark_servers(after, self.inventory, self.site)
@@ -182,4 +176,28 @@ class _PoolCommand:
         if self.apply and not failed:
             self.books.remove_empty(self.pool)
         warnings = (*members.unseen(guests.book, self.inventory), *guests.warnings)
-        return PoolAnswer(before, guests.book, self.apply, failed=failed, warnings=warnings)
+        return PoolAnswer(decision.before, guests.book, self.apply, failed=failed, warnings=warnings)
+
+    def _change_book(
+        self, decide: Callable[[LeaseBook], lending.Decision], agreement: Agreement[PoolAnswer] | None = None
+    ) -> PoolAnswer:
+        """Return the decision; with an agreement it is written to the book."""
+
+        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> lending.Decision:
+            if self.site.clock() - self.began > MOST_AGE:
+                message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
+                raise Locked(f"{message}: nothing was changed", hint="run the same command again")
+            after, rejections = decide(self.with_fleet(book))
+            rejections = rejections or tuple(members.in_another_pool(book, after, other_books))
+            if agreement is not None and not rejections:
+                agreement.require(PoolAnswer(book, after, applied=False))
+            return after, rejections
+
+        before, (after, rejections) = self.books.change(self.pool, decide_book, write=agreement is not None)
+        if rejections:
+            after = before or LeaseBook(LendingPool(self.pool, ""))
+        return PoolAnswer(before, after, applied=False, rejections=rejections)
+
+
+def _same_changes(agreed: PoolAnswer, current: PoolAnswer) -> bool:
+    return agreed.changes == current.changes

@@ -10,11 +10,10 @@ from gpuops.console.spread import spread
 from gpuops.errors import UsageError, report_exit_code
 
 if TYPE_CHECKING:
-    from gpuops.extras.sizing.measure_plan import MeasurePlan
-    from gpuops.extras.sizing.measuring import MeasurementLeft
+    from gpuops.extras.sizing.measured_schedulers import SchedulersMeasured
+    from gpuops.extras.sizing.measuring import MeasurementLeft, SharingMeasured
     from gpuops.model.measurements.sharing_measurement import MeasureWish, SharingMeasurement
     from gpuops.model.vcenter.host_settings import Rolling
-    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 
 @spread
@@ -41,9 +40,12 @@ def measure(common: CommonOptions, options: MeasureOptions) -> None:
         _each_scheduler(common, options, wish)
         return
 
-    def consent(plan: MeasurePlan) -> None:
+    def consent(planned: SharingMeasured) -> None:
         if not options.yes:
-            confirm(measure_plan_text(plan), "the measurement above makes VMs, runs a command in them and removes them")
+            confirm(
+                measure_plan_text(planned.plan),
+                "the measurement above makes VMs, runs a command in them and removes them",
+            )
 
     with open_site(common) as site:
         site.say = output.note
@@ -66,9 +68,9 @@ def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: Measur
     from gpuops.extras.sizing.measured_view import measure_plan_text, measured_document, measured_text
     from gpuops.report.hosts.change import change_text
 
-    def consent(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+    def consent(planned: SchedulersMeasured) -> None:
         if not options.yes:
-            texts = [measure_plan_text(plan), *map(change_text, changes)]
+            texts = [measure_plan_text(planned.measured.plan), *map(change_text, planned.changes)]
             confirm(texts, "the measurement above makes VMs and removes them, and reboots their host")
 
     with open_site(common, guarded=True) as site, ChangeProgress() as progress:
@@ -106,12 +108,12 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
     ) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
         return measurement_left.measurement, measurement_left.vms, measurement_left.left, measurement_left.undone
 
+    def consent(planned: MeasurementLeft) -> None:
+        if planned.vms and not options.yes:
+            confirm(removal_text(*parts_of(planned), applied=False), "the VMs above are removed")
+
     with open_site(common) as site:
-        remains = remove_measurement(site, apply=False)
-        if remains.measurement is not None and not options.dry_run:
-            if remains.vms and not options.yes:
-                confirm(removal_text(*parts_of(remains), applied=False), "the VMs above are removed")
-            remains = remove_measurement(site, apply=True)
+        remains = remove_measurement(site, apply=not options.dry_run, consent=consent)
     document = SizeMeasureRemoveDocument.from_attributes(
         remains, id=remains.measurement and remains.measurement.id, undone=remains.undone or None
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused, report_exit_code
 from gpuops.execute.site import agreed
+from gpuops.execute.site.agreement import Agreement, ask_until_agreed
 from gpuops.model.devices.scheduler import Frequency, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import SchedulerBefore
 from gpuops.plan.core.rejection import Rejection
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.hosts.scheduler.state import GpuScheduler
-
-AllConsent = Callable[["MeasurePlan", tuple["ChangeReport", ...]], None]
-"""Called with the plan and each planned change of the host, just before anything is created or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +61,73 @@ class SchedulersMeasured:
         wrong = refused or self.undone or self.measured.exit_code or any(map(_wrong, self.changes))
         return report_exit_code(partly=wrong)
 
+    @property
+    def deeds(self) -> tuple[object, ...] | None:
+        """Return what is measured, and what is done to the host and its VMs; None = something of it is refused."""
+        deeds = (self.measured.deeds, *(change.deeds for change in self.changes))
+        return None if None in deeds else deeds
+
 
 def measure_schedulers(
-    wish: MeasureWish, site: Site, setting: SettingSchedulers, *, apply: bool, consent: AllConsent
+    wish: MeasureWish,
+    site: Site,
+    setting: SettingSchedulers,
+    *,
+    apply: bool,
+    consent: Callable[[SchedulersMeasured], None] = agreed,
 ) -> SchedulersMeasured:
     """Measure under all schedulers of `wish`; set the host in between, and finally back to its scheduler before.
 
-    Without `apply`, and if anything is rejected, nothing is created or changed. Raises as `measure` and `change`.
+    Without `apply`, and if anything is rejected, nothing is created or changed. Raises as `measure` and `change`, which
+    take their locks.
     """
-    from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement
+    planned, run = _look(wish, site, setting)
+    if run is None or planned.deeds is None or not apply:
+        return planned
+
+    def measure_all(agreement: Agreement[SchedulersMeasured]) -> SchedulersMeasured:
+        current, run = _look(wish, site, setting)
+        if run is None or current.deeds is None:
+            return current
+        agreement.require(current)
+        run.agreed = frozenset(name for change in current.changes for name in _vms_shut_down(change))
+        return _measure_all(run, current, wish, site)
+
+    return ask_until_agreed(planned, consent, measure_all)
+
+
+def _look(
+    wish: MeasureWish, site: Site, setting: SettingSchedulers
+) -> tuple[SchedulersMeasured, _Changing] | tuple[SchedulersMeasured, None]:
+    """Return what is to be measured, and the changes of the host; None if it cannot be measured there at all."""
+    from gpuops.execute.site.kept_measurement import load_measurement
     from gpuops.extras.sizing.measuring import measure
 
-    first = measure(wish, site, apply=False, consent=agreed)
+    first = measure(wish, site, apply=False)
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     before = stored.before if stored is not None else None
     if first.plan.rejections and (before is None or first.plan.host is None):
-        return SchedulersMeasured(first)
+        return SchedulersMeasured(first), None
     run = _Changing(before or _read_scheduler_before(first.plan, site), _host_name(first.plan), setting, site)
     undone = run.why_not_as_before()
     if stored is not None:
         run.removed_first = tuple(vm.name for vm in site.vcenter.inventory().vms.values() if stored.owns(vm.name))
     if first.plan.rejections:
-        return _with_undone(first, (), undone)
+        return _with_undone(first, (), undone), run
     foreseen = [run.set(VgpuScheduler(policy), apply=False) for policy in first.plan.later]
     if undone:
         foreseen.append(run.set_back(apply=False))
-    if not apply or any(not policy.plan.feasible for policy in foreseen):
-        return _with_undone(first, tuple(foreseen), undone)
-    consent(first.plan, tuple(foreseen))
-    run.agreed = frozenset(name for policy in foreseen for name in _vms_shut_down(policy))
+    return _with_undone(first, tuple(foreseen), undone), run
+
+
+def _measure_all(run: _Changing, planned: SchedulersMeasured, wish: MeasureWish, site: Site) -> SchedulersMeasured:
+    from gpuops.execute.site.kept_measurement import forget_measurement
+
     try:
-        measured = _measure_each(run, first, wish, site)
+        measured = _measure_each(run, planned.measured, wish, site)
         undone = run.why_not_as_before()
     except BaseException:
-        if undone or run.begun:
+        if planned.undone or run.begun:
             site.say(run.restore_hint())
         raise
     complete = not measured.plan.later and not measured.plan.rejections and not measured.failed
@@ -109,13 +140,13 @@ def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, sit
     """Measure under each scheduler in turn, and finally set back the one before."""
     from gpuops.extras.sizing.measuring import measure
 
-    measured = measure(wish, site, apply=True, consent=agreed, before=run.before)
+    measured = measure(wish, site, apply=True, before=run.before)
     for scheduler in first.plan.later:
         if measured.plan.rejections or measured.failed or run.wrong:
             break
         run.set(VgpuScheduler(scheduler), apply=True)
         if not run.wrong:
-            measured = measure(wish, site, apply=True, consent=agreed, before=run.before)
+            measured = measure(wish, site, apply=True, before=run.before)
     if not run.stopped and run.why_not_as_before():
         run.set_back(apply=True)
     return measured

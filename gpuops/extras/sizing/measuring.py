@@ -12,9 +12,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import GpuopsError, NotConnected, Refused, StepFailed, VmNotFound, report_exit_code
+from gpuops.execute.site import agreed
+from gpuops.execute.site.agreement import apply_agreed
 from gpuops.extras.sizing.measure_plan import (
     PRIVILEGES,
     MeasurePlan,
@@ -258,9 +261,6 @@ def remove_vms(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
 _ID: Final = 4
 """Bytes."""
 
-PlanConsent = Callable[[MeasurePlan], None]
-"""Called with the plan just before anything is created; an exception ends the call with nothing changed."""
-
 
 @dataclass(frozen=True, slots=True)
 class SharingMeasured:
@@ -279,13 +279,25 @@ class SharingMeasured:
         return report_exit_code(refused=self.plan.rejections, partly=partly)
 
     @property
+    def deeds(self) -> tuple[object, ...] | None:
+        """Return what is measured, and on which GPU; None = the plan is refused."""
+        plan = self.plan
+        places = (plan.host and plan.host.ref, plan.gpu and plan.gpu.address)
+        return None if plan.rejections else (*places, plan.profile, plan.in_force, plan.now, plan.later, plan.whole)
+
+    @property
     def failed(self) -> bool:
         """Return whether a count failed, or VMs remain."""
         return bool(self.left) or any(count.error for count in self.measurement.done)
 
 
 def measure(
-    wish: MeasureWish, site: Site, *, apply: bool, consent: PlanConsent, before: SchedulerBefore | None = None
+    wish: MeasureWish,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Callable[[SharingMeasured], None] = agreed,
+    before: SchedulerBefore | None = None,
 ) -> SharingMeasured:
     """Return the stored measurement; with `apply` measure the missing counts first. Removes all VMs that it creates.
 
@@ -303,14 +315,14 @@ def measure(
             hint="to remove its VMs and forget it, run gpuops measure --remove",
         )
     measurement = stored or SharingMeasurement(secrets.token_hex(_ID), wish, before=before)
-    plan = _look(measurement, site)
-    if plan.rejections or not apply:
-        return SharingMeasured(plan, measurement, applied=False)
-    consent(plan)
-    with _alone(site):
+
+    def look_again(_: object) -> SharingMeasured:
         _require_unchanged(stored, site)
+        return SharingMeasured(_look(measurement, site), measurement, applied=False)
+
+    def measure_counts(planned: SharingMeasured, _: object) -> SharingMeasured:
         keep_measurement(site.state_dir, site.vcenter.uuid, measurement)
-        run = MeasuringCall(plan, measurement, site, port)
+        run = MeasuringCall(planned.plan, measurement, site, port)
         try:
             run.counts()
         except (NotConnected, KeyboardInterrupt, SystemExit):
@@ -323,8 +335,12 @@ def measure(
             run.remove()
             raise
         remaining = run.remove()
-        _forget_if_done(run.measurement, plan, remaining, site)
-    return SharingMeasured(plan, run.measurement, applied=True, left=remaining)
+        _forget_if_done(run.measurement, planned.plan, remaining, site)
+        return SharingMeasured(planned.plan, run.measurement, applied=True, left=remaining)
+
+    planned = SharingMeasured(_look(measurement, site), measurement, applied=False)
+    lock = partial(_alone, site)
+    return apply_agreed(planned, consent, measure_counts, apply=apply, lock=lock, look_again=look_again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +357,14 @@ class MeasurementLeft:
     """That the GPU has another scheduler than before the measurement, and the command that sets it back."""
     applied: bool = False
 
+    @property
+    def deeds(self) -> SharingMeasurement | None:
+        return self.measurement
 
-def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
+
+def remove_measurement(
+    site: Site, *, apply: bool, consent: Callable[[MeasurementLeft], None] = agreed
+) -> MeasurementLeft:
     """Return the unfinished measurement; with `apply` remove its VMs, and forget it if no VM remains."""
     from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement, measuring_port
     from gpuops.extras.sizing.measured_schedulers import why_not_as_before
@@ -353,14 +375,19 @@ def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
         return MeasurementLeft(None)
     names = tuple(sorted(vm.name for vm in own_vms(stored, site.vcenter.inventory())))
     undone = why_not_as_before(stored.before, site) if stored.before is not None else ""
-    if not apply:
-        return MeasurementLeft(stored, names, undone=undone)
-    with _alone(site):
+    planned = MeasurementLeft(stored, names, undone=undone)
+
+    def look_again(_: object) -> MeasurementLeft:
         _require_unchanged(stored, site)
+        return planned
+
+    def remove(planned: MeasurementLeft, _: object) -> MeasurementLeft:
         remaining = (*remove_vms(stored, site), *_coming(stored, site))
         if not remaining:
             forget_measurement(site.state_dir, site.vcenter.uuid)
-    return MeasurementLeft(stored, names, remaining, undone, applied=True)
+        return replace(planned, left=remaining, applied=True)
+
+    return apply_agreed(planned, consent, remove, apply=apply, lock=partial(_alone, site), look_again=look_again)
 
 
 def _forget_if_done(measurement: SharingMeasurement, plan: MeasurePlan, remaining: Sequence[str], site: Site) -> None:

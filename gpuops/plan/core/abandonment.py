@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.night_record import Original
 from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -115,6 +116,8 @@ class Abandonment:
     already: bool = False
     """Whether it was given up before, so that nothing changes."""
     applied: bool = False
+    only_marked: Original | None = None
+    """The state before the night of a VM that only its marker describes, not the journal."""
 
     @property
     def name(self) -> str:
@@ -123,4 +126,4 @@ class Abandonment:
     @property
     def deeds(self) -> tuple[object, ...]:
         """Return what is given up, without the time."""
-        return tuple((thing.thing, thing.ref, thing.uuid, thing.of) for thing in self.things)
+        return tuple((thing.thing, thing.ref, thing.uuid, thing.of) for thing in self.things if not self.already)

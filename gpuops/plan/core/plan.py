@@ -143,6 +143,13 @@ class Report(Generic[AnyStep]):
     """The last snapshot of the objects that the steps change; None = none was read after `before`."""
 
     @property
+    def deeds(self) -> Plan[AnyStep] | tuple[()] | None:
+        """What is to be done, with the reasons that are shown; empty = nothing, None = the plan is refused."""
+        if not self.plan.feasible:
+            return None
+        return self.plan if self.plan.steps else ()
+
+    @property
     def changed(self) -> bool:
         """Whether vCenter was changed, or would be after a dry run."""
         if not self.applied:

@@ -29,6 +29,7 @@ from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import SetAttribute
+from gpuops.report.layout import Shown, plain
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
@@ -174,6 +175,24 @@ def test_a_server_is_drained_with_a_grace_and_lends_again(made: TypedPool) -> No
     made.told("return", "--client", "ml-07")
     made.told("lend", "--client", "ml-08", "--gpu-memory", "40GiB", "--gpus", "2", "--for", "1h")
     assert "there is no terminal to ask at" in made.said("reclaim", "--server", "ml-04", code=2)
+
+
+def test_a_lease_that_began_while_the_admin_was_asked_is_asked_about(
+    made: TypedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lend = ("lend", "--gpu-memory", "8GiB", "--for", "4h", "--client")
+    made.told(*lend, "ml-07")
+    questions: list[str] = []
+
+    def confirm(question: Shown, reason: str) -> None:
+        questions.append(plain(question))
+        if len(questions) == 1:
+            made.told(*lend, "ml-08")
+
+    monkeypatch.setattr("gpuops.console.running.confirm", confirm)
+    answer = made.told("reclaim", "--server", "ml-03", "--grace", "0")
+    assert [("ml-07" in question, "ml-08" in question) for question in questions] == [(True, False), (True, True)]
+    assert sorted(lease["client"] for lease in answer["leases"]) == ["ml-07", "ml-08"]
 
 
 @pytest.mark.long

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -11,28 +13,41 @@ from gpuops.execute.site.agreement import Agreement, PlanChanged, apply_agreed, 
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 
 
-def apply(plans: list[str], asked: list[str]) -> str:
-    """Plan first without the lock, then under it; a plan is its deed and its reason."""
-    planned_under_lock = iter(plans[1:])
+@dataclass(frozen=True)
+class Proposed:
+    """A plan: its deed and its reason."""
 
-    def execute(agreement: Agreement[str]) -> str:
-        with nullcontext():
-            current = next(planned_under_lock)
-            agreement.require(current)
-            return f"did {current}"
+    text: str
+    applied: bool = False
+    done: bool = False
 
-    return apply_agreed(plans[0], asked.append, execute, deeds=lambda plan: plan.split(":")[0])
+    @property
+    def deeds(self) -> str | None:
+        return None if self.text == "refused" else self.text.split(":")[0]
+
+
+def apply(texts: list[str], consent: Callable[[str], None], *, apply: bool = True) -> Proposed:
+    """Plan first without the lock, then under it."""
+    planned_under_lock = iter(texts[1:])
+    return apply_agreed(
+        Proposed(texts[0]),
+        lambda proposal: consent(proposal.text),
+        lambda proposal, held: replace(proposal, applied=True, done=True),
+        apply=apply,
+        lock=nullcontext,
+        look_again=lambda held: Proposed(next(planned_under_lock)),
+    )
 
 
 def test_an_equal_plan_is_executed_whatever_its_reason() -> None:
     asked: list[str] = []
-    assert apply(["a:for x", "a:for y"], asked) == "did a:for y"
+    assert apply(["a:for x", "a:for y"], asked.append) == Proposed("a:for y", applied=True, done=True)
     assert asked == ["a:for x"]
 
 
 def test_the_plan_that_has_changed_is_asked_about_until_it_stays() -> None:
     asked: list[str] = []
-    assert apply(["a", "b", "c", "c"], asked) == "did c"
+    assert apply(["a", "b", "c", "c"], asked.append) == Proposed("c", applied=True, done=True)
     assert asked == ["a", "b", "c"]
 
 
@@ -41,18 +56,26 @@ def test_a_no_to_the_second_plan_ends_the_run() -> None:
         if plan != "a":
             raise Refused("not confirmed")
 
-    def execute(agreement: Agreement[str]) -> str:
-        agreement.require("b")
-        return "did b"
-
     with pytest.raises(Refused, match="not confirmed"):
-        apply_agreed("a", consent, execute, deeds=lambda plan: plan)
+        apply(["a", "b", "b"], consent)
+
+
+@pytest.mark.parametrize("first", [[], ["a"]], ids=["at once", "under the lock"])
+def test_a_refused_plan_is_not_applied_and_an_empty_one_is(first: list[str]) -> None:
+    asked: list[str] = []
+    assert apply([*first, "refused"], asked.append) == Proposed("refused")
+    assert apply([*first, ""], asked.append) == Proposed("", applied=True)
+    assert asked == [*first, *first]
+
+
+def test_a_dry_run_asks_nobody() -> None:
+    assert apply(["a"], lambda plan: pytest.fail("asked"), apply=False) == Proposed("a")
 
 
 def test_what_was_agreed_to_covers_each_later_plan_and_not_only_the_next_one() -> None:
     """A return that waits for vCenter plans again and again under its lock, with the steps that remain."""
     steps = [SuspendVm("vm-1"), SuspendVm("vm-2")]
-    agreement = Agreement(steps, lambda steps: steps, no_step_more)
+    agreement = Agreement(steps, no_step_more)
     agreement.require(steps[:1])
     agreement.require(steps)
     with pytest.raises(PlanChanged):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from pyVmomi import vim
 
 from gpuops import api, sim
 from gpuops.api import Site
@@ -27,8 +28,9 @@ from gpuops.extras.clusters.view import ClusterCreateDocument
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL
-from gpuops.model.vcenter.vm import VmDrs
-from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import PowerState, VmDrs, pins_of
+from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
@@ -220,13 +222,31 @@ class CountedLooks:
 
 
 @pytest.mark.long
+def test_a_vm_that_is_bound_to_gpus_gets_them_before_one_of_a_lower_rank_that_is_not(training: Training) -> None:
+    wish = replace(SRIOV, gpus=2, profile="a100d-80c", placement=Arrangement.PACKED)
+    training.create(wish)
+    port: Any = training.site.vcenter
+    first, second = marked_vms(port.inventory(), "train")
+    assert (first.vm.host, bool(pins_of(first.vm)), bool(pins_of(second.vm))) == (second.vm.host, True, False)
+    bound = {key: text for key, text in (first.vm.extra_config or {}).items() if "gpu-pci-id" in key or "numa" in key}
+    for member, entries in ((first, dict.fromkeys(bound, "")), (second, bound)):
+        task = port.vm(member.vm.ref).PowerOffVM_Task()
+        assert [end.error for end in port.wait([TaskRef(task._moId)], 600.0)] == [None]
+        options = [vim.option.OptionValue(key=key, value=text) for key, text in entries.items()]
+        training.reconfigured(member.vm.ref, extraConfig=options)
+    assert training.create(wish).exit_code == 0
+    running = [member.vm for member in marked_vms(port.inventory(), "train")]
+    assert [(vm.power, bool(pins_of(vm))) for vm in running] == [(PowerState.ON, False), (PowerState.ON, True)]
+
+
+@pytest.mark.long
 def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
-    """Before anything, with the lock, before the clones and behind them; then likewise, and behind each round."""
+    """Before anything, with the lock, before the clones, behind them, before the start; then likewise."""
     counted = training.site.vcenter = CountedLooks(training.site.vcenter)
     assert training.create(PVRDMA).failed == ""
-    assert counted.looks == 4
+    assert counted.looks == 5
     training.delete()
-    assert counted.looks == 4 + 5
+    assert counted.looks == 5 + 5
     training.site.vcenter = counted.real
 
 

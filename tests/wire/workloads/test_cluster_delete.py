@@ -16,6 +16,7 @@ from gpuops.clock import wall_clock
 from gpuops.errors import Locked
 from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.extras.clusters import removing
+from gpuops.extras.clusters.answers import ClusterRemoved
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.members import marked_vms, marker_of, removal_refusals
 from gpuops.extras.clusters.removing import delete_cluster
@@ -64,6 +65,21 @@ def test_overrides_of_drs_are_taken_back_of_vms_that_the_removal_leaves(training
     training.reconfigured(renamed.vm.ref, name="train-01")
     back = vim.option.OptionValue(key=MARKER_KEY, value=unmarked.marker.text)
     training.reconfigured(unmarked.vm.ref, extraConfig=[back])
+
+
+def test_a_vm_that_left_the_cluster_while_the_admin_was_asked_is_asked_about(training: Training) -> None:
+    training.create(PVRDMA)
+    [first, second] = marked_vms(training.site.vcenter.inventory(), "train")
+    questions: list[tuple[list[str], tuple[str, ...]]] = []
+
+    def consent(planned: ClusterRemoved) -> None:
+        questions.append(([member.vm.name for member in planned.vms], planned.overrides))
+        training.reconfigured(second.vm.ref, name="mine")
+
+    removed = delete_cluster("train", training.site, apply=True, consent=consent)
+    assert questions == [(["train-00", "train-01"], ()), (["train-00"], ("mine",))]
+    assert ([member.vm.ref for member in removed.vms], removed.left) == ([first.vm.ref], ())
+    training.reconfigured(second.vm.ref, name="train-01")
 
 
 @pytest.mark.parametrize("stays", ["the task fails", "set by a night since"])
@@ -134,7 +150,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
     training.create(replace(PVRDMA, nodes=1))
     copies: list[Any] = []
     if when == "while clones are waited for":
-        monkeypatch.setattr(removing, "wait_for_tasks", lambda site, name: copies.append(copied(training, "train-00")))
+        monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: copies.append(copied(training, "train-00")))
     else:
         real = training.site.vcenter
 
@@ -172,7 +188,7 @@ def test_vms_that_a_run_of_another_machine_has_begun_to_use_meanwhile_are_not_re
 
     if begins == "while clones are waited for":
         training.create(PVRDMA)
-        monkeypatch.setattr(removing, "wait_for_tasks", lambda site, name: runs())
+        monkeypatch.setattr(removing, "wait_for_tasks", lambda *_: runs())
         with held, pytest.raises(Locked, match=r"cluster train is in use: pid .* holds the lease"):
             delete_cluster("train", training.site, apply=True)
     else:

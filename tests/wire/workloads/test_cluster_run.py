@@ -113,6 +113,22 @@ def test_an_interrupt_ends_every_process_in_every_guest_and_removes_files_and_ke
 
 
 @pytest.mark.long
+def test_an_interrupt_while_guests_are_prepared_leaves_nothing(
+    without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = Connection.wait_for_commands
+
+    def interrupted(self: Connection, *arguments: Any) -> Any:
+        monkeypatch.setattr(Connection, "wait_for_commands", waited)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "wait_for_commands", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launched(without_ssh, "train.py")
+    assert without_ssh.guests.left() == []
+
+
+@pytest.mark.long
 @needs_mpi
 def test_keys_that_were_there_stay_as_they_are(cluster: Cluster) -> None:
     file = cluster.guests.root(1) / "root/.ssh/authorized_keys"
@@ -277,10 +293,10 @@ def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Clust
     plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN), standing(NAME, without_ssh.site), "f" * 16)
     assert plan.launch is not None
     killed = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
-    port = guest_work(without_ssh.site.vcenter)
-    ready = guests.prepare(killed, port)
+    killed_guests = guests.LaunchGuests(killed, guest_work(without_ssh.site.vcenter))
+    ready = killed_guests.prepare()
     for node in range(NODES):
-        guests.start(killed, node, ready.known_hosts, port)
+        killed_guests.start(node, ready.known_hosts)
     for rank in range(NODES):
         keys = without_ssh.guests.root(rank) / "root/.ssh"
         keys.mkdir()

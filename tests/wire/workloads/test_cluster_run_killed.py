@@ -188,7 +188,7 @@ def lease_left_s(site: Site) -> float:
 
     What the killed call has sent is done first: it may give the lease back.
     """
-    wait_for_tasks(site, NAME)
+    wait_for_tasks(site, NAME, site.vcenter.inventory())
     inventory = site.vcenter.inventory()
     with suppress(Locked):
         require_unused(NAME, inventory, site)

@@ -57,15 +57,6 @@ class Roll:
     def planned_hosts(self) -> tuple[PlannedHost, ...]:
         return tuple(planned for planned_hosts in self.rounds for planned in planned_hosts)
 
-    @property
-    def does(self) -> tuple[object, ...]:
-        """The actions alone. If it is planned again and the actions are equal, the admin's confirmation still holds."""
-        actions = []
-        for planned in self.planned_hosts:
-            departures = ((away.vm.ref, away.leaving, away.target and away.target.ref) for away in planned.away)
-            actions.append((planned.step, tuple(departures)))
-        return tuple(actions)
-
 
 def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
     """Return the rolling change that brings the plan into force. Raises UsageError if the plan needs no reboot."""
@@ -220,6 +211,16 @@ class ChangeReport:
     """How the run treats a change that an earlier run did not end: `goes on with` or `gives up`; empty = new change."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Ref -> name of each of its hosts when the change began: one may have been removed from vCenter since."""
+
+    @property
+    def deeds(self) -> tuple[object, ...] | None:
+        """Return what is done to hosts and VMs, without the facts it was planned on; None = the plan is refused."""
+        if not self.plan.feasible:
+            return None
+        return tuple(
+            (planned.step, tuple((vm.vm.ref, vm.leaving, vm.target and vm.target.ref) for vm in planned.away))
+            for planned in self.plan.planned_hosts
+        )
 
     @property
     def changed(self) -> bool:

@@ -170,6 +170,10 @@ class Adoption:
     """Names of the VMs that are not in this vCenter. They stay with the other one."""
     applied: bool = False
 
+    @property
+    def deeds(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.adopted, self.not_here
+
 
 def refuse_nights_elsewhere(
     nights: Iterable[NightsElsewhere], originals_here: Iterable[Original], inventory: Inventory

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpuops.api import Site
 from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
-from gpuops.extras.sizing.measure_plan import MeasurePlan
 from gpuops.extras.sizing.measuring import SharingMeasured, measure
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import PREFIX, MeasureWish, SharingMeasurement
@@ -27,7 +26,7 @@ class Lab:
     site: Site
 
     def measure(self, wish: MeasureWish, *, apply: bool = True) -> SharingMeasured:
-        asked: list[MeasurePlan] = []
+        asked: list[SharingMeasured] = []
         found = measure(wish, self.site, apply=apply, consent=asked.append)
         assert len(asked) == (1 if apply and not found.plan.rejections else 0)
         return found

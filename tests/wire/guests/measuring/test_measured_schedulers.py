@@ -11,8 +11,7 @@ import pytest
 from gpuops import api
 from gpuops.api import scheduler_show
 from gpuops.errors import VcenterUnreachable
-from gpuops.extras.sizing.measure_plan import MeasurePlan
-from gpuops.extras.sizing.measured_schedulers import SettingSchedulers, measure_schedulers
+from gpuops.extras.sizing.measured_schedulers import SchedulersMeasured, SettingSchedulers, measure_schedulers
 from gpuops.extras.sizing.measured_view import measured_text
 from gpuops.extras.sizing.measuring import remove_measurement
 from gpuops.model.devices.gpu import PciAddress
@@ -29,10 +28,6 @@ from tests.wire.guests.measuring.lab import BEST, EQUAL, GPU, Lab, keep, wish
 pytestmark = pytest.mark.long
 
 SHUT = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), lambda line: None)
-
-
-def _agree(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
-    """To all of it."""
 
 
 def _vm(lab: Lab, name: str) -> Any:
@@ -62,9 +57,9 @@ def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None
     asked: list[tuple[str, ...]] = []
     wanted = wish("sleep 0.2", 1, 2, schedulers=(BEST, EQUAL), sets_schedulers=True)
 
-    def consent(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
-        asked.append(tuple(each.verb for each in changes if each.plan.feasible))
-        assert (plan.now, plan.later) == ((1, 2), (EQUAL,))
+    def consent(planned: SchedulersMeasured) -> None:
+        asked.append(tuple(each.verb for each in planned.changes if each.plan.feasible))
+        assert (planned.measured.plan.now, planned.measured.plan.later) == ((1, 2), (EQUAL,))
 
     looked = measure_schedulers(wanted, lab.site, setting, apply=False, consent=consent)
     assert (looked.exit_code, asked, lab.kept, lab.host.state.module_options) == (0, [], None, "")
@@ -88,7 +83,7 @@ def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None
 def test_a_host_that_cannot_be_emptied_is_said_before_anything_is_made(lab: Lab) -> None:
     setting = SettingSchedulers(Rolling(), lambda line: None)
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, setting, apply=True, consent=lambda plan, changes: None)
+    found = measure_schedulers(wanted, lab.site, setting, apply=True)
     assert (found.exit_code, lab.kept, lab.vms()) == (3, None, [])
     [refused] = found.changes
     assert any("vm-01" in each.line for each in refused.plan.rejections)
@@ -113,11 +108,11 @@ def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkey
 
     monkeypatch.setattr(Connection, "wait_for_commands", second_time)
     with pytest.raises(Killed):
-        measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+        measure_schedulers(wanted, lab.site, SHUT, apply=True)
     monkeypatch.undo()
     assert lab.kept is not None and lab.kept.before == _before(lab)
     assert "RmPVMRL=0x01" in (lab.host.state.loaded_module_options or "")
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
     assert (found.exit_code, len(found.changes), lab.vms()) == (0, 1, [])
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
     assert (lab.host.state.module_options, lab.host.state.loaded_module_options) == ("", "")
@@ -129,7 +124,7 @@ def _before(lab: Lab) -> SchedulerBefore:
 
 def test_what_stands_in_the_way_of_schedulers_too_is_exit_code_3(lab: Lab) -> None:
     wanted = replace(wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True), template="vm-01")
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
     assert (found.exit_code, found.changes, lab.kept) == (3, (), None)
 
 
@@ -146,7 +141,7 @@ def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_s
     done = _after_each_change(monkeypatch, taken)
     schedulers = (BEST, EQUAL, SchedulerPolicy.FIXED_SHARE)
     wanted = wish("true", schedulers=schedulers, sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
     assert (found.exit_code, len(done), found.undone, lab.host.state.loaded_module_options) == (4, 2, "", "")
     assert lab.kept is not None and [each.scheduler for each in lab.kept.done] == [BEST], "what was measured is kept"
     shown = plain(measured_text(found.measured.plan, found.measured.measurement, ()))
@@ -167,7 +162,7 @@ def test_the_gpu_that_was_changed_is_the_one_that_is_measured_and_set_back(
 
     done = _after_each_change(monkeypatch, another_is_free)
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
     assert (found.exit_code, len(done), lab.host.state.loaded_module_options) == (0, 2, "")
     gpu = found.measured.plan.gpu
     assert gpu is not None and str(gpu.address) == GPU
@@ -180,28 +175,45 @@ def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(la
     keep(lab, SharingMeasurement("0123abcd", wanted, 1, counts, _before(lab)))
     with lab.server.world.lock:
         lab.host.state.loaded_module_options = "NVreg_RegistryDwords=RmPVMRL=0x01"
-    shown = measure_schedulers(wanted, lab.site, SHUT, apply=False, consent=_agree)
+    shown = measure_schedulers(wanted, lab.site, SHUT, apply=False)
     assert [each.plan.feasible and len(each.plan.rounds) for each in shown.changes] == [1]
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True)
     assert (found.exit_code, len(found.changes), lab.host.state.loaded_module_options, lab.kept) == (0, 1, "", None)
 
 
 @pytest.mark.long
-def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(lab: Lab) -> None:
-    late = _vm(lab, "vm-02")
-    with lab.server.world.lock:
-        late.state.power = Power.OFF
-        late.power_changed()
+@pytest.mark.parametrize("starts", ["while the admin is asked", "while it is measured"])
+def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, starts: str
+) -> None:
+    late, asked = _vm(lab, "vm-02"), list[bool]()
 
-    def starts(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+    def switch(power: Power) -> None:
         with lab.server.world.lock:
-            late.state.power = Power.ON
+            late.state.power = power
             late.power_changed()
 
+    def consent(planned: SchedulersMeasured) -> None:
+        asked.append("vm-02" in str(planned.changes[0].plan.planned_hosts[0].away))
+        if starts == "while the admin is asked":
+            switch(Power.ON)
+
+    waited = Connection.wait_for_commands
+
+    def started_meanwhile(self: Connection, *arguments: Any) -> Any:
+        switch(Power.ON)
+        return waited(self, *arguments)
+
+    switch(Power.OFF)
+    monkeypatch.setattr(Connection, "wait_for_commands", started_meanwhile)
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
-    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=starts)
-    assert (found.exit_code, late.state.power, lab.host.state.module_options) == (4, Power.ON, "")
-    assert "vm-02 would be shut down now, which was not shown before" in str(found.changes[0].plan.rejections)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=consent)
+    if starts == "while the admin is asked":
+        assert (found.exit_code, asked) == (0, [False, True])
+    else:
+        assert (found.exit_code, asked, lab.host.state.module_options) == (4, [False], "")
+        assert "vm-02 would be shut down now, which was not shown before" in str(found.changes[0].plan.rejections)
+    assert late.state.power is Power.ON
 
 
 @pytest.mark.long
@@ -216,7 +228,7 @@ def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     _after_each_change(monkeypatch, lambda: monkeypatch.setattr(Connection, "wait_for_commands", cut))
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     with pytest.raises(VcenterUnreachable):
-        measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+        measure_schedulers(wanted, lab.site, SHUT, apply=True)
     command = f"gpuops host scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
     assert said[-1].endswith(f"the same again sets it back at last, or {command}")
     assert "RmPVMRL=0x01" in lab.host.state.loaded_module_options
@@ -244,8 +256,8 @@ def test_vms_that_a_killed_call_left_do_not_keep_the_host_from_being_emptied(
     moving = SettingSchedulers(Rolling(), lambda line: None)
     monkeypatch.setattr(Connection, "wait_for_commands", killed)
     with pytest.raises(KeyboardInterrupt):
-        measure_schedulers(wanted, lab.site, moving, apply=True, consent=_agree)
+        measure_schedulers(wanted, lab.site, moving, apply=True)
     monkeypatch.undo()
     assert len(lab.vms()) == 1, "it cannot be moved"
-    found = measure_schedulers(wanted, lab.site, moving, apply=True, consent=_agree)
+    found = measure_schedulers(wanted, lab.site, moving, apply=True)
     assert (found.exit_code, len(found.changes), lab.vms(), lab.kept) == (0, 2, [], None)
