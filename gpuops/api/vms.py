@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.idle import judge_vms
@@ -104,6 +105,10 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     An infeasible plan is no error: see `report.plan.rejections`. Raises UsageError for a request that names something
     unknown, NotConnected, Locked while a rotation runs.
     """
+    if apply:
+        from gpuops.execute.steps.vm_runs import end_killed_calls
+
+        end_killed_calls(request.run_kind, site)
     looked_at = site.clock()
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
@@ -122,7 +127,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
                 if not report.plan.feasible or not report.plan.steps:
                     return replace(report, applied=True)
                 agreement.require(report)
-            began = journal.begin(request.run_kind)
+            began = journal.begin(request.run_kind, order=gethostname())
             executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
             outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
             journal.end(began)
