@@ -150,6 +150,6 @@ def roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool = False) -> tup
     Raises PolicyError for a privilege that this vCenter does not know, NoPermission if nothing was changed, PartlyDone
     with the roles written before an error, Refused for a saved inventory.
     """
-    from gpuops.execute.roles import applied_roles, roles_port
+    from gpuops.execute.roles import applied_roles
 
-    return applied_roles(wishes, roles_port(site.vcenter), apply=apply)
+    return applied_roles(wishes, site, apply=apply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.idle import judge_vms
@@ -107,6 +108,10 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     """
     from gpuops.execute.site.agreement import apply_agreed
 
+    if apply:
+        from gpuops.execute.steps.vm_runs import end_killed_calls
+
+        end_killed_calls(request.run_kind, site)
     looked_at = site.clock()
     report = _look(request, site)
 
@@ -121,7 +126,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
         from gpuops.execute.steps.plan_executor import execute
         from gpuops.execute.steps.vm_executor import VmExecutor
 
-        began = journal.begin(request.run_kind)
+        began = journal.begin(request.run_kind, order=gethostname())
         executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
         outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
         journal.end(began)

@@ -26,10 +26,10 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     if the VM neither exists nor was refused.
     """
     vcenter = site.vcenter
-    before = vcenter.inventory()
     order = f"{request.folder or ''}/{request.vm}"
-    if apply and end_cut_off_creations(CLONE, order, before, site):
-        before = vcenter.inventory()
+    if apply:
+        end_cut_off_creations(CLONE, order, site)
+    before = vcenter.inventory()
     folder = vcenter.folder_at(request.folder) if request.folder is not None else None
     planned = request.planned(before, folder)
     if planned.new is not None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from socket import gethostname
 
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.steps.host_executor import SettingExecutor
+from gpuops.execute.steps.vm_runs import end_killed_calls
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection, Report, refuse
 from gpuops.plan.core.privileges import needed_on_host, too_old
@@ -25,6 +27,8 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
     An infeasible plan is returned, not raised. Raises UsageError, NotConnected, StateDamaged, and Locked while a
     rotation runs.
     """
+    if apply:
+        end_killed_calls(request.run_kind, site)
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return Report(request, report.before, report.plan, applied=apply)
@@ -33,7 +37,7 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
         report = _look(request, site)
         if not report.plan.feasible or not report.plan.steps:
             return Report(request, report.before, report.plan, applied=True)
-        run = journal.begin(request.run_kind)
+        run = journal.begin(request.run_kind, order=gethostname())
         executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
         outcomes = tuple(executor.set(step) for step in report.plan.steps)
         journal.end(run)

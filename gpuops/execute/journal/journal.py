@@ -23,7 +23,7 @@ from gpuops.execute.journal.store import FallbackStore, Overtaken, Store
 from gpuops.execute.journal.stores import open_store
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.steps import CreationStep, Step
+from gpuops.plan.core.steps import CreationStep, Step, VcenterSetting
 
 CHECKPOINT_EVERY: Final = 2000
 """Records between two checkpoints: at most this many records, and those of one run, are read."""
@@ -258,6 +258,8 @@ def os_user() -> str:
 
 def _state_before(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     """Return what the step changes, as it was before."""
+    if isinstance(step, VcenterSetting):
+        return {"login": before.user}
     if not isinstance(step, Step):
         host = before.hosts.get(step.host)
         return {} if host is None else {"host": host.ref, "name": host.name, "uuid": host.uuid}

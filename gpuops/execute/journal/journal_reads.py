@@ -15,13 +15,13 @@ from gpuops.execute.journal.journal_state_json import load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
-from gpuops.execute.journal.step_json import load_step
+from gpuops.execute.journal.step_json import Recorded, load_step
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.journal.stores import look_into_store
 from gpuops.execute.state.lock import LockHold
 from gpuops.model.nights.journal import GivenUp
 from gpuops.model.nights.ml_queue import GuestCommand
-from gpuops.plan.core.steps import Step
+from gpuops.plan.core.steps import HostStep, Step, VcenterSetting
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
@@ -158,20 +158,30 @@ class JournalReads:
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
         """Return the run's effects on VMs that have no known outcome, in order."""
+        return tuple(_intent(intended, step) for intended, step in self._open_steps(run) if isinstance(step, Step))
+
+    def open_settings(self, run: Run) -> tuple[tuple[str, HostStep | VcenterSetting], ...]:
+        """Return the op id and the step of the run's settings of hosts and vCenter that have no known outcome."""
+        return tuple(
+            (intended.op_id, step)
+            for intended, step in self._open_steps(run)
+            if isinstance(step, HostStep | VcenterSetting)
+        )
+
+    def _open_steps(self, run: Run) -> list[tuple[Intended, Recorded]]:
         mine = self.state.runs.get(run.id)
         if mine is None:
-            return ()
+            return []
         try:
-            intended_steps = (
+            return [
                 (intended, load_step(intended.step))
                 for intended in mine.intents.values()
                 if intended.state in OPEN_STATES
-            )
-            return tuple(_intent(intended, step) for intended, step in intended_steps if isinstance(step, Step))
+            ]
         except StateDamaged as damaged:
             later = StateDamaged(damaged.message, hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}")
             self._state = self._abandon(later, JournalState(self.vcenter))
-            return ()
+            return []
 
     def tasks_of(self, run: Run) -> frozenset[str]:
         """Return the tasks in vCenter that are known to be of this run, whether or not they have ended."""

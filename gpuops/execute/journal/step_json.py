@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
 from gpuops.model.stored import stored_name
-from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step
+from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step, VcenterSetting
 
-Recorded = Step | HostStep | HostTask | EndTurn
+Recorded = Step | HostStep | HostTask | EndTurn | VcenterSetting
 """The steps whose intent a journal records."""
 
 

@@ -38,6 +38,7 @@ _NOUNS: Final = {
     "OpenGate": "opening of the gate", "EnterMaintenance": "maintenance mode",
     "LeaveMaintenance": "end of maintenance mode", "RebootHost": "reboot",
     "CloneVm": "clone", "CreateVm": "creation", "PowerOffForRemoval": "power-off for removal", "RemoveVm": "removal",
+    "DefineAttribute": "definition", "SetRole": "role",
 }  # fmt: skip
 """The noun for a kind of step in sentences; any other kind is a setting."""
 
@@ -136,7 +137,7 @@ class PastEventsReader:
         if run is None:
             return
         [(kind, fields)] = body["step"].items()
-        ref = fields.get("vm") or fields["host"]
+        ref = fields.get("vm") or fields.get("host") or fields["name"]  # a setting of vCenter has a name
         step = StepSoFar(run, kind, ref, str(body["before"].get("name", ref)), record.at)
         if run.id in self._changes:
             self._changes[run.id].subjects.setdefault(step.name, False)

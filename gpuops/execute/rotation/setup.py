@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed, UsageError
+from gpuops.errors import PartlyDone, Refused, StepFailed, UsageError
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
-from gpuops.execute.steps.vm_runs import creation_error, end_cut_off_creations, request_vms, settle_steps, settled_run
+from gpuops.execute.steps.vm_runs import (
+    creation_error,
+    end_cut_off_creations,
+    make_settings,
+    outcome_error,
+    request_vms,
+    settle_steps,
+    settled_run,
+)
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Verdict
-from gpuops.plan.core.steps import CreateVm
+from gpuops.plan.core.steps import CreateVm, DefineAttribute
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, Setup, lock_vm_in_use, missing_for_a_night, setup_of
 
@@ -33,24 +39,25 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     created, after a later failure.
     """
     vcenter = site.vcenter
+    if apply:
+        end_cut_off_creations(INIT, socket.gethostname(), site)
     inventory = _read_inventory(policy, vcenter)
-    if apply and end_cut_off_creations(INIT, socket.gethostname(), inventory, site):
-        inventory = _read_inventory(policy, vcenter)
     setup = setup_of(policy, inventory, vcenter.defined_attributes())
     if setup.undefined:
         vcenter.check_attribute_names(setup.undefined)
+    if apply and setup.lock_vm_missing is None:
+        _write_lease_number(policy, inventory, site)
     if not apply or setup.complete:
         return setup
     created: list[str] = []
     try:
         for name in setup.undefined:
-            with suppress(OutcomeUnknown):  # the attributes are read again at the end
-                vcenter.define_attribute(name, f"gpuops-init-{secrets.token_hex(8)}")
+            _define_attribute(name, inventory, site)
             created.append(f"custom attribute {name}")
         if setup.lock_vm_missing is not None:
             _create_vm(setup.lock_vm_missing, site)
             created.append(f"VM {setup.lock_vm_missing.name}")
-            _write_lease_number(policy, setup.lock_vm_missing.name, site)
+            _write_lease_number(policy, _read_inventory(policy, vcenter), site)
     except (Refused, PartlyDone) as error:
         if not created:
             raise
@@ -88,6 +95,13 @@ def _read_inventory(policy: Policy, vcenter: Vcenter) -> Inventory:
     return vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
 
+def _define_attribute(name: str, inventory: Inventory, site: Site) -> None:
+    """Define the attribute. Raises the error of vCenter; the caller reads back whether the attribute exists."""
+    [outcome] = make_settings(INIT, [DefineAttribute(name)], inventory, site)
+    if outcome.verdict is Verdict.FAILED:
+        raise outcome_error(outcome)
+
+
 def _create_vm(step: CreateVm, site: Site) -> None:
     """Create the VM. Raises the error of vCenter's task; the caller reads back whether the VM exists."""
     inventory = site.vcenter.inventory()
@@ -99,16 +113,16 @@ def _create_vm(step: CreateVm, site: Site) -> None:
         raise creation_error(step.name, outcome)
 
 
-def _write_lease_number(policy: Policy, name: str, site: Site) -> None:
-    """Write the highest known lease number to a lock VM that replaces a deleted one."""
-    inventory = _read_inventory(policy, site.vcenter)
+def _write_lease_number(policy: Policy, inventory: Inventory, site: Site) -> None:
+    """Write the highest known lease number to a lock VM that has none, because it replaces a deleted one."""
+    if policy.lock_vm is None:
+        return
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
-        highest = highest_number(name, (policy,), journal, inventory)
+        highest = highest_number(policy.lock_vm, (policy,), journal, inventory)
     if highest.number:
-        vm = LockVm(site.vcenter, name, inventory)
-        vm.look()
-        if not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
-            raise Refused(f"lease number {highest.number} could not be written to {name}: {vm.why}")
+        vm = LockVm(site.vcenter, policy.lock_vm, inventory)
+        if vm.look() is None and not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
+            raise Refused(f"lease number {highest.number} could not be written to {vm.name}: {vm.why}")
 
 
 def require_mode(kind: RunKind, policy: Policy) -> None:

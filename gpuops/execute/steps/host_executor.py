@@ -17,7 +17,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
-from gpuops.execute.steps.step_executor import STATES, StepExecutor
+from gpuops.execute.steps.step_executor import StepExecutor
 from gpuops.model.devices.device_mode import Impacts
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -86,12 +86,6 @@ class HostExecutor(StepExecutor[OfHost]):
     @abstractmethod
     def request(self, step: OfHost, op_id: str) -> TaskRef | None:
         """Send the request of the step. Raises OutcomeUnknown when the reply was lost."""
-
-    def settle(self, op_id: str, outcome: Outcome[OfHost], *, counts: bool = True) -> Outcome[OfHost]:
-        """Write the outcome to the journal and return it. Nights do not count it, and its duration is not used for
-        planning."""
-        self.journal.record_outcome(op_id, STATES[outcome.verdict], outcome.reason)
-        return outcome
 
 
 class SettingExecutor(HostExecutor[HostStep]):

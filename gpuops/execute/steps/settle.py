@@ -14,7 +14,7 @@ from gpuops.errors import Trouble
 from gpuops.execute.journal import Intent
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.plan_executor import NOT_LATER
-from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
+from gpuops.execute.steps.step_executor import FOUND_DONE, NOT_REACHED, SLICE_S, StepInFlight
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Role, parse_marker
@@ -167,11 +167,11 @@ def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
 
 def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:
     if executor.is_done(intent.step):
-        return executor.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
+        return executor.found_done(intent.op_id, intent.step, intent.seen, FOUND_DONE)
     unseen = "the run was cut off before it was seen to end"
     if _may_have_happened(intent.step, executor.inventory.vms.get(intent.step.vm)):
         lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)
         return executor.settle(intent.op_id, lost, counts=False)
     without_task = isinstance(intent.step, RunInGuest | ShutDownGuest)  # vCenter never shows whether it came
-    reason = unseen if without_task else "it did not reach vCenter before the run was cut off"
+    reason = unseen if without_task else NOT_REACHED
     return executor.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

@@ -2,8 +2,9 @@
 
 look -> already done? -> anything against it? -> intent on disk -> send -> (wait) -> look again -> outcome on disk.
 
-`VmExecutor` (steps of VMs), `SettingExecutor` (settings of hosts) and `HostTaskExecutor` (maintenance mode and reboots)
-define how their steps are read, judged and sent. The order, and the meaning of a reply, are decided here alone.
+`VmExecutor` (steps of VMs), `SettingExecutor` (settings of hosts), `HostTaskExecutor` (maintenance mode and reboots)
+and `VcenterSettingExecutor` (custom attributes and roles) define how their steps are read, judged and sent. The order,
+and the meaning of a reply, are decided here alone.
 
 A request whose reply was lost is never simply sent again: first gpuops looks for its task, then it reads the state.
 Only when vCenter shows neither is the request sent once more, and only if two requests have the same effect as one.
@@ -24,12 +25,15 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.plan import Outcome, Verdict
-from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step
+from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step, VcenterSetting
 
 SLICE_S: Final = 20.0
 """The longest wait without an update: how often the lease and the time limits of steps in flight are checked."""
 
 STARTED_BY_OTHERS: Final = "somebody else started it just before"
+
+FOUND_DONE: Final = "found done after the run was cut off"
+NOT_REACHED: Final = "it did not reach vCenter before the run was cut off"
 
 STATES: Final = {
     Verdict.DONE: IntentState.DONE,
@@ -40,7 +44,7 @@ STATES: Final = {
 }
 """The state of an intent in the journal for each verdict."""
 
-Kind = TypeVar("Kind", bound=Step | HostStep | HostTask)
+Kind = TypeVar("Kind", bound=Step | HostStep | HostTask | VcenterSetting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +311,17 @@ class StepExecutor(ABC, Generic[Kind]):
             return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble, error.code))
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, self.not_shown(step), duration_s))
 
-    @abstractmethod
     def settle(self, op_id: str, outcome: Outcome[Kind], *, counts: bool = True) -> Outcome[Kind]:
-        """Write the outcome to the journal and return it. `counts` is False if the step was never sent to vCenter."""
+        """Write the outcome to the journal and return it. `counts` is False if the step was never sent to vCenter.
+
+        Only nights count steps, and they have only steps of VMs: see `VmExecutor`.
+        """
+        self.journal.record_outcome(op_id, STATES[outcome.verdict], outcome.reason)
+        return outcome
+
+    def settle_cut_off(self, op_id: str, step: Kind) -> Outcome[Kind]:
+        """Settle a step without a task that a killed run left open, by what vCenter shows now. Sends nothing."""
+        self.read_back(step)
+        if self.is_done(step):
+            return self.found_done(op_id, step, self.inventory.taken_at, FOUND_DONE)
+        return self.settle(op_id, Outcome(step, Verdict.FAILED, NOT_REACHED), counts=False)

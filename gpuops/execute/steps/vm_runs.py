@@ -1,4 +1,4 @@
-"""Runs of steps on VMs that no rotation touches: new VMs, removals, marks.
+"""Runs outside rotations: single changes of VMs and hosts, new VMs, removals, marks, settings of vCenter.
 
 A run stays open if its call is killed or cut off. The next call of the same kind and order settles and ends it.
 
@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
+from gpuops.execute.state.lock import LockedBy
+from gpuops.execute.steps.host_executor import SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.vcenter_settings import VcenterSettingExecutor
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
-from gpuops.plan.core.steps import CreationStep, PowerOffForRemoval, RemovalStep, RemoveVm, Step
+from gpuops.plan.core.steps import CreationStep, PowerOffForRemoval, RemovalStep, RemoveVm, Step, VcenterSetting
 
 STEP_S: Final = float(Limits().step_timeout_s)
 """How long a step that a killed call left in flight is waited for."""
@@ -45,7 +48,7 @@ def execute_steps(
     return {outcome.step.vm: outcome for outcome in execute(plan, executor, Limits(), lambda outcome: None)}
 
 
-def step_failure(outcome: Outcome) -> str:
+def step_failure(outcome: Outcome[Any]) -> str:
     """Return why the step has not been done; empty if it has."""
     return "" if outcome.verdict in (Verdict.DONE, Verdict.ALREADY) else outcome.reason or str(outcome.verdict)
 
@@ -60,6 +63,38 @@ def settle_steps(
     executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
     outcomes = settle_open(executor, timeout_s=timeout_s)
     return {outcome.step.vm: outcome for outcome in outcomes}, executor.inventory
+
+
+def _end_cut_off_run(inventory: Inventory, journal: Journal, run: Run, site: Site, timeout_s: float = STEP_S) -> None:
+    """Settle all that a killed call left open in this run, and end it. Raises NotConnected and StateDamaged."""
+    _, inventory = settle_steps(inventory, journal, run, site, timeout_s=timeout_s)
+    for op_id, step in journal.open_settings(run):
+        if isinstance(step, VcenterSetting):
+            VcenterSettingExecutor(site.vcenter, journal, run, inventory).settle_cut_off(op_id, step)
+        else:
+            SettingExecutor(site.vcenter, site.hosts, journal, run, inventory).settle_cut_off(op_id, step)
+    journal.end(run, cut_off=True)
+
+
+def end_killed_calls(kind: str, site: Site) -> None:
+    """Settle and end the runs of this kind that killed calls on this machine left open. Sends nothing.
+
+    Such a call shares the lock of rotations from its first record to its last. So if this call gets the lock alone, the
+    runs that were open before were cut off. While another call or a rotation is at work, they are left to the next
+    call.
+    """
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        open_runs = journal.open_runs((kind,)) if journal is not None else ()
+    cut_off_runs = [run for run in open_runs if run.order == socket.gethostname()]
+    if not cut_off_runs:
+        return
+    with suppress(LockedBy):
+        with site.locked_journal(site.vcenter.uuid, alone=True):
+            pass
+        inventory = site.vcenter.inventory()
+        with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
+            for run in cut_off_runs:
+                _end_cut_off_run(inventory, journal, run, site)
 
 
 @contextmanager
@@ -96,8 +131,7 @@ def end_cut_off_runs(
     """
     for cut_off in journal.open_runs((kind,)):
         if cut_off.order == order and (begun_before is None or cut_off.started < begun_before):
-            settle_steps(inventory, journal, cut_off, site, timeout_s=timeout_s)
-            journal.end(cut_off, cut_off=True)
+            _end_cut_off_run(inventory, journal, cut_off, site, timeout_s)
 
 
 CREATION_S: Final = 4 * 3600.0
@@ -119,17 +153,36 @@ def request_vms(
     return {outcome.step.vm: outcome for outcome in started if isinstance(outcome, Outcome)}, executor.inventory
 
 
-def end_cut_off_creations(kind: str, order: str, inventory: Inventory, site: Site) -> bool:
-    """Settle and end the runs of this kind and order that killed calls left open; return whether there were any.
+def end_cut_off_creations(kind: str, order: str, site: Site) -> None:
+    """Settle and end the runs of this kind and order that killed calls left open.
 
     Waits for what vCenter still makes, without the lock of rotations.
     """
-    with site.journal_to_read(inventory.vcenter) as journal:
+    with site.journal_to_read(site.vcenter.uuid) as journal:
         if journal is None or all(run.order != order for run in journal.open_runs((kind,))):
-            return False
+            return
+    inventory = site.vcenter.inventory()
     with site.unlocked_journal() as journal:
         end_cut_off_runs(kind, order, inventory, journal, site, timeout_s=CREATION_S)
-    return True
+
+
+def make_settings(
+    kind: str, steps: Sequence[VcenterSetting], inventory: Inventory, site: Site
+) -> list[Outcome[VcenterSetting]]:
+    """Make these settings of vCenter in a run of this kind, until one fails. Return the outcomes."""
+    outcomes: list[Outcome[VcenterSetting]] = []
+    with site.unlocked_journal() as journal, settled_run(kind, inventory, journal, site) as run:
+        executor = VcenterSettingExecutor(site.vcenter, journal, run, inventory)
+        for step in steps:
+            outcomes.append(executor.set(step))
+            if step_failure(outcomes[-1]):
+                break
+    return outcomes
+
+
+def outcome_error(outcome: Outcome[Any]) -> GpuopsError:
+    """Return the error for a step that was refused, or that failed."""
+    return _ERRORS.get(outcome.fault, StepFailed)(outcome.reason)
 
 
 def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:
@@ -137,7 +190,7 @@ def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:
     if outcome is not None and outcome.verdict is Verdict.SKIPPED:
         return Refused(f"{name}: {outcome.reason}")
     if outcome is not None and outcome.verdict is Verdict.FAILED:
-        return _ERRORS.get(outcome.fault, StepFailed)(outcome.reason)
+        return outcome_error(outcome)
     reason = outcome.reason if outcome is not None and outcome.reason else "vCenter does not show it yet"
     return OutcomeUnknown(f"{name}: {reason}", hint="run the same command again: it makes no second VM")
 

@@ -1,4 +1,4 @@
-"""All steps that a plan can have: each is one change of a host or a VM, as data that `execute` carries out.
+"""All steps that a plan can have: each is one change of a VM, a host or vCenter, as data that `execute` carries out.
 
 `kind` is the name of a step on a VM in JSON, `noun` its name in sentences. `privileges` are those that the login needs
 on the VM (the privilege of each method, and of each field of ConfigSpec, in the vSphere API reference). If you add a
@@ -147,6 +147,28 @@ class EndTurn:
     """Note in the journal that a rolling change is finished on this host. Nothing is sent to vCenter."""
 
     host: str
+
+
+@stored_as("DefineAttribute", name="name")
+@dataclass(frozen=True, slots=True)
+class DefineAttribute:
+    """Define a custom attribute of this name for VMs."""
+
+    name: str
+
+
+@stored_as("SetRole", name="name", privileges="privileges")
+@dataclass(frozen=True, slots=True)
+class SetRole:
+    """Give vCenter's role of this name these privileges and no others. A missing role is added."""
+
+    name: str
+    privileges: tuple[str, ...]
+    """Sorted, without those that vCenter puts into every role."""
+
+
+VcenterSetting = DefineAttribute | SetRole
+"""A setting of vCenter as a whole. It is made when the call returns."""
 
 
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
@@ -557,7 +579,7 @@ Step = VcenterStep | CreationStep | RemovalStep | GateStep
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of Python 3.11 has no `default`
 
-    AnyStep = TypeVar("AnyStep", bound=Step | HostStep | HostTask, default=Step, covariant=True)
+    AnyStep = TypeVar("AnyStep", bound=Step | HostStep | HostTask | VcenterSetting, default=Step, covariant=True)
 else:
     from typing import TypeVar
 
