@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures site peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
+.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures site peers collection collections long core soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,11 @@ bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (wha
 long: setup  ## the long suites, with drawn surroundings, cases and examples (ALL=1: all cases; SURROUNDINGS_SEED=N draws those of an earlier run)
 	SURROUNDINGS_SEED=$${SURROUNDINGS_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --timeout 600 --durations 20 \
 	  -m long $(if $(ALL),--all-cases)
+	$(MAKE) --no-print-directory core
+
+core: setup  ## the core's tests of `make test`, in a copy of the sources without gpuops/extras
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.without_extras -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal \
+	  --hypothesis-profile quick -m "not peer and not long"
 
 soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)

@@ -10,11 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuops.errors import UsageError
 
 PACKAGE: Final = "gpuops.extras"
+
+
+class InputFile(NamedTuple):
+    """A file that people write."""
+
+    title: str
+    checked_by: str
+    """MODULE:CLASS, a `Section`; that of a scenario is another msgspec.Struct."""
+    template: str = ""
+    """The template in which an example of each key stands; empty = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,8 @@ class Extra:
     """Modules that define documents of `--output json`."""
     tasks: Mapping[str, str] = field(default_factory=dict)
     """The module of each Ansible module's task."""
+    files: Mapping[str, InputFile] = field(default_factory=dict)
+    """The files that people write, by their names in `gpuops schema`."""
     night: str = ""
     """The module and name of its `NightExtension`; empty = it adds nothing to nights."""
 
@@ -41,19 +53,35 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("measured_view", "view", "what_if.view"),
         tasks={"gpu_sizing_info": "tasks"},
     ),
-    "diagnosis": Extra(commands={"diagnose": "cli"}, documents=("view",), tasks={"gpu_diagnosis_info": "tasks"}),
+    "diagnosis": Extra(
+        commands={"diagnose": "cli"},
+        documents=("view",),
+        tasks={"gpu_diagnosis_info": "tasks"},
+        files={"case": InputFile("A line of a file of `gpuops diagnose --cases`", "case_file:CaseLine")},
+    ),
     "clusters": Extra(
         commands={"cluster": "cli"},
         documents=("view", "run_view"),
         tasks={"gpu_cluster": "tasks", "gpu_cluster_info": "tasks"},
+        files={"cluster": InputFile("A cluster of `gpuops cluster`", "cluster_file:ClusterFile", "cluster.yaml")},
     ),
     "jobs": Extra(
         commands={"job": "cli"},
         documents=("view", "submitted_view"),
         tasks={"gpu_job": "tasks", "gpu_job_info": "tasks"},
+        files={"jobs": InputFile("Jobs of `gpuops job`", "jobs_file:JobsFile", "jobs.yaml")},
         night="night_jobs.JOBS_AT_NIGHT",
     ),
-    "lending": Extra(commands={"pool": "cli"}, documents=("view",)),
+    "lending": Extra(
+        commands={"pool": "cli"},
+        documents=("view",),
+        files={
+            "pool": InputFile("A pool of `gpuops pool`", "lease_book:PoolFile", "pool.yaml"),
+            "remote-gpu": InputFile(
+                "A program that lends GPUs over the network", "remote_gpu:RemoteProgram", "remote-gpu/lupine.yaml"
+            ),
+        },
+    ),
     "fleet": Extra(commands={"runner": "cli"}, documents=("runner_view",)),
     "web": Extra(
         commands={"metrics": "metrics_cli", "report": "report_cli", "serve": "serve_cli", "top": "top_cli"},
@@ -72,6 +100,20 @@ def is_installed(extra: str) -> bool:
 def installed_extras() -> Iterator[str]:
     """Yield the names of the extras whose folder is there."""
     return filter(is_installed, EXTRAS)
+
+
+def missing_commands() -> frozenset[str]:
+    """Return the commands of extras whose folder is not there."""
+    return frozenset(command for name, extra in EXTRAS.items() if not is_installed(name) for command in extra.commands)
+
+
+def input_files() -> dict[str, InputFile]:
+    """Return the files that the installed extras read, by their names in `gpuops schema`."""
+    return {
+        name: file._replace(checked_by=f"{PACKAGE}.{extra}.{file.checked_by}")
+        for extra in installed_extras()
+        for name, file in EXTRAS[extra].files.items()
+    }
 
 
 def command_module(command: str) -> str | None:

@@ -14,7 +14,13 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.surroundings.plugin", "tests.sample", "tests.browser", "tests.longest_first"]
+pytest_plugins = [
+    "tests.surroundings.plugin",
+    "tests.sample",
+    "tests.browser",
+    "tests.longest_first",
+    "tests.without_extras",
+]
 collect_ignore = ["example_project"]
 """A project of others: `tests/sim/scenario/test_pytest_plugin.py` runs its tests as they would."""
 

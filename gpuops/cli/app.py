@@ -29,7 +29,7 @@ from gpuops.console.failure import run_guarded
 from gpuops.console.options import CommonOptions
 from gpuops.console.spread import also_csv, reads_sites, spread
 from gpuops.distribution import NAME, refuse_other_project
-from gpuops.extensions import command_module
+from gpuops.extensions import command_module, missing_commands
 from gpuops.files import private_file
 
 SECTIONS: Final = {
@@ -91,19 +91,26 @@ SECTIONS: Final = {
 `gpuops --help` shows the summaries of EVERYDAY and names the others by subject (BY_SUBJECT). A summary fits on a line
 of 80 columns.
 """
-EVERYDAY: Final = (
-    "inventory", "capacity", "attach", "detach", "place", "rotate", "idle", "history", "doctor", "top",
-)  # fmt: skip
+_MISSING: Final = missing_commands()
+SHORT_HELP: Final = {
+    name: text for commands in SECTIONS.values() for name, text in commands.items() if name not in _MISSING
+}
+
+
+def _select_installed(names: str) -> tuple[str, ...]:
+    return tuple(name for name in names.split() if name not in _MISSING)
+
+
+EVERYDAY: Final = _select_installed("inventory capacity attach detach place rotate idle history doctor top")
 BY_SUBJECT: Final = {
-    "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
-    "hosts": ("host", "change", "readiness"),
-    "sizing": ("profiles", "size", "measure", "what-if"),
-    "nights": ("queue", "broker", "observe", "notify"),
-    "services": ("report", "serve", "metrics", "runner"),
-    "set up": ("setup", "demo", "config", "login", "roles", "template", "explain", "help"),
+    "VMs": _select_installed("defrag guest diagnose cluster job pool"),
+    "hosts": _select_installed("host change readiness"),
+    "sizing": _select_installed("profiles size measure what-if"),
+    "nights": _select_installed("queue broker observe notify"),
+    "services": _select_installed("report serve metrics runner"),
+    "set up": _select_installed("setup demo config login roles template explain help"),
 }
 """The commands that `gpuops --help` only names. `gpuops help --all` has those for developers too."""
-SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 
 class Commands(UserDict[str, Any]):
@@ -114,7 +121,8 @@ class Commands(UserDict[str, Any]):
         self.data.update({name: name for name in SHORT_HELP})
 
     def __getitem__(self, name: str) -> Any:
-        return _load_command(self.data[name])
+        """Raises UsageError for the command of an extra that is not installed, KeyError for other words."""
+        return _load_command(name if name in _MISSING else self.data[name])
 
 
 _MODULES: Final = {
@@ -177,7 +185,7 @@ class RootGroup(CommandGroup):
         with formatter.section("Every day"):
             formatter.write_dl([(name, SHORT_HELP[name]) for name in EVERYDAY])
         with formatter.section("More commands, by subject"):
-            formatter.write_dl([(subject, ", ".join(names)) for subject, names in BY_SUBJECT.items()])
+            formatter.write_dl([(subject, ", ".join(names)) for subject, names in BY_SUBJECT.items() if names])
         with formatter.section("Options"):
             options = [option for option in self.get_params(ctx) if option.name in ("version", "help")]
             formatter.write_dl(list(filter(None, (option.get_help_record(ctx) for option in options))))
@@ -200,7 +208,9 @@ class RootGroup(CommandGroup):
         spacing = 2 + max(map(len, SHORT_HELP))
         for title, commands in SECTIONS.items():
             with formatter.section(f"Commands ({title})"):
-                formatter.write_dl([(f"{name:<{spacing - 2}}", text) for name, text in commands.items()])
+                formatter.write_dl(
+                    [(f"{name:<{spacing - 2}}", text) for name, text in commands.items() if name in SHORT_HELP]
+                )
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False

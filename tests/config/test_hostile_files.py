@@ -21,13 +21,13 @@ import pytest
 from gpuops.config.policy import load_policy
 from gpuops.config.requests_file import load_requests
 from gpuops.config.role_file import load_roles
-from gpuops.config.snapshot import load
+from gpuops.config.snapshot import load as load_snapshot
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.login import read_password_file
 from gpuops.config.vcenter.sources import read_configuration, resolve
 from gpuops.config.vcenter.targets import Configuration
 from gpuops.console.failure import run_guarded
-from gpuops.extras.jobs.jobs_file import load_jobs
+from gpuops.extensions import load
 from gpuops.files import file
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.outside_events import fault_file
@@ -46,14 +46,14 @@ NESTED = 50_000
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "policy": ("x.yaml", load_policy),
-    "jobs": ("x.yaml", load_jobs),
+    "jobs": ("x.yaml", lambda path: load("gpuops.extras.jobs.jobs_file.load_jobs")(path)),
     "requests": ("x.yaml", load_requests),
     "requests-csv": ("x.csv", load_requests),
     "roles": ("x.yaml", load_roles),
     "faults": ("x.yaml", fault_file.read),
     "scenario": ("x.yaml", lambda path: scenario_file.read(str(path))),
     "configuration": ("x.toml", read_configuration),
-    "inventory": ("x.json", load),
+    "inventory": ("x.json", load_snapshot),
     "sim@": ("x.json", lambda path: resolve(Flags(vcenter=f"sim@{path}"), {}, Configuration())),
     "ready-file": ("x.json", ready_file.read),
     "state": ("x.json", lambda path: StateFile(path, build("lab"))),

@@ -22,7 +22,6 @@ import pytest
 from pydantic import TypeAdapter
 
 import gpuops
-from gpuops.extras.diagnosis import diagnoses
 from gpuops.files.yaml_file import parse_yaml
 from gpuops.model.stored import NOT_STORED, from_stored, names_of, stored_as, stored_name, to_stored, with_field_names
 
@@ -226,6 +225,8 @@ def test_what_another_version_stored_is_refused_where_it_always_was(body: Any) -
 
 
 def test_the_files_of_diagnoses_have_names_of_their_own() -> None:
+    from gpuops.extras.diagnosis import diagnoses
+
     structs = [each for each in vars(diagnoses).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
     source = Path(diagnoses.__file__).read_text(encoding="utf-8")
     assert {frozenset(each.__struct_encode_fields__) for each in structs} == {

@@ -25,7 +25,6 @@ from tests.nights.gated import checkers as gated_checkers
 from tests.nights.gated import log as gated_log
 from tests.nights.gated import tally as gated_tally
 from tests.nights.gated.night import play as play_gated
-from tests.nights.jobs import tally as job_tally
 from tests.nights.judging.checkers import violations
 from tests.nights.measuring.aiming import aimed_night, pairs_of
 from tests.nights.measuring.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary
@@ -118,6 +117,8 @@ def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
 
 
 def _jobs(first: int, nights: int, *, jobs: int) -> int:
+    from tests.nights.jobs import tally as job_tally
+
     found = job_tally.tally(count(first), jobs=jobs, nights=nights)
     print(*found.lines(), sep="\n")
     return 1 if found.violations or found.unmet() else 0

@@ -10,8 +10,6 @@ import pytest
 
 from gpuops.errors import HostNotFound, PolicyError, UsageError
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.extras.diagnosis.tasks import gpu_diagnosis_info
-from gpuops.extras.sizing.tasks import gpu_sizing_info
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.reads import (
     gpu_capacity_info,
@@ -109,6 +107,8 @@ def test_guests_are_asked_as_the_command_line_asks_them() -> None:
 
 @pytest.mark.long
 def test_sharers_by_numbers_without_a_vcenter() -> None:
+    from gpuops.extras.sizing.tasks import gpu_sizing_info
+
     nobody = ConnectionArguments(hostname="127.0.0.1:1")
     found = gpu_sizing_info(nobody, profile="a40-8q", at_most=1.2, sharers=None, busy="20%").result["sizing"]
     assert (found["source"], found["busy"], found["recommended"]["sharers"]) == ("numbers", 0.2, 4)
@@ -125,6 +125,9 @@ def test_sharers_by_numbers_without_a_vcenter() -> None:
 
 @pytest.mark.long
 def test_sharers_and_slow_vms_by_what_was_measured(lab: Lab) -> None:
+    from gpuops.extras.diagnosis.tasks import gpu_diagnosis_info
+    from gpuops.extras.sizing.tasks import gpu_sizing_info
+
     with pytest.raises(UsageError, match="0 h of history"):
         gpu_diagnosis_info(lab.said, vm="vdi-05")
     with pytest.raises(UsageError, match="0 h of history"):

@@ -11,7 +11,6 @@ import pytest
 from lxml import etree
 
 from gpuops.errors import ProtocolError
-from gpuops.extras.clusters.plan import HUGE_PAGES
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.vm import (
     DirectPathDevice,
@@ -117,7 +116,7 @@ def test_a_power_state_nobody_knows_is_unknown(odd: str) -> None:
 
 @pytest.mark.parametrize("spelled", [str.lower, str.upper, str.swapcase])
 def test_settings_have_one_spelling_whatever_a_client_wrote(spelled: Callable[[str], str]) -> None:
-    keys = (USE_KEY, SIZE_KEY, AFFINITY_KEY, HUGE_PAGES, pin_key(31), "pciPassthru0.cfg.enable_uvm")
+    keys = (USE_KEY, SIZE_KEY, AFFINITY_KEY, "sched.mem.lpage.enable1GPage", pin_key(31), "pciPassthru0.cfg.enable_uvm")
     values = "".join(
         f"<OptionValue><key>{spelled(key)}</key><value xsi:type='xsd:string'>{number}</value></OptionValue>"
         for number, key in enumerate(keys)

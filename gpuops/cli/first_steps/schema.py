@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -12,37 +12,34 @@ import typer
 from gpuops.console import output
 from gpuops.console.spread import spread
 from gpuops.errors import UsageError
+from gpuops.extensions import InputFile, input_files
 from gpuops.files.file import read_text, templates
 
 if TYPE_CHECKING:
     from gpuops.report.schema import Schema
 
 
-class InputFile(NamedTuple):
-    """A file that people write."""
-
-    title: str
-    checked_by: str
-    """MODULE:CLASS, a `Section`; that of a scenario is another msgspec.Struct."""
-
-
-INPUTS: Final = {
-    "case": InputFile("A line of a file of `gpuops diagnose --cases`", "gpuops.extras.diagnosis.case_file:CaseLine"),
-    "cluster": InputFile("A cluster of `gpuops cluster`", "gpuops.extras.clusters.cluster_file:ClusterFile"),
-    "config": InputFile("The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration"),
-    "jobs": InputFile("Jobs of `gpuops job`", "gpuops.extras.jobs.jobs_file:JobsFile"),
-    "mig-layout": InputFile("Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile"),
-    "policy": InputFile("A rotation policy", "gpuops.config.policy_file:PolicyFile"),
-    "pool": InputFile("A pool of `gpuops pool`", "gpuops.extras.lending.lease_book:PoolFile"),
-    "remote-gpu": InputFile(
-        "A program that lends GPUs over the network", "gpuops.extras.lending.pool_file:RemoteProgram"
+_FILES_OF_THE_CORE: Final = {
+    "config": InputFile(
+        "The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration", "site.toml"
     ),
-    "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
-    "role-file": InputFile("Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile"),
+    "mig-layout": InputFile(
+        "Layouts of `gpuops host mig check`", "gpuops.config.layout_file:LayoutFile", "mig-layout.yaml"
+    ),
+    "policy": InputFile("A rotation policy", "gpuops.config.policy_file:PolicyFile", "policy.yaml"),
+    "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile", "requests.yaml"),
+    "role-file": InputFile(
+        "Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile", "roles/night.yaml"
+    ),
     "scenario": InputFile("A simulated vCenter", "gpuops.sim.scenario.scenario_file:ScenarioFile"),
-    "what-if-changes": InputFile("Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile"),
-    "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile"),
+    "what-if-changes": InputFile(
+        "Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile", "what-if.yaml"
+    ),
+    "workloads": InputFile(
+        "Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile", "workloads.yaml"
+    ),
 }
+INPUTS: Final = dict(sorted((_FILES_OF_THE_CORE | input_files()).items()))
 """The files by their names in `gpuops schema`."""
 
 
@@ -106,7 +103,7 @@ def input_schema(name: str) -> Schema:
     from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.schema import DIALECT
 
-    title, checked_by = INPUTS[name]
+    title, checked_by, _ = INPUTS[name]
     module, _, attribute = checked_by.partition(":")
     checking = getattr(import_module(module), attribute)
     if is_section(checking):
@@ -131,22 +128,6 @@ def _without_titles(schema: Any) -> Any:
         for key, parts in schema.items()
         if key != "title"
     }
-
-
-_TEMPLATES: Final = {
-    "cluster": "cluster.yaml",
-    "config": "site.toml",
-    "jobs": "jobs.yaml",
-    "mig-layout": "mig-layout.yaml",
-    "policy": "policy.yaml",
-    "pool": "pool.yaml",
-    "remote-gpu": "remote-gpu/lupine.yaml",
-    "requests": "requests.yaml",
-    "role-file": "roles/night.yaml",
-    "what-if-changes": "what-if.yaml",
-    "workloads": "workloads.yaml",
-}
-"""The template in which an example of each key stands."""
 
 
 def files(incomplete: str) -> list[str]:
@@ -175,7 +156,8 @@ def explain(
 
     file, *words = [word for word in key.replace("[]", "").split(".") if word not in ("toml", "yaml", "yml")]
     name = _file_named(file)
-    template = read_text(templates()[_TEMPLATES[name]]) if name in _TEMPLATES else ""
+    file_name = INPUTS[name].template
+    template = read_text(templates()[file_name]) if file_name else ""
     explanation = explain_key(name, [word for word in words if not word.isdigit()], input_schema(name), template)
     output.show(explain_text(explanation), ExplainDocument.made_of(explanation))
 

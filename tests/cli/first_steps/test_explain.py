@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from gpuops.cli.first_steps.schema import _TEMPLATES, INPUTS, input_schema
+from gpuops.cli.first_steps.schema import INPUTS, input_schema
 from gpuops.config.explanation import Explanation, explain
 from gpuops.files.file import templates
 
@@ -18,7 +18,7 @@ Gpuops = Callable[..., Result]
 
 def _explained(name: str, words: tuple[str, ...] = (), depth: int = 0) -> Iterator[Explanation]:
     """Each key of a file, down to five levels."""
-    template = templates()[_TEMPLATES[name]].read_text("utf-8") if name in _TEMPLATES else ""
+    template = templates()[INPUTS[name].template].read_text("utf-8") if INPUTS[name].template else ""
     explanation = explain(name, words, input_schema(name), template)
     yield explanation
     if depth < 5:
@@ -33,7 +33,7 @@ def test_each_key_of_each_file_has_a_type(name: str) -> None:
     assert [explanation.path for explanation in explanations if not explanation.type] == []
 
 
-@pytest.mark.parametrize("name", _TEMPLATES)
+@pytest.mark.parametrize("name", [name for name, file in INPUTS.items() if file.template])
 def test_an_example_begins_with_its_key(name: str) -> None:
     examples = {key.path.rpartition(".")[2]: key.example for key in _explained(name) if key.example}
     assert examples

@@ -21,8 +21,7 @@ from gpuops.config.role_file import load_roles
 from gpuops.config.vcenter.sources import read_configuration
 from gpuops.config.workloads_file import parse_workloads
 from gpuops.errors import GpuopsError
-from gpuops.extras.jobs.jobs_file import parse_jobs
-from gpuops.extras.lending.pool_file import parse_remote_gpu
+from gpuops.extensions import load
 from gpuops.files.yaml_file import parse_yaml
 from gpuops.report.schema import document_kinds
 from gpuops.sim.scenario.scenario_file import parse as parse_scenario
@@ -61,10 +60,10 @@ def _refused_by_reader(name: str, text: str, path: Path) -> bool:
     path.write_text(text, encoding="utf-8")
     readers: dict[str, Callable[[], object]] = {
         "config": lambda: read_configuration(path),
-        "jobs": lambda: parse_jobs(text, "jobs"),
+        "jobs": lambda: load("gpuops.extras.jobs.jobs_file.parse_jobs")(text, "jobs"),
         "mig-layout": lambda: parse_layouts(text, "mig-layout"),
         "policy": lambda: parse_policy(text, "policy"),
-        "remote-gpu": lambda: parse_remote_gpu(text, "remote-gpu"),
+        "remote-gpu": lambda: load("gpuops.extras.lending.pool_file.parse_remote_gpu")(text, "remote-gpu"),
         "requests": lambda: parse_requests(text, "requests"),
         "role-file": lambda: load_roles(path),
         "scenario": lambda: parse_scenario(text, "scenario"),

@@ -34,7 +34,7 @@ from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
-from tests.wire.workloads.test_removals_killed import cut_off
+from tests.wire.cutting_off import cut_off
 
 TEMPLATE = Path(__file__).parents[3] / "templates" / "pool.yaml"
 

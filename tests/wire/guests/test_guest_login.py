@@ -14,9 +14,6 @@ from gpuops import clock
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError, Refused, StepFailed
-from gpuops.extras.clusters.cluster_run import RunWish
-from gpuops.extras.clusters.cluster_runs import cluster_run
-from gpuops.extras.clusters.guests import NotEntered
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.plan import Verdict
@@ -74,6 +71,10 @@ def change_password(server: SimServer, name: str, password: str = "another-1") -
 
 
 def test_a_run_over_a_cluster_tries_a_wrong_password_once_and_in_one_guest(tmp_path: Path, refusals: list[str]) -> None:
+    from gpuops.extras.clusters.cluster_run import RunWish
+    from gpuops.extras.clusters.cluster_runs import cluster_run
+    from gpuops.extras.clusters.guests import NotEntered
+
     said: list[str] = []
     login = GuestLogin(USER, Secret(WRONG))
     with (
@@ -94,6 +95,9 @@ def test_a_run_over_a_cluster_tries_a_wrong_password_once_and_in_one_guest(tmp_p
 def test_one_guest_of_a_cluster_with_another_password_is_tried_once_and_the_others_are_cleaned(
     tmp_path: Path, refusals: list[str], rank: int
 ) -> None:
+    from gpuops.extras.clusters.cluster_run import RunWish
+    from gpuops.extras.clusters.cluster_runs import cluster_run
+
     said: list[str] = []
     with (
         cluster_guests(tmp_path, ssh=False) as cluster,

@@ -25,8 +25,8 @@ from gpuops.sim.fault_injection.rule import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import movement, snapshots
 from gpuops.sim.server import SimServer
+from tests.wire.cutting_off import POINTS, cut_off
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
-from tests.wire.workloads.test_removals_killed import POINTS, cut_off
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -17,8 +17,6 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.requests_file import request_of
 from gpuops.errors import Refused
 from gpuops.execute.site.host_shell import ASK_AGAIN_S, HostsHealth
-from gpuops.extras.sizing.what_if.comparing import compare_fleets
-from gpuops.extras.sizing.what_if.question import WhatIf
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.fleet_change import LoseHost
@@ -146,12 +144,26 @@ def test_without_the_host_shell_the_host_refuses_what_is_promised(lab: Lab) -> N
     assert report.outcomes[-1].verdict is Verdict.FAILED
 
 
-def test_place_and_what_if_do_not_count_on_it(lab: Lab) -> None:
+WISH: Final = request_of({"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"})
+
+
+@pytest.fixture
+def lost(lab: Lab) -> Lab:
+    """Both GPUs of the profile are lost."""
     for address in (FIRST, SECOND):
         lab.gpu(address).faults = frozenset({GpuFault.LOST})
-    wish = request_of({"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"})
-    assert place(Place((wish,)), lab.site).exit_code == 3
-    answer = compare_fleets(WhatIf((LoseHost(TWO),), (wish,)), lab.site.vcenter.inventory(), lab.site)
+    return lab
+
+
+def test_place_does_not_count_on_it(lost: Lab) -> None:
+    assert place(Place((WISH,)), lost.site).exit_code == 3
+
+
+def test_what_if_does_not_count_on_it(lost: Lab) -> None:
+    from gpuops.extras.sizing.what_if.comparing import compare_fleets
+    from gpuops.extras.sizing.what_if.question import WhatIf
+
+    answer = compare_fleets(WhatIf((LoseHost(TWO),), (WISH,)), lost.site.vcenter.inventory(), lost.site)
     [gpu] = [gpu for gpu in answer.inventory.find_host(ONE).gpus if str(gpu.address) == FIRST]
     assert gpu.vgpu_obstacle == "is lost (nvidia-smi)"
 

@@ -34,6 +34,7 @@ from gpuops.model.workloads.cluster import (
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
+from tests.wire.cutting_off import CutOffHere
 
 SCHEDULES: Final = 500
 CALLS: Final = 4
@@ -46,10 +47,6 @@ CARDS: Final[tuple[tuple[dict[str, Any], int], ...]] = (
     ({"rdma": RdmaKind.DIRECTPATH, "device": "15b3:101d"}, 4),
 )
 """How the network card is asked for, and the most VMs with one GPU."""
-
-
-class CutOffHere(BaseException):
-    """What ends a call of gpuops; nothing of it catches that."""
 
 
 @dataclass

@@ -21,7 +21,8 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import CloneVm
 from gpuops.plan.vm.clone import Clone
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from tests.wire.workloads.test_removals_killed import POINTS, cut_off, journal_lines
+from tests.wire.cutting_off import POINTS, cut_off
+from tests.wire.workloads.test_removals_killed import journal_lines
 from tests.wire.workloads.training import DECLARED, PVRDMA, Training
 
 STEP: Final = stored_name(CloneVm)

@@ -36,8 +36,9 @@ from gpuops.sim.server import SimServer, start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.vcenter.authority import READ_ONLY
 from tests.wire.conftest import target_of
+from tests.wire.cutting_off import CutOffHere
 from tests.wire.roles.test_least_privilege import place
-from tests.wire.workloads.test_cluster_cut_off import Countdown, CountedConnection, CutOffHere
+from tests.wire.workloads.test_cluster_cut_off import Countdown, CountedConnection
 
 LAB_POLICY: Final = Path(__file__).parents[3] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 TEMPLATE: Final = JobTemplate("golden", 2, "job-")

@@ -6,7 +6,6 @@ call that is cut off here ends as by `kill -9`: nothing of gpuops is asked any m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +13,6 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vim
 
-from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.steps.vm_runs import execute_steps, next_removal_step, settled_run, step_failure
 from gpuops.extras.clusters.answers import ClusterRemoved
@@ -26,58 +24,16 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.plan.core.steps import PowerOffForRemoval, RemoveVm
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from tests.wire.workloads.test_cluster_cut_off import CutOffHere
+from tests.wire.cutting_off import POINTS, CutOffHere, cut_off
 from tests.wire.workloads.training import PVRDMA, Training
 
 KINDS: Final = (stored_name(PowerOffForRemoval), stored_name(RemoveVm))
-POINTS: Final = (
-    ("before the intent", Kind.INTENT, True),
-    ("intent on disk, not sent", Kind.INTENT, False),
-    ("sent, task not on disk", Kind.SUBMITTED, True),
-    ("task on disk", Kind.SUBMITTED, False),
-    ("task ended, outcome not on disk", Kind.SETTLED, True),
-    ("outcome on disk", Kind.SETTLED, False),
-)
 
 
 def one_vm(training: Training) -> MarkedVm:
     training.create(replace(PVRDMA, nodes=1))
     [member] = marked_vms(training.site.vcenter.inventory(), "train")
     return member
-
-
-def cut_off(
-    call: Callable[[], object], step: str, line: Kind, monkeypatch: pytest.MonkeyPatch, *, before: bool
-) -> None:
-    """Make a call that ends before or after this line of the journal about this kind of step."""
-    op_ids: set[str] = set()
-    append = Journal._append
-
-    def is_meant(draft: tuple[str, Kind, Any]) -> bool:
-        _, kind, body = draft
-        if kind is Kind.INTENT and step in body["step"]:
-            op_ids.add(body["op"])
-        return kind is line and body["op"] in op_ids
-
-    def append_or_end(journal: Journal, drafted: Any) -> Any:
-        is_last = False
-
-        def watched(state: Any) -> Any:
-            nonlocal is_last
-            drafts = drafted(state)
-            is_last = any(map(is_meant, drafts))
-            if is_last and before:
-                raise CutOffHere
-            return drafts
-
-        state = append(journal, watched)
-        if is_last:
-            raise CutOffHere
-        return state
-
-    with monkeypatch.context() as patched, pytest.raises(CutOffHere):
-        patched.setattr(Journal, "_append", append_or_end)
-        call()
 
 
 def removed(training: Training) -> ClusterRemoved:

@@ -13,14 +13,12 @@ from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState
-from gpuops.extras.observe.tables import FILE_NAME
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.watch_look import WatchReport
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.measured_use import measure
 from tests.wire.conftest import target_of
 from tests.wire.nights.gated.gates import Gated
 
@@ -125,6 +123,8 @@ def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
 
     `in_use`: how many were in use in the slot that begins so long after this one in each week, where so many run now.
     """
+    from tests.measured_use import measure
+
     pool = AHEAD.pools[0]
     with Connection(target_of(vdi.server)) as connection:
         seen = connection.inventory()
@@ -177,6 +177,8 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
 
 @pytest.mark.long
 def test_where_nothing_was_measured_or_the_store_is_damaged_at_least_holds_alone(vdi: Gated) -> None:
+    from gpuops.extras.observe.tables import FILE_NAME
+
     look = Looks(
         vdi, parse_policy(TEXT.replace(f"ready: {READY}", f"ready: {{at_least: {READY}, ahead_min: 60}}"), "-")
     )
