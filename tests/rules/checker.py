@@ -340,8 +340,8 @@ RULES: Final = (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
             "gpuops/execute/journal/step_json.py",  # from here on classes with stored names
+            "gpuops/execute/journal/book.py",
             "gpuops/extras/diagnosis/diagnoses.py",
-            "gpuops/extras/lending/book.py",
             "gpuops/execute/site/kept_measurement.py",
             "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",

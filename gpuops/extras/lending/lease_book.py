@@ -217,6 +217,7 @@ class PoolFileWish:
     """The memory of each GPU that is not lent."""
 
 
+@stored_as("LeaseBook", pool="pool", servers="servers", leases="leases")
 @dataclass(frozen=True, slots=True)
 class LeaseBook:
     """A pool with its servers and leases at one moment."""
