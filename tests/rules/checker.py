@@ -314,7 +314,6 @@ RULES: Final = (
             "gpuops/extras/clusters/removing.py",
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
-            "gpuops/extras/jobs/store.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -34,6 +35,7 @@ from gpuops.execute.journal.upgrading import statements, upgrade
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
 from gpuops.extras.fleet.runner import shared_targets
 from gpuops.extras.jobs import store as job_store
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, Mount
 from gpuops.extras.lending.book import EARLIER_FILE, PoolBooks
 from gpuops.extras.lending.lease_book import LeaseBook, LeaseState, LendingPool, LentShare, PoolQuota, ServerState
 from gpuops.extras.observe import tables as measurement_tables
@@ -282,6 +284,9 @@ def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_
     assert count > 10, "it was killed in the middle"
 
 
+NIGHT = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
+
+
 def _pools(place: Place, vcenter: str = "vc-1", *, write: bool) -> dict[str, LeaseBook | None]:
     with PoolBooks.open(place.state_dir, place.url, vcenter, write=write) as books:
         return {name: books.read(name) for name in books.names()}
@@ -324,6 +329,35 @@ def test_pools_of_before_the_book_are_read_as_they_are_and_moved_into_it_by_the_
     with PoolBooks.open(place.state_dir, place.url, "vc-1", write=True) as books:
         books.remove_empty("empty")
     assert list(_pools(place, write=True)) == ["lab"]
+    assert verify(place.state_dir, place.url).whole
+
+
+def test_jobs_of_before_the_book_are_read_as_they_are_and_moved_into_it_by_the_first_that_writes(place: Place) -> None:
+    with closing(place.opened()) as database:
+        old_tables.make_revision(database, "0004", Contents.JOURNAL)
+        old_tables.fill(database, Contents.JOURNAL)
+    before, jobs = place.schema(), job_store.JobStore("vc-1", place.state_dir, place.url)
+    fit, score = jobs.read()
+    assert place.schema() == before, "to read it changes nothing"
+    assert (fit.number, fit.by, fit.submitted_at) == (1, 'ada "x" \\ ü@b', NIGHT)
+    assert fit.job == ContainerJob(
+        "fit", "quay.io/lab/fit:2", ("python", "a b; $(reboot) '"), "a40-8q", 2, 4096, timedelta(hours=3),
+        runtime=ContainerRuntime.DOCKER, mounts=(Mount("/data", "/in"), Mount("/out", "/out", True)),
+        checkpoint=("save", "--now"), resumes=2, owner="vision", busy=0.25,
+    )  # fmt: skip
+    assert fit.records == (
+        JobRecord(JobEvent.BEGUN, NIGHT, vm="uuid-1", vm_name="job-1"), JobRecord(JobEvent.STARTED, NIGHT),
+        JobRecord(
+            JobEvent.ENDED, NIGHT + timedelta(hours=1), exit_code=3, ran=timedelta(minutes=7, milliseconds=5),
+            reason='x "y" \\ ü',
+        ),
+    )  # fmt: skip
+    assert (score.job.name, score.job.run_time, score.records) == ("score", timedelta(minutes=1), ())
+    begun = jobs.add(score, JobRecord(JobEvent.BEGUN, NIGHT, vm="uuid-2"))
+    assert jobs.read() == (fit, begun)
+    assert jobs.output(fit) == (b"one two \xff\x00\n", 0)
+    assert [job.number for job in job_store.JobStore("vc-2", place.state_dir, place.url).read()] == [1]
+    assert not {"container_jobs", "container_job_records"} & place.schema().keys()
     assert verify(place.state_dir, place.url).whole
 
 

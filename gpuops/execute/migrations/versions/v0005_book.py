@@ -1,4 +1,5 @@
-"""One table for what lives longer than a run. It takes over the pools and their leases, whose tables are dropped."""
+"""One table for what lives longer than a run. It takes over pools with their leases and jobs with their records, whose
+tables are dropped."""
 
 from __future__ import annotations
 
@@ -27,16 +28,40 @@ FROM pools
 """
 """Servers that an earlier version was removing drain, and leases whose server died end; requests for a later lease and
 leases that ended are left out."""
-EARLIER: Final[Mapping[str, tuple[Contents, str]]] = {"pools": (Contents.POOLS, _POOLS)}
+_JOBS: Final = """
+SELECT vcenter, 'job' AS kind, CAST(number AS VARCHAR) AS key, '{"number":' || number || ',"job":'
+    || replace(replace(body, '"run_time": ', '"run_time": "PT'), ', "runtime": ', 'S", "runtime": ')
+    || ',"at":"' || at || '","by":' || QUOTED("by") || ',"records":[' || coalesce((
+        SELECT JOIN_TEXTS FROM (
+            SELECT '{"event":"' || event || '","at":"' || at || '",' || CASE
+                WHEN FIND(body, '"ran_s": null') > 0 THEN substr(body, 2)
+                ELSE replace(substr(body, 2, length(body) - 2), '"ran_s": ', '"ran_s": "PT') || 'S"}'
+            END AS body
+            FROM container_job_records AS records
+            WHERE records.vcenter = container_jobs.vcenter AND records.number = container_jobs.number
+            ORDER BY seq
+        ) AS records
+    ), '') || ']}' AS body
+FROM container_jobs
+"""
+"""Seconds become durations like `PT420.5S`. The replaced keys cannot be in a text, where quotes are escaped."""
+EARLIER: Final[Mapping[str, tuple[Contents, str]]] = {
+    "pools": (Contents.POOLS, _POOLS),
+    "container_jobs": (Contents.JOURNAL, _JOBS),
+}
 """By table: what reads its rows as records of the book. Commands that only read use it before an upgrade."""
-_DROPPED: Final = {"pools": ("pool_leases", "pools", "pools_schema")}
+_DROPPED: Final = {
+    "pools": ("pool_leases", "pools", "pools_schema"),
+    "container_jobs": ("container_job_records", "container_jobs"),
+}
 
 
 def dialect_sql(statement: str, dialect: str) -> str:
     """Return the statement with the functions of this dialect."""
     is_sqlite = dialect == "sqlite"
     join, find = ("group_concat(body, ',')", "instr") if is_sqlite else ("string_agg(body, ',')", "strpos")
-    return statement.replace("JOIN_TEXTS", join).replace("FIND", find)
+    quote = 'json_quote("by")' if is_sqlite else 'CAST(to_json("by") AS VARCHAR)'
+    return statement.replace("JOIN_TEXTS", join).replace("FIND", find).replace('QUOTED("by")', quote)
 
 
 def upgrade() -> None:
