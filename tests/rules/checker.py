@@ -313,7 +313,6 @@ RULES: Final = (
             "gpuops/extras/clusters/removing.py",
             "gpuops/extras/clusters/run.py",
             "gpuops/extras/diagnosis/diagnoses.py",
-            "gpuops/extras/jobs/store.py",
             "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors
@@ -339,8 +338,8 @@ RULES: Final = (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
             "gpuops/execute/journal/step_json.py",  # from here on classes with stored names
+            "gpuops/execute/journal/book.py",
             "gpuops/extras/diagnosis/diagnoses.py",
-            "gpuops/extras/lending/book.py",
             "gpuops/execute/site/kept_measurement.py",
             "gpuops/execute/journal/orders.py",  # from here on nothing that is stored
             "gpuops/api/__init__.py",

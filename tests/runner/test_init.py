@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, inspect, make_url
 
-from gpuops.execute.journal.stores import url_for_messages
-from gpuops.execute.migrations import HEAD, REVISIONS
+from gpuops.execute.journal.stores import open_database, url_for_messages
+from gpuops.execute.migrations import HEAD, REVISIONS, Contents
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import Server, binaries
 from tests.runner.test_shared_targets import Database
@@ -59,7 +60,8 @@ def typed(postgresql: Server, tmp_path: Path) -> Typed:
 def test_it_makes_all_tables_and_then_has_nothing_to_do(typed: Typed) -> None:
     assert typed.init() == f"the tables of the queue were made; all others are of revision {HEAD} now, of none before\n"
     made = typed.tables()
-    assert {"procrastinate_jobs", "journal", "runner_targets", "container_jobs", "measurements", "pools"} < {*made}
+    assert {"procrastinate_jobs", "journal", "runner_targets", "container_jobs", "measurements"} < {*made}
+    assert "book_records" in made and "pools" not in made
     again = json.loads(typed.init("--output", "json"))
     assert (again["made"], again["before"], again["revision"], again["sql"]) == (False, HEAD, HEAD, None)
     assert typed.init("--sql") == "-- nothing to do\n"
@@ -79,10 +81,9 @@ def test_what_it_prints_makes_by_psql_what_it_makes_itself(typed: Typed, postgre
 
 @pytest.mark.long
 def test_it_prints_the_revisions_alone_that_are_not_there(typed: Typed) -> None:
-    typed.init()
     database = Database(typed.url)
-    database.do("DROP TABLE pools, pool_leases, pools_schema")
-    database.do(f"UPDATE alembic_version SET version_num = '{REVISIONS[1]}'")
+    with closing(open_database(typed.url)) as opened:
+        old_tables.make_revision(opened, REVISIONS[1], Contents.JOURNAL)
     printed = typed.init("--sql")
     assert "CREATE TABLE IF NOT EXISTS pools " in printed
     assert "container_jobs" not in printed
@@ -94,8 +95,10 @@ def test_it_prints_the_revisions_alone_that_are_not_there(typed: Typed) -> None:
 def test_requests_across_sites_are_named_once_and_no_turn_waits_for_them(typed: Typed) -> None:
     typed.init()
     database = Database(typed.url)
-    for statement in (*old_tables.REQUESTS, f"UPDATE alembic_version SET version_num = '{REVISIONS[2]}'"):
-        database.do(statement)
+    database.do("DROP TABLE book_records, alembic_version")
+    with closing(open_database(typed.url)) as opened:
+        old_tables.make_revision(opened, REVISIONS[2], Contents.JOURNAL)
+    database.do(old_tables.REQUESTS[-1])
     for site in ("requests across sites", "prod"):
         words = f"""('q', 't', '{{"site": "{site}"}}')"""
         database.do(f"INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES {words}")

@@ -6,10 +6,11 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, inspect, select, text, union
 
 from gpuops.errors import UsageError
-from gpuops.execute.journal.database import has_journal, heads_table, records_table
+from gpuops.execute.journal.book import sha256_of
+from gpuops.execute.journal.database import BOOK_OF, book_table, has_journal, heads_table, records_table
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
@@ -66,37 +67,77 @@ def _structure(connection: Connection) -> str:
 
 
 def _vcenters(connection: Connection) -> list[str]:
-    rows = select(records_table.c.vcenter).distinct()
-    uuids = connection.scalars(rows.union(select(heads_table.c.vcenter)))
+    names = [select(records_table.c.vcenter), select(heads_table.c.vcenter)]
+    if inspect(connection).has_table(book_table.name):
+        names.append(select(BOOK_OF + book_table.c.vcenter).where(book_table.c.version > 0))
+    uuids = connection.scalars(union(*names))
     return sorted(vcenter for vcenter in uuids if isinstance(vcenter, str))  # a torn page may hold anything
 
 
 def _chain(connection: Connection, vcenter: str) -> AuditedChain:
-    links, state = Chain(vcenter), JournalState(vcenter)
+    links = Chain(vcenter)
+    content = _Book(vcenter.removeprefix(BOOK_OF)) if vcenter.startswith(BOOK_OF) else _Journal(JournalState(vcenter))
     good: list[Record] = []
     head, bad = f"0:{GENESIS}", ""
     try:
         end = head_of(connection, vcenter)
         for row in rows_of(connection, vcenter, 0):
             record = links.follow(row)
-            _take_in(state, record)
+            content.take_in(record)
             good[1:] = [record]  # the first and the latest
             head = f"{links.seq}:{links.checksum}"
         links.ends_at(end.seq, end.checksum)
+        content.compare(connection, links.seq)
     except Broken as broken:
         bad = str(broken)
     first, last = (good[0].at, good[-1].at) if good else (None, None)
     return AuditedChain(vcenter, good[-1].seq if good else 0, first, last, head, bad)
 
 
-def _take_in(state: JournalState, record: Record) -> None:
-    """Apply the record. Raises Broken for a record that contains something impossible, although its checksum
-    matches."""
-    try:
-        if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
-            come_to = json.loads(text_of(dump_state(state)))
-            if come_to != record.body:
-                raise Broken(record.seq, "the records before it come to something else than it says")
-        state.apply(record)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Broken(record.seq, f"this version cannot read it: {error!r}") from error
+class _Journal:
+    """The records of a vCenter, and what they come to."""
+
+    def __init__(self, state: JournalState) -> None:
+        self._state = state
+
+    def take_in(self, record: Record) -> None:
+        """Apply the record. Raises Broken for a record that contains something impossible, although its checksum
+        matches."""
+        try:
+            if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
+                come_to = json.loads(text_of(dump_state(self._state)))
+                if come_to != record.body:
+                    raise Broken(record.seq, "the records before it come to something else than it says")
+            self._state.apply(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Broken(record.seq, f"this version cannot read it: {error!r}") from error
+
+    def compare(self, connection: Connection, seq: int) -> None:
+        """Do nothing: the records are all that there is."""
+
+
+class _Book:
+    """The changes of a vCenter's book, and the last entry about each record."""
+
+    def __init__(self, vcenter: str) -> None:
+        self._vcenter = vcenter
+        self._entries: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def take_in(self, record: Record) -> None:
+        """Note the entry. Raises Broken for a record that is no entry."""
+        try:
+            place = (record.body["kind"], record.body["key"])
+            self._entries[place] = (record.body["version"], record.body["sha256"])
+        except (KeyError, TypeError) as error:
+            raise Broken(record.seq, f"this version cannot read it: {error!r}") from error
+
+    def compare(self, connection: Connection, seq: int) -> None:
+        """Raise Broken for a record of the book that is not as its last entry says."""
+        missing = {place for place, (_, sha256) in self._entries.items() if sha256}
+        for row in connection.execute(select(book_table).where(book_table.c.vcenter == self._vcenter)):
+            entry = self._entries.get((row.kind, row.key))
+            if (row.version != 0) if entry is None else (entry != (row.version, sha256_of(row.body))):
+                raise Broken(seq, f"{row.kind} {row.key} of the book is not as gpuops wrote it last")
+            missing.discard((row.kind, row.key))
+        for kind, key in sorted(missing):
+            raise Broken(seq, f"{kind} {key} is missing in the book")

@@ -20,6 +20,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    DateTime,
     Engine,
     Integer,
     MetaData,
@@ -122,6 +123,21 @@ heads_table = Table(
     Column("checkpoint", BigInteger, nullable=False),  # where reading may begin; 0 = at the first record
 )
 """Written with each append, in its transaction."""
+
+book_table = Table(
+    "book_records",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("body", String, nullable=False),
+    Column("changed_at", DateTime(timezone=True), nullable=False),  # by the database's clock
+)
+"""What lives longer than a run; see `book`."""
+
+BOOK_OF: Final = "book of "
+"""The chain with the changes of a vCenter's book has this before the vCenter's uuid."""
 
 RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
 MARKERS_HINT: Final = (
@@ -252,6 +268,12 @@ def _into_wal(cursor: sqlite3.Cursor) -> None:
 def _begin(connection: Connection) -> None:
     writing = connection.get_execution_options().get(_WRITING, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def vcenters_in(connection: Connection) -> list[str]:
+    """Return the instance uuids of the vCenters with a journal, in order."""
+    names = connection.scalars(select(heads_table.c.vcenter))
+    return sorted(name for name in names if not name.startswith(BOOK_OF))
 
 
 def has_journal(connection: Connection, database: Database) -> bool:

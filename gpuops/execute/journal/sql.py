@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -89,6 +89,17 @@ class SqlStore:
         return begin, checksum
 
 
+def append_record(connection: Connection, vcenter: str, kind: Kind, at: datetime, body: Mapping[str, Any]) -> None:
+    """Append one record of no run in this transaction, which nobody else appends to this chain meanwhile.
+
+    Raises Broken where the head is missing.
+    """
+    head = head_of(connection, vcenter)
+    rows, new_head = _seal(vcenter, head.checksum, [Record(head.seq + 1, "", kind, at, body)])
+    _advance(connection, vcenter, (head.seq, head.checksum), new_head)
+    connection.execute(insert(records_table), rows)
+
+
 class Broken(Exception):
     """The first record that does not match the ones before it."""
 
@@ -166,7 +177,8 @@ def head_of(connection: Connection, vcenter: str) -> Head:
 def rows_of(connection: Connection, vcenter: str, after: int) -> Iterator[Row[Any]]:
     """Yield the rows of this vCenter after that position, in order, reading a thousand at a time."""
     parameters = {"of_vcenter": vcenter, "after_seq": after}
-    yield from connection.execute(_ROWS, parameters, execution_options={"yield_per": 1000})
+    with connection.execute(_ROWS, parameters, execution_options={"yield_per": 1000}) as rows:
+        yield from rows
 
 
 def _seal(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -60,14 +60,14 @@ def look_into_store(state_dir: Path, url: str, vcenter: str) -> Store | None:
     return SqlStore(readable, vcenter) if readable is not None else None
 
 
-def file_database(state_dir: Path) -> Database | None:
-    """Return the file's database; None if there is no file.
+def file_database(state_dir: Path, **names: str) -> Database | None:
+    """Return the file's database; None if there is no file. `names` is for `Database`.
 
     Raises StateDamaged if the file cannot be used or other users may read it.
     """
     if not os.path.lexists(state_dir / FILE_NAME):  # a link to nowhere is no missing journal
         return None
-    return make_file(state_dir)
+    return make_file(state_dir, FILE_NAME, None, **names)
 
 
 def make_file(state_dir: Path, file_name: str = FILE_NAME, page_bytes: int | None = None, **names: str) -> Database:

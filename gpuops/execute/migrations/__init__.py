@@ -5,8 +5,9 @@ those of its `Contents`. `journal/upgrading.py` applies the missing revisions wh
 prints them. Nothing else creates a table.
 
 To add or change a table, add a file in `versions/` and its number at the end of `REVISIONS`. A revision defines its
-tables itself and imports nothing from the code, which will have changed by the time it runs. Runs of the previous
-version may continue during an upgrade: what they write must still fit, and what they read must still exist. A revision
+tables itself and imports nothing from the code, which will have changed by the time it runs. Nights of the
+previous version may continue during an upgrade: what they write must still fit, and what they read must still exist.
+Tables that only commands of an extra use may be dropped: a command of the previous version is then refused. A revision
 only sends statements and reads nothing, since an administrator may run them manually. There is no downgrade: restore a
 backup of the database instead.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 VERSION_TABLE: Final = "alembic_version"
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005")
 """In order. alembic, which takes 0.2 s to import, is not loaded if a database has the last one."""
 
 HEAD: Final = REVISIONS[-1]
@@ -28,7 +29,8 @@ class Contents(Enum):
     """What a database keeps; a PostgreSQL keeps all of them."""
 
     JOURNAL = "journal"
-    """With the jobs."""
+    """With the jobs and the book."""
     MEASUREMENTS = "measurements"
     POOLS = "pools"
+    """In the file of an earlier version; revision 0005 moves them into the book."""
     RUNNERS = "runners"

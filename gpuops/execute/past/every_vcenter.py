@@ -8,11 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import select
-
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.database import has_journal, heads_table
+from gpuops.execute.journal.database import has_journal, vcenters_in
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.stores import file_database, open_database
 from gpuops.execute.runs.nights import NightVms
@@ -91,7 +89,7 @@ def _read_vcenters(
         with database.reading() as connection:
             if not has_journal(connection, database):
                 return []
-            vcenters = sorted(connection.scalars(select(heads_table.c.vcenter)))
+            vcenters = vcenters_in(connection)
         read_journals = []
         for vcenter in filter(selected, vcenters):
             try:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.database import RETURN_HINT, has_journal, heads_table
+from gpuops.execute.journal.database import RETURN_HINT, has_journal, vcenters_in
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
 from gpuops.execute.journal.stores import FILE_NAME, file_database, look_into_store, open_database
@@ -61,8 +61,7 @@ def opened_journal(state_dir: Path, url: str = "") -> Iterator[OpenedJournal]:
         if not has_journal(connection, database):
             yield OpenedJournal(database.name)
             return
-        vcenters = connection.scalars(select(heads_table.c.vcenter))
-        yield OpenedJournal(database.name, tuple(sorted(vcenters)), connection)
+        yield OpenedJournal(database.name, tuple(vcenters_in(connection)), connection)
 
 
 class FollowedHistory:

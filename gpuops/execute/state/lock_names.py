@@ -39,7 +39,7 @@ class DatabaseLock(StrEnum):
     TABLES = "gpuops tables"
     JOBS = "gpuops jobs"
     RUNNER_TARGETS = "gpuops runner targets"
-    POOLS = "gpuops pools"
+    BOOK = "gpuops book"
     """Of one vCenter."""
     MEASUREMENTS = "gpuops measurements"
     """Of one vCenter."""

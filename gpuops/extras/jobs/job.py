@@ -221,6 +221,7 @@ class Attempt:
     saved: bool = False
 
 
+@stored_as("SubmittedJob", number="number", job="job", submitted_at="at", by="by", records="records")
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
     """One job and all that happened to it."""

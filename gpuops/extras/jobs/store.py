@@ -1,59 +1,39 @@
-"""Stores submitted jobs in the database of the journal: one row for each job, and one for each of its records.
+"""Stores submitted jobs in the book, each with its records; and what jobs wrote, in a table of the journal's database.
 
 Records are only appended, each after the last one that its writer has read. If two writers append at once, one of them
-gets JobChanged and must read again. The state of a job follows from its records only (`model/workloads/job_record`).
+gets JobChanged and must read again. The state of a job follows from its records only (`job`).
+
+Output is a stream, of which old pieces are removed: the audited chain would grow by an entry with each piece.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, String, Table, func, insert, inspect, select
+from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, String, Table, insert, inspect, select
 from sqlalchemy import delete as deleting
 from sqlalchemy import text as sql_text
 
-from gpuops.errors import Locked, Refused, StateDamaged
+from gpuops.errors import Locked, Refused
+from gpuops.execute.journal.book import Book, BookKind, BookView
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
 from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
-from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, Mount, SubmittedJob
-from gpuops.files.file import NOT_PARSED
-from gpuops.model.stored import from_stored, to_stored
-from gpuops.model.time_text import format_iso_utc
+from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 
 MOST_OUTPUT_BYTES: Final = 1 << 20
 """The output that is kept of a job, the newest part. Older output is removed, with a note."""
+JOB: Final = BookKind("job", SubmittedJob, "the jobs of this vCenter", "use the gpuops that wrote them")
+"""By number."""
 
 _metadata = MetaData()
-
-_jobs: Final = Table(
-    "container_jobs",
-    _metadata,
-    Column("vcenter", String, primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("name", String, nullable=False),
-    Column("at", String, nullable=False),
-    Column("by", String, nullable=False),
-    Column("body", String, nullable=False),
-)
-_records: Final = Table(
-    "container_job_records",
-    _metadata,
-    Column("vcenter", String, primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("event", String, nullable=False),
-    Column("at", String, nullable=False),
-    Column("body", String, nullable=False),
-)
 _output: Final = Table(
     "container_job_output",
     _metadata,
@@ -97,8 +77,8 @@ class JobStore:
 
     def read(self) -> tuple[SubmittedJob, ...]:
         """Return all jobs, sorted by number. Creates nothing."""
-        with self._reading() as connection:
-            return () if connection is None else self._read(connection)
+        with self._book(write=False) as book, book.reading() as records:
+            return _in_order(records)
 
     def role(self) -> str:
         """Return the role of this process in a PostgreSQL database; empty for the file."""
@@ -113,9 +93,10 @@ class JobStore:
         Raises Refused if a different job of that name has not ended.
         """
         added, existing = list[SubmittedJob](), list[SubmittedJob]()
-        with self._writing() as connection:
-            open_jobs = {submitted.job.name: submitted for submitted in self._read(connection) if not submitted.ended}
-            last = connection.scalar(select(func.max(_jobs.c.number)).where(_jobs.c.vcenter == self.vcenter)) or 0
+        with self._book(write=True) as book, book.changing() as records:
+            submitted = _in_order(records)
+            open_jobs = {job.job.name: job for job in submitted if not job.ended}
+            number = submitted[-1].number if submitted else 0
             for job in jobs:
                 before = open_jobs.get(job.name)
                 if before is not None and before.job == job:
@@ -123,30 +104,20 @@ class JobStore:
                     continue
                 if before is not None:
                     raise another_unended(before)
-                last += 1
-                submitted = SubmittedJob(last, job, now, by)
-                row = {"number": last, "name": job.name, "at": format_iso_utc(now), "by": by, "body": _job_text(job)}
-                connection.execute(insert(_jobs).values(vcenter=self.vcenter, **row))
-                added.append(submitted)
+                number += 1
+                added.append(SubmittedJob(number, job, now, by))
+                records.put(JOB, str(number), added[-1])
         return Submission(tuple(added), tuple(existing))
 
     def add(self, latest: SubmittedJob, record: JobRecord) -> SubmittedJob:
         """Add a record to the job and return the job. The record is durable when this returns. Raises JobChanged."""
-        if not latest.may_have(record.event):
-            raise JobChanged(latest, record.event)
-        seq = len(latest.records) + 1
-        of_job = (_records.c.vcenter == self.vcenter, _records.c.number == latest.number)
-        with self._writing() as connection:
-            if (connection.scalar(select(func.max(_records.c.seq)).where(*of_job)) or 0) != len(latest.records):
+        with self._book(write=True) as book, book.changing() as records:
+            stored = records.read(JOB, str(latest.number))
+            if stored is None or len(stored.records) != len(latest.records) or not latest.may_have(record.event):
                 raise JobChanged(latest, record.event)
-            row = {
-                "seq": seq,
-                "event": record.event.value,
-                "at": format_iso_utc(record.at),
-                "body": _record_text(record),
-            }
-            connection.execute(insert(_records).values(vcenter=self.vcenter, number=latest.number, **row))
-        return latest.with_record(record)
+            changed = latest.with_record(record)
+            records.put(JOB, str(latest.number), changed)
+        return changed
 
     def add_output(self, job: SubmittedJob, begins: int, piece: bytes) -> None:
         """Store output of the last attempt from the byte `begins` on. Storing the same again changes nothing."""
@@ -192,27 +163,8 @@ class JobStore:
             row = connection.execute(query).one_or_none()
         return 0 if row is None else row.begins + len(row.piece)
 
-    def _read(self, connection: Connection) -> tuple[SubmittedJob, ...]:
-        rows = connection.execute(select(_jobs).where(_jobs.c.vcenter == self.vcenter).order_by(_jobs.c.number)).all()
-        order = (_records.c.number, _records.c.seq)
-        record_rows = connection.execute(
-            select(_records).where(_records.c.vcenter == self.vcenter).order_by(*order)
-        ).all()
-        try:
-            by_number: dict[int, list[JobRecord]] = {}
-            for row in record_rows:
-                by_number.setdefault(row.number, []).append(_record(row._mapping))
-            return tuple(
-                SubmittedJob(
-                    row.number, _job(row.body), datetime.fromisoformat(row.at), row.by,
-                    tuple(by_number.get(row.number, ())),
-                )
-                for row in rows
-            )  # fmt: skip
-        except (AttributeError, *NOT_PARSED) as error:
-            raise StateDamaged(
-                f"the jobs of this vCenter cannot be read: {error}", hint="use the gpuops that wrote them"
-            ) from error
+    def _book(self, *, write: bool) -> AbstractContextManager[Book]:
+        return Book.open(self.state_dir, self.url, self.vcenter, write=write)
 
     @contextmanager
     def _reading(self) -> Iterator[Connection | None]:
@@ -246,38 +198,5 @@ def another_unended(before: SubmittedJob) -> Refused:
     )
 
 
-def _job_text(job: ContainerJob) -> str:
-    return json.dumps({**to_stored(job), "run_time": job.run_time.total_seconds()})
-
-
-def _job(text: str) -> ContainerJob:
-    body = json.loads(text)
-    read = {
-        "command": tuple(body["command"]),
-        "run_time": timedelta(seconds=body["run_time"]),
-        "runtime": ContainerRuntime(body["runtime"]),
-        "mounts": tuple(from_stored(Mount, mount) for mount in body["mounts"]),
-        "checkpoint": tuple(body["checkpoint"]),
-    }
-    return from_stored(ContainerJob, {**body, **read})
-
-
-_IN_BODY: Final = ("vm", "vm_name", "exit_code", "saved", "reason", "ran_s")
-"""The stored fields of a record that are in its body; the others are columns."""
-
-
-def _record_text(record: JobRecord) -> str:
-    ran_s = None if record.ran is None else record.ran.total_seconds()
-    fields = {**to_stored(record), "ran_s": ran_s}
-    return json.dumps({name: fields[name] for name in _IN_BODY})
-
-
-def _record(row: Mapping[Any, Any]) -> JobRecord:
-    body = json.loads(row["body"])
-    ran_s = body["ran_s"]
-    read = {
-        "event": JobEvent(row["event"]),
-        "at": datetime.fromisoformat(row["at"]),
-        "ran_s": None if ran_s is None else timedelta(seconds=ran_s),
-    }
-    return from_stored(JobRecord, {**body, **read})
+def _in_order(records: BookView) -> tuple[SubmittedJob, ...]:
+    return tuple(sorted(records.every(JOB).values(), key=lambda job: job.number))

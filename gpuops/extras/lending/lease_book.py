@@ -213,6 +213,7 @@ class PoolFile(LendingPool):
         return LendingPool(**{field.name: getattr(self, field.name) for field in fields(LendingPool)})
 
 
+@stored_as("LeaseBook", pool="pool", servers="servers", leases="leases")
 @dataclass(frozen=True, slots=True)
 class LeaseBook:
     """A pool with its servers and leases at one moment."""

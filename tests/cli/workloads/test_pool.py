@@ -22,8 +22,8 @@ from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import Journal
+from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.record import Kind
-from gpuops.extras.lending.book import PoolBooks
 from gpuops.extras.lending.guests import LONGEST_MARKING, MARKS
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.task import TaskRef
@@ -435,40 +435,11 @@ def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: Type
 
 @pytest.mark.long
 def test_the_book_of_a_damaged_file_is_one_line(made: TypedPool) -> None:
-    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
+    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("journal.sqlite")
     with sqlite3.connect(file) as database:
-        database.execute("UPDATE pools SET settings = '{'")
+        database.execute("UPDATE book_records SET body = '{'")
     database.close()
     assert "the book of pool lab cannot be read" in made.said("show", code=7)
-
-
-def _old_lease(lease: dict[str, Any], id: str, state: str) -> dict[str, Any]:
-    """A lease as a version with requests wrote it."""
-    old = {**lease, "id": id, "state": state, "begins_at": None, "follows": None, "not_before": None}
-    return {**old, "shares": [], "ends_at": None, "wish": {**lease["wish"], "client": "ml-08", "client_uuid": "other"}}
-
-
-@pytest.mark.long
-def test_requests_and_leaving_servers_of_an_older_book_are_no_leases_and_do_not_lend(made: TypedPool) -> None:
-    made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
-    with sqlite3.connect(file) as database:
-        [(body,)] = database.execute("SELECT body FROM pool_leases").fetchall()
-        old = [_old_lease(json.loads(body), f"old-{state}", state) for state in ("waiting", "asked")]
-        rows = "INSERT INTO pool_leases SELECT vcenter, pool, ?, open, asked_at, ? FROM pool_leases LIMIT 1"
-        database.executemany(rows, [(lease["id"], json.dumps(lease, separators=(",", ":"))) for lease in old])
-        [(servers,)] = database.execute("SELECT servers FROM pools").fetchall()
-        night = {"night": {"night": "n", "by_night": "give"}, "started_at": None, "to_start": False}
-        changed = [{**server, **night} for server in json.loads(servers)]
-        changed[1]["state"] = "leaving"
-        database.execute("UPDATE pools SET servers = ?", (json.dumps(changed, separators=(",", ":")),))
-    database.close()
-    assert list(made.leases) == ["ml-07"]
-    answer = made.told("reclaim", "--due")
-    assert (answer["warnings"], answer["leases"]) == ([], [])
-    assert [server["state"] for server in made.told("show")["pools"][0]["servers"]] == ["serving", "draining"]
-    made.told("return", "--client", "ml-07")
-    made.told("create", "--file", made.without_servers())
 
 
 def test_a_pool_without_servers_is_deleted_with_its_marks_once_no_lease_is_open(made: TypedPool) -> None:
@@ -491,9 +462,9 @@ def test_a_pool_without_servers_is_deleted_with_its_marks_once_no_lease_is_open(
 def test_leases_that_are_set_up_keep_their_program(made: TypedPool, program: str) -> None:
     """A file that cannot be read now may be there for another machine; without a program nothing is cut off."""
     made.told("lend", "--client", "ml-07", "--gpu-memory", "8GiB", "--for", "4h")
-    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
+    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("journal.sqlite")
     with sqlite3.connect(file) as database:
-        change = "UPDATE pools SET settings = replace(settings, '\"program\":null', ?)"
+        change = "UPDATE book_records SET body = replace(body, '\"program\":null', ?)"
         database.execute(change, (f'"program":"{program}"',))
     database.close()
     rule = f"its leases are set up with {program} in the network VM Network"
@@ -527,7 +498,7 @@ def test_no_server_loses_its_mark_before_it_has_left_the_pool(made: TypedPool, m
         raise Locked("another command changes it")
 
     with monkeypatch.context() as patched:
-        patched.setattr(PoolBooks, "_write", locked)
+        patched.setattr(Book, "changing", locked)
         made.said("create", "--file", without, code=6)
     assert marks(made) == {"ml-03": "lab", "ml-04": "lab"}
     assert made.told("create", "--file", without)["gone"] == ["ml-03"]

@@ -9,15 +9,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import update
 
 from gpuops.errors import Refused, StateDamaged
 from gpuops.execute.journal import Journal
+from gpuops.execute.journal.database import book_table
 from gpuops.execute.journal.stores import make_file
 from gpuops.extras.jobs import store as job_store
 from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, JobState, Mount, SubmittedJob
-from gpuops.extras.jobs.store import JobChanged, JobStore, _job_text, _jobs
+from gpuops.extras.jobs.store import JobChanged, JobStore
+from gpuops.model.stored import to_stored
 
 NOW = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 FIT = ContainerJob(
@@ -130,9 +133,10 @@ def test_of_many_that_submit_and_begin_it_at_once_one_does(store: JobStore) -> N
 def test_a_row_that_somebody_else_wrote_is_named_and_ends_in_no_error_of_ours(tmp_path: Path, body: str) -> None:
     store = JobStore("vc", tmp_path)
     [job] = submitted(store, FIT)
-    text = json.loads(_job_text(job.job))
-    for row in (body, json.dumps({**text, **json.loads(body)}) if body.startswith('{"') else body):
+    text = json.loads(msgspec.json.encode(to_stored(job)))
+    text["job"] |= json.loads(body) if body.startswith('{"') else {}
+    for row in (body, json.dumps(text) if body.startswith('{"') else json.dumps({**text, "job": body})):
         with closing(make_file(tmp_path)) as database, database.writing() as connection:
-            connection.execute(update(_jobs).values(body=row))
+            connection.execute(update(book_table).values(body=row))
         with pytest.raises(StateDamaged, match="the jobs of this vCenter cannot be read"):
             store.read()

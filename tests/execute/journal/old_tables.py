@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Final
 
+from alembic import command
 from sqlalchemy import text
 
 from gpuops.execute.journal.database import Database
+from gpuops.execute.journal.upgrading import _alembic_config
+from gpuops.execute.migrations import Contents
 
 JOURNAL: Final = (
     "CREATE TABLE schema_version (version INTEGER NOT NULL, PRIMARY KEY (version))",
@@ -70,3 +75,29 @@ def make(database: Database, *statements: str) -> None:
         blob = "BYTEA" if connection.dialect.name == "postgresql" else "BLOB"
         for statement in statements:
             connection.execute(text(statement.format(blob=blob)))
+
+
+ROWS: Final = Path(__file__).with_name("rows_0004.json")
+"""Rows as gpuops wrote them with tables of revision 0004, by table: some of a version that was old already."""
+OF: Final = {
+    Contents.POOLS: ("pools", "pool_leases"),
+    Contents.JOURNAL: ("container_jobs", "container_job_records", "container_job_output"),
+}
+
+
+def make_revision(database: Database, revision: str, contents: Contents) -> None:
+    """Makes the tables of this revision."""
+    with database.writing() as connection:
+        command.upgrade(_alembic_config(connection, contents), revision)
+
+
+def fill(database: Database, contents: Contents) -> None:
+    """Writes the rows; the tables have revision 0004."""
+    rows = json.loads(ROWS.read_text(encoding="utf-8"))
+    with database.writing() as connection:
+        for table in OF[contents]:
+            for row in rows[table]:
+                values = {key: bytes.fromhex(row[key]) if key == "piece" else row[key] for key in row}
+                names = ", ".join(f'"{key}"' for key in values)
+                places = ", ".join(f":{key}" for key in values)
+                connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({places})"), values)

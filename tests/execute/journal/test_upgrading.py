@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -19,7 +20,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from pytest_mock import MockerFixture
-from sqlalchemy import Connection, MetaData, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect, text
 
 from gpuops.errors import StateDamaged
 from gpuops.execute import migrations
@@ -34,7 +35,9 @@ from gpuops.execute.journal.upgrading import statements, upgrade
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
 from gpuops.extras.fleet.runner import shared_targets
 from gpuops.extras.jobs import store as job_store
-from gpuops.extras.lending import book as pool_book
+from gpuops.extras.jobs.job import ContainerJob, ContainerRuntime, JobEvent, JobRecord, Mount
+from gpuops.extras.lending.book import EARLIER_FILE, PoolBooks
+from gpuops.extras.lending.lease_book import LeaseBook, LeaseState, LendingPool, LentShare, PoolQuota, ServerState
 from gpuops.extras.observe import tables as measurement_tables
 from gpuops.extras.observe.store import Measurements
 from tests.execute.journal import old_tables
@@ -45,7 +48,7 @@ from tests.recorded.victim import FORKED
 TABLES: dict[Contents, tuple[MetaData, ...]] = {
     Contents.JOURNAL: (journal_tables.metadata, job_store._metadata),
     Contents.MEASUREMENTS: (measurement_tables.metadata,),
-    Contents.POOLS: (pool_book.metadata,),
+    Contents.POOLS: (),
     Contents.RUNNERS: (shared_targets._metadata,),
 }
 
@@ -138,7 +141,6 @@ def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_pa
     made: dict[Contents, Database | None] = {
         Contents.JOURNAL: place.opened(),
         Contents.MEASUREMENTS: measurement_tables.made_database(place.state_dir, place.url),
-        Contents.POOLS: pool_book.opened_database(place.state_dir, place.url, write=True),
     }
     assert place.records() == []
     for contents, opened in made.items():
@@ -282,6 +284,119 @@ def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_
     assert count > 10, "it was killed in the middle"
 
 
+NIGHT = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
+
+
+def _pools(place: Place, vcenter: str = "vc-1", *, write: bool) -> dict[str, LeaseBook]:
+    with PoolBooks.open(place.state_dir, place.url, vcenter, write=write) as books:
+        return books.read()
+
+
+def _before_the_book(place: Place) -> None:
+    """Makes a database of pools as the version before the book left it."""
+    with closing(place.opened() if place.url else make_file(place.state_dir, EARLIER_FILE)) as database:
+        old_tables.make_revision(database, "0004", Contents.POOLS)
+        old_tables.fill(database, Contents.POOLS)
+
+
+def _check_pools(pools: dict[str, LeaseBook | None]) -> None:
+    assert list(pools) == ["empty", "lab"]
+    lab = pools["lab"]
+    assert lab is not None
+    assert lab.pool == LendingPool("lab", "net", quotas={"Physik ü": PoolQuota(memory_mib=1)})
+    assert [(server.name, server.state) for server in lab.servers] == [
+        ("gpu-01", ServerState.SERVING), ("gpu-02", ServerState.DEAD), ("gpu-03", ServerState.DRAINING)
+    ]  # fmt: skip
+    assert [(lease.id, lease.state, lease.wish.owner) for lease in lab.leases] == [
+        ("a1", LeaseState.ENDING, 'say "x" \\ '), ("a3", LeaseState.ENDING, 'say "x" \\ '),
+        ("a2", LeaseState.LENT, 'say "x" \\ '),
+    ]  # fmt: skip
+    assert lab.leases[2].shares == (LentShare("gpu-01", 0, 10_240),)
+
+
+def test_pools_of_before_the_book_are_read_as_they_are_and_moved_into_it_by_the_first_that_writes(place: Place) -> None:
+    _before_the_book(place)
+    before = place.schema()
+    _check_pools(_pools(place, write=False))
+    assert place.schema() == before, "to read it changes nothing"
+    for _ in range(2):
+        _check_pools(_pools(place, write=True))
+        _check_pools(_pools(place, write=False))
+    assert list(_pools(place, "vc-2", write=False)) == ["lab"]
+    assert not {"pools", "pool_leases", "pools_schema"} & place.schema().keys()
+    assert not (place.state_dir / EARLIER_FILE).exists()
+    assert [record[3] for record in place.rows("book_records")] == [0, 0, 0]
+    with PoolBooks.open(place.state_dir, place.url, "vc-1", write=True) as books:
+        books.remove_empty("empty")
+    assert list(_pools(place, write=True)) == ["lab"]
+    assert verify(place.state_dir, place.url).whole
+
+
+def test_jobs_of_before_the_book_are_read_as_they_are_and_moved_into_it_by_the_first_that_writes(place: Place) -> None:
+    with closing(place.opened()) as database:
+        old_tables.make_revision(database, "0004", Contents.JOURNAL)
+        old_tables.fill(database, Contents.JOURNAL)
+    before, jobs = place.schema(), job_store.JobStore("vc-1", place.state_dir, place.url)
+    fit, score = jobs.read()
+    assert place.schema() == before, "to read it changes nothing"
+    assert (fit.number, fit.by, fit.submitted_at) == (1, 'ada "x" \\ ü@b', NIGHT)
+    assert fit.job == ContainerJob(
+        "fit", "quay.io/lab/fit:2", ("python", "a b; $(reboot) '"), "a40-8q", 2, 4096, timedelta(hours=3),
+        runtime=ContainerRuntime.DOCKER, mounts=(Mount("/data", "/in"), Mount("/out", "/out", True)),
+        checkpoint=("save", "--now"), resumes=2, owner="vision", busy=0.25,
+    )  # fmt: skip
+    assert fit.records == (
+        JobRecord(JobEvent.BEGUN, NIGHT, vm="uuid-1", vm_name="job-1"), JobRecord(JobEvent.STARTED, NIGHT),
+        JobRecord(
+            JobEvent.ENDED, NIGHT + timedelta(hours=1), exit_code=3, ran=timedelta(minutes=7, milliseconds=5),
+            reason='x "y" \\ ü',
+        ),
+    )  # fmt: skip
+    assert (score.job.name, score.job.run_time, score.records) == ("score", timedelta(minutes=1), ())
+    begun = jobs.add(score, JobRecord(JobEvent.BEGUN, NIGHT, vm="uuid-2"))
+    assert jobs.read() == (fit, begun)
+    assert jobs.output(fit) == (b"one two \xff\x00\n", 0)
+    assert [job.number for job in job_store.JobStore("vc-2", place.state_dir, place.url).read()] == [1]
+    assert not {"container_jobs", "container_job_records"} & place.schema().keys()
+    assert verify(place.state_dir, place.url).whole
+
+
+def _move_pools(state_dir: Path, count: int) -> None:
+    """Ends by SIGKILL when so many statements were sent."""
+    left = count
+
+    def count_down(*_told: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(Engine, "after_cursor_execute", count_down)
+    event.listen(Engine, "commit", count_down)
+    _pools(Place(state_dir, ""), write=True)
+
+
+@pytest.mark.quick_cases(1)
+def test_a_move_of_pools_that_is_killed_at_any_point_is_finished_by_the_next_command(tmp_path: Path) -> None:
+    count, is_killed = 1, True
+    while is_killed:
+        (tmp_path / f"{count}").mkdir(mode=0o700)
+        place = Place(tmp_path / f"{count}", "")
+        _before_the_book(place)
+        assert place.records() == []
+        victim = FORKED.Process(target=_move_pools, args=(place.state_dir, count))
+        victim.start()
+        victim.join(60)
+        is_killed = victim.exitcode == -signal.SIGKILL
+        assert is_killed or victim.exitcode == 0
+        _check_pools(_pools(place, write=False))
+        with PoolBooks.open(place.state_dir, "", "vc-1", write=True) as books:
+            books.remove_empty("empty")
+        assert list(_pools(place, write=True)) == ["lab"], "what was removed stays removed"
+        count += 1
+    assert count > 10, "it was killed in the middle"
+
+
 def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(place: Place) -> None:
     assert place.records() == []
     place.do("UPDATE alembic_version SET version_num = '9999'")
@@ -298,8 +413,8 @@ def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(p
         ways += [
             lambda: Measurements.open(place.state_dir, place.url, "vc-1"),
             lambda: Measurements.open_if_exists(place.state_dir, place.url, "vc-1"),
-            lambda: pool_book.opened_database(place.state_dir, place.url, write=True),
-            lambda: pool_book.opened_database(place.state_dir, place.url, write=False),
+            lambda: _pools(place, write=True),
+            lambda: _pools(place, write=False),
             lambda: shared_targets.exchange(place.url, {}, {}, ()),
             lambda: statements(place.opened()),
         ]

@@ -22,9 +22,9 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
+from tests.wire.cutting_off import POINTS, cut_off
 from tests.wire.nights.test_founding import LEASED
 from tests.wire.roles.test_least_privilege import TEMPLATES, effects, site_of
-from tests.wire.workloads.test_removals_killed import POINTS, cut_off
 
 ATTACH: Final = Attach("ml-07", profile="a100-3-20c", power=PowerPolicy.ON)
 EQUAL: Final = SetScheduler(SchedulerPolicy.EQUAL_SHARE, gpu=("0000:d8:00.0",), host="esx-01.lab")
