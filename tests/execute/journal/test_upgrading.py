@@ -299,7 +299,7 @@ def _before_the_book(place: Place) -> None:
         old_tables.fill(database, Contents.POOLS)
 
 
-def _check_pools(pools: dict[str, LeaseBook | None]) -> None:
+def _check_pools(pools: dict[str, LeaseBook]) -> None:
     assert list(pools) == ["empty", "lab"]
     lab = pools["lab"]
     assert lab is not None
