@@ -290,7 +290,7 @@ def add_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
     for change in changes:
         host: HostEntity = switch.world.get(change.host)
         if change.operation != "add":
-            raise faults.not_supported("In the simulated vCenter hosts leave a distributed switch with it.")
+            raise faults.not_supported("The simulated vCenter removes a member only with its distributed switch.")
         if host in (*members, *proxies):
             raise faults.already_exists(host.name)
         _may_join(switch, host)
