@@ -2,8 +2,9 @@
 
 A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
 configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Hosts join with physical adapters as uplinks, which
-are adapters of no other switch; they leave with the switch. A copy of a VM gets ports of its own. What no cluster with
-RDMA needs is NotSupported. Faults are those that the API declares; which one stands for what is from memory.
+are adapters of no other switch, and change them; they leave with the switch. A copy of a VM gets ports of its own.
+What no cluster with RDMA needs is NotSupported. Faults are those that the API declares; which one stands for what is
+from memory.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch,
             config.defaultPortConfig = distributed.default_setting(list(config.uplinkPortPolicy.uplinkPortName))
         switch = enter_switch(folder, name, config, make, make_portgroup)
         try:
-            add_members(switch, config_spec.host)
+            change_members(switch, config_spec.host)
         except Exception:
             forget(switch)
             raise
@@ -87,7 +88,7 @@ def enter_switch(
 
 
 def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
-    """ReconfigureDvs_Task: hosts join; nothing else of a switch is changed."""
+    """ReconfigureDvs_Task: hosts join and change their uplinks; nothing else of a switch is changed."""
     world = switch.world
     world.authority.require(call, switch, "DVSwitch.Modify")
     world.authority.require(call, switch, "DVSwitch.HostOp")
@@ -104,7 +105,7 @@ def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
     def finish() -> None:
         begin()
         before = _facts(switch)
-        add_members(switch, spec.host)
+        change_members(switch, spec.host)
         switch.version += 1
         switch.changed()
         world.ledger.record(call, switch, before=before, after=_facts(switch))
@@ -283,19 +284,28 @@ def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
     return {"name": portgroup.name, "type": portgroup.kept.type, "ports": len(portgroup.port_keys())}
 
 
-def add_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
-    """Let hosts join: all of them or none. Raises AlreadyExists, NotSupported, DvsOperationBulkFault."""
-    proxies: dict[HostEntity, ProxySwitch] = {}
-    members = [host for host, _ in switch.members()]
+def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
+    """Let hosts join or change their uplinks: all of them or none.
+
+    Raises AlreadyExists, NotFound, NotSupported, DvsOperationBulkFault.
+    """
+    members, changed = dict(switch.members()), list[tuple["HostEntity", ProxySwitch]]()
     for change in changes:
         host: HostEntity = switch.world.get(change.host)
-        if change.operation != "add":
+        proxy = members.get(host)
+        if change.operation == "add":
+            if proxy is not None:
+                raise faults.already_exists(host.name)
+            _may_join(switch, host)
+            proxy = ProxySwitch(switch.moid, ())
+        elif change.operation != "edit":
             raise faults.not_supported("The simulated vCenter removes a member only with its distributed switch.")
-        if host in (*members, *proxies):
-            raise faults.already_exists(host.name)
-        _may_join(switch, host)
-        proxies[host] = ProxySwitch(switch.moid, _nics(switch, host, change.backing))
-    for host, proxy in proxies.items():
+        elif proxy is None:
+            raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
+        if change.backing is not None:
+            proxy = replace(proxy, nics=_nics(switch, host, change.backing))
+        changed.append((host, proxy))
+    for host, proxy in changed:
         set_proxy(switch, host, proxy)
 
 
