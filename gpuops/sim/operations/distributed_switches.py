@@ -1,9 +1,10 @@
 """Distributed switches, their port groups, member hosts and ports: made and removed, and connected to VMs.
 
 A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
-configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Hosts join with physical adapters as uplinks,
-change them, and leave. A host cannot join with an adapter of another switch, nor leave while a VM on it is connected. A
-copy of a VM gets ports of its own. Faults are those that the API declares; which one stands for what is from memory.
+configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Hosts join with physical adapters as uplinks, which
+are adapters of no other switch, and change them; they leave with the switch. A copy of a VM gets ports of its own.
+What no cluster with RDMA needs is NotSupported. Faults are those that the API declares; which one stands for what is
+from memory.
 """
 
 from __future__ import annotations
@@ -38,10 +39,7 @@ MakePortgroup = Callable[["World", str, str, str, str, Any], PortgroupEntity]
 
 CHANGE_S: Final = 1.0
 UPLINKS: Final = 4
-MTU: Final = (1280, 9190)
-"""Of a distributed switch (VMware configuration maximums)."""
 STATIC: Final = "earlyBinding"
-OTHER_TYPES: Final = ("lateBinding", "ephemeral")
 NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numPorts")
 """What a spec has besides the settings that are kept as they are given."""
 
@@ -90,7 +88,7 @@ def enter_switch(
 
 
 def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
-    """ReconfigureDvs_Task: hosts join, change their uplinks and leave; nothing else of a switch is changed."""
+    """ReconfigureDvs_Task: hosts join and change their uplinks; nothing else of a switch is changed."""
     world = switch.world
     world.authority.require(call, switch, "DVSwitch.Modify")
     world.authority.require(call, switch, "DVSwitch.HostOp")
@@ -160,22 +158,15 @@ def _check_switch(spec: Any) -> None:
     for field in ("pvlanConfigSpec", "vspanConfigSpec", "numStandalonePorts"):
         if getattr(spec, field, None):
             raise faults.not_supported(f"The simulated vCenter keeps no DVSConfigSpec.{field}.")
-    mtu = getattr(spec, "maxMtu", None)
-    if mtu is not None and not MTU[0] <= mtu <= MTU[1]:
-        raise faults.wrong_argument("spec.maxMtu")
     _check_vlan(spec.defaultPortConfig)
 
 
 def _check_vlan(setting: Any) -> None:
     vlan = getattr(setting, "vlan", None)
-    if isinstance(vlan, Dvs.VlanIdSpec) and vlan.vlanId is not None and not 0 <= vlan.vlanId <= 4094:
+    if isinstance(vlan, (Dvs.TrunkVlanSpec, Dvs.PvlanSpec)):
+        raise faults.not_supported("The simulated vCenter keeps no VLAN trunks and no private VLANs.")
+    if vlan is not None and not 0 <= (vlan.vlanId or 0) <= 4094:
         raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
-    if isinstance(vlan, Dvs.TrunkVlanSpec) and any(
-        not 0 <= vlan_range.start <= vlan_range.end <= 4094 for vlan_range in vlan.vlanId
-    ):
-        raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
-    if isinstance(vlan, Dvs.PvlanSpec):
-        raise faults.not_supported("The simulated vCenter keeps no private VLANs.")
 
 
 # --- port groups ------------------------------------------------------------------------------------------------
@@ -192,7 +183,7 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
         if twin is not None:
             raise faults.duplicate_name(twin, switch.ref)
         for spec in specs:
-            _check_portgroup(spec, spec.type or "")
+            _check_portgroup(spec)
 
     def finish() -> None:
         begin()
@@ -205,15 +196,11 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
     return world.tasks.start(call, call.method, switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
 
 
-def _check_portgroup(spec: Any, kind: str) -> None:
-    if kind in OTHER_TYPES:
-        raise faults.not_supported("The simulated vCenter has port groups with static binding alone.")
-    if kind != STATIC:
-        raise faults.wrong_argument("spec.type")
+def _check_portgroup(spec: Any) -> None:
+    if spec.type != STATIC or spec.backingType not in (None, "standard"):
+        raise faults.not_supported("The simulated vCenter has port groups with static binding alone, and no NSX.")
     if spec.numPorts is not None and spec.numPorts < 0:
         raise faults.wrong_argument("spec.numPorts")
-    if spec.backingType not in (None, "standard"):
-        raise faults.not_supported("The simulated vCenter has no NSX.")
     _check_vlan(spec.defaultPortConfig)
 
 
@@ -298,36 +285,28 @@ def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
 
 
 def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
-    """All of them or none. Raises AlreadyExists, NotFound, ResourceInUse, DvsOperationBulkFault."""
-    proxies: dict[str, ProxySwitch | None] = {host.moid: proxy for host, proxy in switch.members()}
-    hosts = [switch.world.get(change.host) for change in changes]
-    for host, change in zip(hosts, changes, strict=True):
-        proxies[host.moid] = _changed_member(switch, host, change, proxies.get(host.moid))
-    for host in hosts:
-        set_proxy(switch, host, proxies[host.moid])
+    """Let hosts join or change their uplinks: all of them or none.
 
-
-def _changed_member(
-    switch: DistributedSwitchEntity, host: HostEntity, change: Any, current_proxy: ProxySwitch | None
-) -> ProxySwitch | None:
-    """Return what a host keeps of the switch after the change; None = it is no member."""
-    if change.operation == "add":
-        if current_proxy is not None:
-            raise faults.already_exists(host.name)
-        _may_join(switch, host)
-        return ProxySwitch(switch.moid, _nics(switch, host, change.backing))
-    if current_proxy is None:
-        raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
-    if change.operation == "edit":
-        return (
-            current_proxy
-            if change.backing is None
-            else replace(current_proxy, nics=_nics(switch, host, change.backing))
-        )
-    if change.operation != "remove":
-        raise faults.wrong_argument("spec.host.operation")
-    _may_leave(switch, host)
-    return None
+    Raises AlreadyExists, NotFound, NotSupported, DvsOperationBulkFault.
+    """
+    members, changed = dict(switch.members()), list[tuple["HostEntity", ProxySwitch]]()
+    for change in changes:
+        host: HostEntity = switch.world.get(change.host)
+        proxy = members.get(host)
+        if change.operation == "add":
+            if proxy is not None:
+                raise faults.already_exists(host.name)
+            _may_join(switch, host)
+            proxy = ProxySwitch(switch.moid, ())
+        elif change.operation != "edit":
+            raise faults.not_supported("The simulated vCenter removes a member only with its distributed switch.")
+        elif proxy is None:
+            raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
+        if change.backing is not None:
+            proxy = replace(proxy, nics=_nics(switch, host, change.backing))
+        changed.append((host, proxy))
+    for host, proxy in changed:
+        set_proxy(switch, host, proxy)
 
 
 def _may_join(switch: DistributedSwitchEntity, host: HostEntity) -> None:
@@ -335,13 +314,6 @@ def _may_join(switch: DistributedSwitchEntity, host: HostEntity) -> None:
         raise faults.wrong_argument("spec.host.host", f"Host {host.name} is not in the datacenter of {switch.name}.")
     if host.state.connection != "connected":
         raise _bulk_fault(host, faults.host_not_connected(host.name))
-
-
-def _may_leave(switch: DistributedSwitchEntity, host: HostEntity) -> None:
-    users = [vm.name for vm, _ in switch.connections().values() if vm.host() is host]
-    users += [adapter.device for owner, adapter in switch.adapters().values() if owner is host]
-    if users:
-        raise faults.resource_in_use(host.name, f"The switch {switch.name} is used by {users[0]} on {host.name}.")
 
 
 def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tuple[str, ...]:
