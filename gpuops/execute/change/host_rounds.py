@@ -77,27 +77,32 @@ class HostRounds:
                 self._end(step) if step in begun_steps else Outcome(step, Verdict.SKIPPED, refusal) for step in steps
             ]
         new_reboots = self._set([step for step in new_steps if step.host not in self.wrong])
-        open_reboots = [history.reboots[step.host] for step in pending_steps if step.host in history.reboots]
+        open_reboots = [
+            history.reboots[step.host]
+            for step in pending_steps
+            if step.host in history.reboots and step.host not in self.wrong
+        ]
         self._tasks([*new_reboots, *open_reboots], "reboots")
         self._look_at([step for step in steps if step.host not in self.wrong])
         return [self._end(step) for step in steps]
 
     def give_up(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
-        """Put these hosts back into service without further settings, with their VMs back on them.
+        """Put these hosts back into service without further settings, with their VMs back on them."""
+        return [self._end(step) for step in steps]
 
-        Waits for a reboot that was requested before: a host cannot run VMs until it has booted.
+    def settle(self) -> None:
+        """Wait for the tasks of hosts that an interrupted run requested; see `HostTaskExecutor.settle_open`.
+
+        A host cannot run VMs until it has booted and its driver lists its GPUs.
         """
-        history = self.history()
-        booting_steps = [
-            step for step in steps if step.host in history.reboots and not self._is_reboot_over(step, history)
-        ]
+        rebooting_hosts = {step.host for step in self.executor.open_tasks() if isinstance(step, RebootHost)}
+        booting_steps = [step for step in self.order.steps if step.host in rebooting_hosts]
         if booting_steps:
             self._say(booting_steps, "still boots: waiting for it")
-            self.wrong.update(self.executor.wait_for_sent([history.reboots[step.host] for step in booting_steps]))
+        self.wrong.update(self.executor.settle_open())
         for step in booting_steps:
             if step.host not in self.wrong:
                 self._wait_for_driver(step)
-        return [self._end(step) for step in steps]
 
     def history(self) -> History:
         """Return the history of this change, as the journal holds it."""

@@ -324,9 +324,10 @@ def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: ChangeOrder) -> s
 
 
 def _settle(host_rounds: HostRounds) -> None:
-    """Wait for the steps on VMs that an interrupted run left in flight, and record their outcomes."""
+    """Wait for what an interrupted run left in flight, and record the outcomes."""
     executor = host_rounds.executor
     vms = VmExecutor(
         executor.vcenter, executor.journal, executor.run, executor.inventory, passed_s=host_rounds.site.passed_s
     )
     settle_open(vms, timeout_s=Limits().step_timeout_s)
+    host_rounds.settle()
