@@ -19,6 +19,7 @@ from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.device_mode import ConfigureImpact
 from gpuops.model.nights.rotation import Limits
@@ -91,10 +92,11 @@ class HostRounds:
         return [self._end(step) for step in steps]
 
     def settle(self) -> None:
-        """Wait for the tasks of hosts that an interrupted run requested; see `HostTaskExecutor.settle_open`.
+        """Wait for what an interrupted run left in flight, and record the outcomes.
 
         A host cannot run VMs until it has booted and its driver lists its GPUs.
         """
+        settle_open(self._vm_executor(self.executor.inventory), timeout_s=Limits().step_timeout_s)
         rebooting_hosts = {step.host for step in self.executor.open_tasks() if isinstance(step, RebootHost)}
         booting_steps = [step for step in self.order.steps if step.host in rebooting_hosts]
         if booting_steps:
@@ -253,15 +255,12 @@ class HostRounds:
     def _vms(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
         if not plan.steps:
             return ()
-        executor = VmExecutor(
-            self.site.vcenter,
-            self.executor.journal,
-            self.executor.run,
-            inventory,
-            leases=lease_for_all_vms(self.executor.lease),
-            passed_s=self.site.passed_s,
-        )
-        return execute(plan, executor, Limits(), self.site.progress)
+        return execute(plan, self._vm_executor(inventory), Limits(), self.site.progress)
+
+    def _vm_executor(self, inventory: Inventory) -> VmExecutor:
+        executor, passed_s = self.executor, self.site.passed_s
+        leases = lease_for_all_vms(executor.lease)
+        return VmExecutor(executor.vcenter, executor.journal, executor.run, inventory, leases=leases, passed_s=passed_s)
 
     def _setting(self, inventory: Inventory) -> SettingExecutor:
         executor, passed_s = self.executor, self.site.passed_s

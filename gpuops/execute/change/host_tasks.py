@@ -93,9 +93,10 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         A task that vCenter does not show did not happen, which is no failure: it may be requested again. Raises
         NotConnected.
         """
-        sent = []
-        for op_id, step in self._open_intents():
+        intents, sent = self._open_intents(), []
+        if intents:
             self.look()
+        for op_id, step in intents:
             if self.host(step) is None:
                 continue
             under_way = self._under_way(op_id, step)
