@@ -11,7 +11,7 @@ import pytest
 
 from gpuops.api import Site
 from gpuops.clock import wall_clock
-from gpuops.execute.change import host_tasks
+from gpuops.execute.steps import step_executor
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.scenario.build import build
@@ -80,7 +80,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """
     from tests.wire.hosts.rolling import Bench
 
-    for module in (host_tasks, states):
+    for module in (step_executor, states):
         monkeypatch.setattr(module, "SLICE_S", 300.0)
     with ExitStack() as stack:
         benches: list[Bench] = []

@@ -19,6 +19,7 @@ from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.device_mode import ConfigureImpact
 from gpuops.model.nights.rotation import Limits
@@ -77,27 +78,33 @@ class HostRounds:
                 self._end(step) if step in begun_steps else Outcome(step, Verdict.SKIPPED, refusal) for step in steps
             ]
         new_reboots = self._set([step for step in new_steps if step.host not in self.wrong])
-        open_reboots = [history.reboots[step.host] for step in pending_steps if step.host in history.reboots]
+        open_reboots = [
+            history.reboots[step.host]
+            for step in pending_steps
+            if step.host in history.reboots and step.host not in self.wrong
+        ]
         self._tasks([*new_reboots, *open_reboots], "reboots")
         self._look_at([step for step in steps if step.host not in self.wrong])
         return [self._end(step) for step in steps]
 
     def give_up(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
-        """Put these hosts back into service without further settings, with their VMs back on them.
+        """Put these hosts back into service without further settings, with their VMs back on them."""
+        return [self._end(step) for step in steps]
 
-        Waits for a reboot that was requested before: a host cannot run VMs until it has booted.
+    def settle(self) -> None:
+        """Wait for what an interrupted run left in flight, and record the outcomes.
+
+        A host cannot run VMs until it has booted and its driver lists its GPUs.
         """
-        history = self.history()
-        booting_steps = [
-            step for step in steps if step.host in history.reboots and not self._is_reboot_over(step, history)
-        ]
+        settle_open(self._vm_executor(self.executor.inventory), timeout_s=Limits().step_timeout_s)
+        rebooting_hosts = {step.host for step in self.executor.open_tasks() if isinstance(step, RebootHost)}
+        booting_steps = [step for step in self.order.steps if step.host in rebooting_hosts]
         if booting_steps:
             self._say(booting_steps, "still boots: waiting for it")
-            self.wrong.update(self.executor.wait_for_sent([history.reboots[step.host] for step in booting_steps]))
+        self.wrong.update(self.executor.settle_open())
         for step in booting_steps:
             if step.host not in self.wrong:
                 self._wait_for_driver(step)
-        return [self._end(step) for step in steps]
 
     def history(self) -> History:
         """Return the history of this change, as the journal holds it."""
@@ -248,15 +255,12 @@ class HostRounds:
     def _vms(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
         if not plan.steps:
             return ()
-        executor = VmExecutor(
-            self.site.vcenter,
-            self.executor.journal,
-            self.executor.run,
-            inventory,
-            leases=lease_for_all_vms(self.executor.lease),
-            passed_s=self.site.passed_s,
-        )
-        return execute(plan, executor, Limits(), self.site.progress)
+        return execute(plan, self._vm_executor(inventory), Limits(), self.site.progress)
+
+    def _vm_executor(self, inventory: Inventory) -> VmExecutor:
+        executor, passed_s = self.executor, self.site.passed_s
+        leases = lease_for_all_vms(executor.lease)
+        return VmExecutor(executor.vcenter, executor.journal, executor.run, inventory, leases=leases, passed_s=passed_s)
 
     def _setting(self, inventory: Inventory) -> SettingExecutor:
         executor, passed_s = self.executor, self.site.passed_s

@@ -5,18 +5,19 @@ A reboot is over when the host shows another boot time. No second reboot is requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown
 from gpuops.execute.change.history import History, history_of, ids_now, intents_now
-from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.journal.step_json import dump_step
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.journal_reads import OPEN_STATES
+from gpuops.execute.journal.step_json import load_step
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.execute.steps.host_executor import GONE, HostExecutor
-from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
+from gpuops.execute.steps.step_executor import NOT_REACHED, StepInFlight
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
@@ -38,9 +39,6 @@ UNCONNECTED: Final = "is not connected"
 
 Failures = dict[str, str]
 """The reason why a step was not done, by host."""
-
-
-_OPEN: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
 
 class HostTaskExecutor(HostExecutor[HostTask]):
@@ -78,38 +76,42 @@ class HostTaskExecutor(HostExecutor[HostTask]):
     def tasks(self, steps: Sequence[HostTask]) -> Failures:
         """Start these tasks, one for each host, all at once, wait for them, and return the failures.
 
-        Raises NotConnected (the intents stay open). A host that does not respond gets no request; only a reboot that
-        was requested before is waited for.
+        Raises NotConnected (the intents stay open). A host that does not respond gets no request.
         """
         self.look()
         refusals = {step.host: reason for step in steps if (reason := self._unreachable(step)) is not None}
         missing = [step for step in steps if step.host not in refusals and not self.is_done(step)]
-        return refusals | self._wait_for_tasks([self._begin_or_resume(step) for step in missing])
+        return refusals | self._wait_for_tasks([self.begin(step) for step in missing])
 
-    def wait_for_sent(self, reboots: Iterable[RebootHost]) -> Failures:
-        """Wait for reboots that were requested before, request none, and return the failures.
+    def open_tasks(self) -> list[HostTask]:
+        """Return the tasks that an interrupted run intended and whose end is not in the journal."""
+        return [step for _, step in self._open_intents()]
 
-        A reboot that vCenter does not show did not happen; this is no failure. Raises NotConnected.
+    def settle_open(self) -> Failures:
+        """Wait for the tasks that an interrupted run requested, request none, and return the failures.
+
+        A task that vCenter does not show did not happen, which is no failure: it may be requested again. Raises
+        NotConnected.
         """
-        self.look()
-        sent = []
-        for step in reboots:
-            op_id = self._open(step)
-            if op_id is None or self.host(step) is None:
+        intents, sent = self._open_intents(), []
+        if intents:
+            self.look()
+        for op_id, step in intents:
+            if self.host(step) is None:
                 continue
             under_way = self._under_way(op_id, step)
             if under_way is not None:
                 sent.append(under_way)
             else:
-                self.journal.record_outcome(op_id, IntentState.FAILED, "it did not reach the host")
-        return self._wait_for_tasks(sent)
+                self.settle(op_id, Outcome(step, Verdict.FAILED, NOT_REACHED))
+        return self._wait_for_tasks(sent) if sent else {}
 
     def wait_on(self, host: str, seconds: float) -> None:
         """Wait for `seconds`, or until the host has booted again."""
         current_host = self.inventory.hosts.get(host)
         if current_host is not None:
             booted = {host: current_host.booted}
-            self._slices(seconds, lambda slice_s: self.hosts.wait_for_boot(booted, slice_s))
+            self.wait_until(lambda slice_s: self.hosts.wait_for_boot(booted, slice_s), seconds)
 
     # how a task is read back, judged and requested
 
@@ -150,13 +152,6 @@ class HostTaskExecutor(HostExecutor[HostTask]):
 
     # several tasks at once
 
-    def _begin_or_resume(self, step: HostTask) -> Outcome[HostTask] | StepInFlight[HostTask]:
-        """Return the step in flight: the one that an interrupted run sent, or a new one."""
-        op_id = self._open(step)
-        if op_id is None:
-            return self.begin(step)
-        return self._under_way(op_id, step) or self.submit(op_id, step, self.inventory)
-
     def _under_way(self, op_id: str, step: HostTask) -> StepInFlight[HostTask] | None:
         """Return the step in flight that an interrupted run sent, or None if vCenter does not show it."""
         task = self.hosts.find_task(step)
@@ -169,7 +164,8 @@ class HostTaskExecutor(HostExecutor[HostTask]):
     def _wait_for_tasks(self, started_tasks: Sequence[Outcome[HostTask] | StepInFlight[HostTask]]) -> Failures:
         """Wait for these tasks, read the inventory again, and return the failures."""
         sent = [state for state in started_tasks if isinstance(state, StepInFlight)]
-        ends = self._wait([state.task for state in sent if state.task is not None], _limit_s([s.step for s in sent]))
+        tasks = [state.task for state in sent if state.task is not None]
+        ends = self.wait_for_tasks(tasks, _limit_s([state.step for state in sent]))
         self._wait_for_boot({state.step.host: state.step for state in sent if _goes_on(state, ends)})
         self.look()
         outcomes = [
@@ -185,19 +181,18 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         return self.finish(sent, end) if end is not None else self.judge(sent.op_id, sent.step, sent.since)
 
     def _unreachable(self, step: HostTask) -> str | None:
-        """Return why the step's host cannot be used, or None: it is gone, or it is not connected and not rebooting."""
+        """Return why the step's host cannot be used, or None."""
         host = self.host(step)
         if host is None:
             return GONE
-        if host.connected is True or (isinstance(step, RebootHost) and self._open(step) is not None):
-            return None
-        return UNCONNECTED
+        return None if host.connected is True else UNCONNECTED
 
-    def _open(self, step: HostTask) -> str | None:
-        """Return the op id of this step if an interrupted run intended it and its end is not in the journal."""
-        mine, body = self.journal.state.runs[self.run.id], dump_step(step)
-        intents = [intent for intent in intents_now(mine.intents.values(), self.ids) if intent.step == body]
-        return intents[-1].op_id if intents and intents[-1].state in _OPEN else None
+    def _open_intents(self) -> list[tuple[str, HostTask]]:
+        """Return the op id and the step of each task without a known outcome, with the current id of its host."""
+        mine = self.journal.state.runs[self.run.id]
+        open_intents = [intent for intent in mine.intents.values() if intent.state in OPEN_STATES]
+        steps = [(intent.op_id, load_step(intent.step)) for intent in intents_now(open_intents, self.ids)]
+        return [(op_id, step) for op_id, step in steps if isinstance(step, HostTask)]
 
     def _goes_down(self, step: HostTask) -> bool:
         """Return whether a reboot that may have been requested shows within a few minutes, or is over."""
@@ -205,7 +200,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             return False
         if not self._is_unconnected(step):
             left_s = GOING_DOWN_S - self._since_s(step)
-            self._slices(left_s, lambda slice_s: self._is_down(step, slice_s))
+            self.wait_until(lambda slice_s: self._is_down(step, slice_s), left_s)
             self.look()
         return self._is_unconnected(step) or self.is_done(step)
 
@@ -223,20 +218,6 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         requested_at = self.history().reboot_requested_at.get(step.host)
         return (self.inventory.taken_at - requested_at).total_seconds() if requested_at is not None else 0.0
 
-    def _wait(self, tasks: Sequence[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
-        ends: dict[TaskRef, TaskEnd] = {}
-        open_tasks = list(tasks)
-
-        def are_all_ended(slice_s: float) -> bool:
-            for end in self.vcenter.wait(list(open_tasks), slice_s):
-                ends[end.task] = end
-                open_tasks.remove(end.task)
-            return not open_tasks
-
-        if open_tasks:
-            self._slices(limit_s, are_all_ended)
-        return ends
-
     def _wait_for_boot(self, tasks: Mapping[str, HostTask]) -> None:
         """Wait until all hosts are back, at most an hour from the request, even if the change is resumed meanwhile."""
         reboots = [step for step in tasks.values() if isinstance(step, RebootHost)]
@@ -249,18 +230,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             return not booted_before
 
         if booted_before:
-            self._slices(limit_s, back)
-
-    def _slices(self, limit_s: float, ready: Callable[[float], object]) -> None:
-        """Wait until `ready` returns true, a slice at a time, and renew the lease meanwhile."""
-        left_s = limit_s
-        while left_s > 0:
-            began_s, slice_s = self.passed_s(), min(SLICE_S, left_s)
-            if ready(slice_s):
-                return
-            left_s -= max(slice_s, self.passed_s() - began_s)
-            if self.lease is not None:
-                self.lease.keep()
+            self.wait_until(back, limit_s)
 
 
 def _goes_on(sent: StepInFlight[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> bool:

@@ -22,9 +22,6 @@ from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.site.agreement import Agreement, apply_agreed, ask_until_agreed
 from gpuops.execute.state.lock import rotating
-from gpuops.execute.steps.settle import settle_open
-from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
@@ -254,7 +251,7 @@ def _finish_rounds(host_rounds: HostRounds) -> ChangeReport:
 
 
 def _end_rounds(host_rounds: HostRounds, before: Inventory) -> ChangeReport:
-    _settle(host_rounds)
+    host_rounds.settle()
     open_hosts = host_rounds.history().left_open
     outcomes = host_rounds.give_up([step for step in host_rounds.order.steps if step.host in open_hosts])
     return _report_outcomes(host_rounds, outcomes, before, giving_up=True)
@@ -291,7 +288,7 @@ def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep
 
 def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
     """Carry out the remaining rounds and return the outcome of each host, including those done before."""
-    _settle(host_rounds)
+    host_rounds.settle()
     order, history = host_rounds.order, host_rounds.history()
     outcomes = [Outcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
     outcomes += [Outcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
@@ -323,12 +320,3 @@ def _why_none_is_begun(host_rounds: HostRounds) -> str:
 def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: ChangeOrder) -> str:
     failed = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     return f"not begun, because of {order.names[failed[0].step.host]}" if failed else ""
-
-
-def _settle(host_rounds: HostRounds) -> None:
-    """Wait for the steps on VMs that an interrupted run left in flight, and record their outcomes."""
-    executor = host_rounds.executor
-    vms = VmExecutor(
-        executor.vcenter, executor.journal, executor.run, executor.inventory, passed_s=host_rounds.site.passed_s
-    )
-    settle_open(vms, timeout_s=Limits().step_timeout_s)

@@ -6,6 +6,12 @@ stricter. The local deadline counts from before vCenter's clock was read, so tha
 other machines see.
 
 vCenter checks no lease: one change that had passed its check when the lease changed hands may still take effect.
+
+Why its writes are no steps of the executor: a step is sent only while the lease is held, and its intent may be in a
+journal that only one machine reads, while the lease is for all machines. The lock VM itself is the record. A run writes
+its nonce to disk before it requests the lease (`nonces`), so the machine of a killed run knows at once that the lease
+is its own and dead. Other machines wait until it expires. A write is repeated only after a look that does not show it.
+`tests/execute/lease/test_lease.py` kills a run before and after each write.
 """
 
 from __future__ import annotations

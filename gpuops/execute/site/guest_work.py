@@ -1,4 +1,15 @@
-"""Commands in guests: the port that clusters, jobs and pools need of a vCenter, and the runner of their scripts."""
+"""Commands in guests: the port that clusters, jobs and pools need of a vCenter, and the runner of their scripts.
+
+Checkpoint hooks of nights are steps of the executor (`RunInGuest`). Scripts are not: one of them may be sent again at
+any time, and the guest decides what is still to be done. What must outlive a killed call is on disk before they start:
+
+- containers of jobs: the job's record `BEGUN`, `STOPPING` ... in the store of jobs (`gpuops/extras/jobs/job_run.py`)
+- hooks of pools: the lease in the pool's book (`gpuops/extras/lending/running.py`)
+- programs over clusters: the lease on the VM of rank 0, and a mark in each guest, by which the next run or the removal
+  ends the processes (`gpuops/extras/clusters/run.py`)
+- measurements: the saved measurement (`kept_measurement.py`); they run in VMs of their own, whose creation and removal
+  are steps
+"""
 
 from __future__ import annotations
 

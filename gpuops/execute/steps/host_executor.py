@@ -77,6 +77,11 @@ class HostExecutor(StepExecutor[OfHost]):
         """Return why nothing more may be started, or None if the lease is held or the run needs no lease."""
         return self.lease.objection() if self.lease is not None else None
 
+    def keep_lease(self) -> None:
+        """Renew the lease, if the run has one."""
+        if self.lease is not None:
+            self.lease.keep()
+
     def send(self, step: OfHost, op_id: str) -> TaskRef | None:
         """Send the request and return its task, or None if the request has no task."""
         if self.lease is not None:

@@ -49,9 +49,9 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
     if without:
         executor.look_before([intent.step for intent in without])
         settled = {intent.op_id: _by_state(executor, intent) for intent in without}
-    running = [task for task in tasks.values() if task is not None]
+    running = {task for task in tasks.values() if task is not None}
     not_later = {tasks[intent.op_id] for intent in intents if isinstance(intent.step, NOT_LATER)}
-    ends = _ends(executor.vcenter, running, not_later, timeout_s)
+    ends = _ends(executor, running, not_later, timeout_s)
     if running:
         executor.share_no_look()
         executor.look_before([intent.step for intent in intents if intent not in without])
@@ -67,18 +67,18 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
 
 
 def _ends(
-    vcenter: Vcenter, tasks: Sequence[TaskRef], not_later: Collection[TaskRef | None], timeout_s: float
+    executor: VmExecutor, tasks: Collection[TaskRef], not_later: Collection[TaskRef | None], timeout_s: float
 ) -> dict[TaskRef, TaskEnd]:
     """Return how these tasks ended, waiting at most `timeout_s`.
 
     Tasks of `not_later` that are still queued after a slice are cancelled: the run that sent them has ended, and no run
     would notice when they begin.
     """
-    ends = {end.task: end for end in vcenter.wait(tasks, min(SLICE_S, timeout_s))} if tasks else {}
+    ends = executor.wait_for_tasks(tasks, min(SLICE_S, timeout_s))
     unfinished = [task for task in tasks if task not in ends]
     if unfinished and timeout_s > SLICE_S:
-        vcenter.withdraw([task for task in unfinished if task in not_later])
-        ends |= {end.task: end for end in vcenter.wait(unfinished, timeout_s - SLICE_S)}
+        executor.vcenter.withdraw([task for task in unfinished if task in not_later])
+        ends |= executor.wait_for_tasks(unfinished, timeout_s - SLICE_S)
     return ends
 
 

@@ -13,7 +13,7 @@ Only when vCenter shows neither is the request sent once more, and only if two r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Generic, TypeVar
@@ -318,6 +318,38 @@ class StepExecutor(ABC, Generic[Kind]):
         """
         self.journal.record_outcome(op_id, STATES[outcome.verdict], outcome.reason)
         return outcome
+
+    # waiting
+
+    def keep_lease(self) -> None:
+        """Renew the lease of the run while it waits. A run without a lease has nothing to do."""
+
+    def wait_until(self, ready: Callable[[float], object], limit_s: float) -> None:
+        """Wait until `ready` returns true, at most `limit_s`, a slice at a time, and renew the lease meanwhile.
+
+        `ready` waits for the seconds that it is given. A slice that ended nothing counts in full: a clock that stood
+        still meanwhile must not prolong the limit.
+        """
+        left_s = limit_s
+        while left_s > 0:
+            began_s, slice_s = self.passed_s(), min(SLICE_S, left_s)
+            if ready(slice_s):
+                return
+            left_s -= max(slice_s, self.passed_s() - began_s)
+            self.keep_lease()
+
+    def wait_for_tasks(self, tasks: Collection[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
+        """Return how those of these tasks ended that end within the limit."""
+        ends: dict[TaskRef, TaskEnd] = {}
+
+        def are_all_ended(slice_s: float) -> bool:
+            for end in self.vcenter.wait([task for task in tasks if task not in ends], slice_s):
+                ends[end.task] = end
+            return len(ends) == len(tasks)
+
+        if tasks:
+            self.wait_until(are_all_ended, limit_s)
+        return ends
 
     def settle_cut_off(self, op_id: str, step: Kind) -> Outcome[Kind]:
         """Settle a step without a task that a killed run left open, by what vCenter shows now. Sends nothing."""

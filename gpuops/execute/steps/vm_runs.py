@@ -19,7 +19,7 @@ from typing import Any, Final
 from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, Refused, StepFailed
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
-from gpuops.execute.state.lock import LockedBy
+from gpuops.execute.state.lock import LockedBy, locked
 from gpuops.execute.steps.host_executor import SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
@@ -89,7 +89,7 @@ def end_killed_calls(kind: str, site: Site) -> None:
     if not cut_off_runs:
         return
     with suppress(LockedBy):
-        with site.locked_journal(site.vcenter.uuid, alone=True):
+        with locked(site.state_dir, site.vcenter.uuid, site.clock(), alone=True):
             pass
         inventory = site.vcenter.inventory()
         with site.locked_journal(site.vcenter.uuid, alone=False) as journal:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.model.vcenter.vm import PowerState
-from tests.execute.lease.leased import LOCK
-from tests.execute.small_vcenter import World, _vm, small_world
+from tests.execute.lease.leased import leased_world
+from tests.execute.small_vcenter import World
 
 
 @pytest.fixture
 def world() -> World:
-    made = small_world()
-    made.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
-    return made
+    return leased_world()

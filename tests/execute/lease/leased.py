@@ -14,10 +14,17 @@ from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, Step, SuspendVm
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
 from tests.execute.nights import POLICY_TEXT
-from tests.execute.small_vcenter import START, SmallVcenter, World
+from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
 
 LOCK = "gpuops-lock"
 POLICY: Policy = parse_policy(POLICY_TEXT + f"lock_vm: {LOCK}\n", "leased")
+
+
+def leased_world() -> World:
+    """The small vCenter with a lock VM."""
+    made = small_world()
+    made.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
+    return made
 
 
 def site(world: World, state_dir: Path) -> Site:

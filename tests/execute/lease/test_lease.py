@@ -20,7 +20,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
-from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers, revert, run, site
+from tests.execute.lease.leased import LOCK, POLICY, acts, held, leased_world, number, powers, revert, run, site
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World
 
 
@@ -63,6 +63,64 @@ def test_whoever_holds_it_on_another_machine_is_named_and_nothing_is_done(
     with pytest.raises(Locked, match=r"pid \d+ on .* holds the lease until 2026-11-20 21:03"):
         run(world, kind, tmp_path / "b")
     assert len(world.requests) == before
+
+
+class LeasePoints:
+    """Counts the points around each write of the lease, and kills the run at one of them."""
+
+    def __init__(self, world: World, kill_at: int) -> None:
+        self.world, self.kill_at, self.passed = world, kill_at, 0
+
+    def point(self, name: str) -> None:
+        written = {f"effect of {ref}" for ref, task in self.world.tasks.items() if task.step.vm == "vm-99"}
+        if "vm-99" in name or any(name.endswith(text) for text in written):
+            self.passed += 1
+            if self.passed == self.kill_at:
+                raise Killed(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine"),
+    [
+        (RunKind.NIGHT, "the same"),
+        pytest.param(RunKind.NIGHT, "another", marks=pytest.mark.long),
+        pytest.param(RunKind.DAY, "the same", marks=pytest.mark.long),
+        pytest.param(RunKind.DAY, "another", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_killed_at_any_write_of_its_lease_delays_only_other_machines_and_only_until_it_expires(
+    tmp_path: Path, kind: RunKind, machine: str
+) -> None:
+    """No journal holds the intent of these writes: the lock VM shows what came of them."""
+    kill_at, ended = 0, False
+    while not ended:
+        kill_at += 1
+        world, state = leased_world(), tmp_path / str(kill_at)
+        if kind is RunKind.DAY:
+            run(world, RunKind.NIGHT, state)
+        points = LeasePoints(world, kill_at)
+        try:
+            rotate(
+                kind,
+                POLICY,
+                replace(site(world, state), vcenter=SmallVcenter(world, points.point)),
+                apply=True,
+                consent=agreed,
+            )
+            ended = True
+        except Killed:
+            world.settle()
+        next_state, lease = state if machine == "the same" else tmp_path / f"{kill_at}-another", held(world)
+        if machine == "another" and lease is not None and lease.held_at(world.now):
+            with pytest.raises(Locked):
+                run(world, RunKind.DAY, next_state)
+            world.now += timedelta(seconds=TTL_S)
+        run(world, RunKind.DAY, next_state)
+        if machine == "another":  # what the killed run may have sent is not called done before it can no longer arrive
+            world.now += LATE
+            run(world, RunKind.DAY, next_state)
+        assert all(vm.power is not PowerState.SUSPENDED for vm in world.vms.values()), kill_at
+    assert kill_at > 6
 
 
 @pytest.mark.long

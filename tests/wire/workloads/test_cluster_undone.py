@@ -12,7 +12,7 @@ import pytest
 from gpuops.errors import UsageError
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.step_executor import SLICE_S
-from gpuops.execute.steps.vm_runs import CREATION_S, next_removal_step
+from gpuops.execute.steps.vm_runs import next_removal_step
 from gpuops.extras.clusters.cluster_runs import standing
 from gpuops.extras.clusters.creating import create_cluster
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
@@ -131,7 +131,7 @@ class Watched:
         return getattr(self.real, name)
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Any:
-        if timeout_s >= CREATION_S - SLICE_S:
+        if timeout_s == SLICE_S:  # the first wait is that for clones
             self.at_clones()
         return self.real.wait(tasks, timeout_s)
 
