@@ -9,8 +9,8 @@ from gpuops.errors import Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, end_cut_off_creations, request_vms, settle_steps
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.plan import Outcome, Rejection, Report, Request
-from gpuops.plan.core.privileges import too_old
+from gpuops.plan.core.plan import Outcome, Report, Request
+from gpuops.plan.core.privileges import lacks_privileges, too_old
 from gpuops.plan.core.steps import CloneVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning
@@ -86,11 +86,6 @@ def _with_devices(ref: str, inventory: Inventory, site: Site) -> Inventory:
 def _check_privileges(planned: Cloning, new: CloneVm, site: Site, before: Inventory) -> Cloning:
     reasons = list(too_old(before))
     if lacking := site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source):
-        reasons.append(
-            Rejection(
-                before.vm(new.source).name,
-                f"this login lacks {', '.join(sorted(lacking))}",
-                hint="ask for a role with it on the template",
-            )
-        )
+        name = before.vm(new.source).name
+        reasons.append(lacks_privileges(name, lacking, hint="ask for a role with it on the template"))
     return Cloning(rejections=(*planned.rejections, *reasons)) if reasons else planned

@@ -25,7 +25,7 @@ from gpuops.execute.state.lock import rotating
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
-from gpuops.plan.core.privileges import too_old
+from gpuops.plan.core.privileges import lacks_privileges, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.in_force import gpus_of_driver, stays_divided
@@ -165,7 +165,7 @@ def _missing_privileges(plan: Roll, site: Site, inventory: Inventory) -> Iterabl
         missing |= {inventory.vm(ref).name: privileges for ref, privileges in lacking_on_vms.items() if privileges}
     hint = "ask for a role with this privilege on it, or log in as a user who has it"
     for name, privileges in missing.items():
-        yield Rejection(name, f"this login lacks {', '.join(sorted(privileges))}", hint=hint)
+        yield lacks_privileges(name, privileges, hint=hint)
 
 
 def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:

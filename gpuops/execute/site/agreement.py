@@ -20,7 +20,7 @@ from gpuops.errors import Refused
 from gpuops.plan.core.steps import SetAttribute, Step
 
 
-class Proposal(Protocol):
+class ProposedReport(Protocol):
     """A report that has only its plan so far: a frozen dataclass with a field `applied`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -32,7 +32,7 @@ class Proposal(Protocol):
 
 
 Planned = TypeVar("Planned")
-Proposed = TypeVar("Proposed", bound=Proposal)
+Proposed = TypeVar("Proposed", bound=ProposedReport)
 Held = TypeVar("Held")
 Done = TypeVar("Done")
 
@@ -73,7 +73,7 @@ class PlanChanged(Refused):
     """The plan made under the lock is not the one that was agreed to. Nothing of it was done."""
 
 
-def have_same_deeds(agreed: Proposal, current: Proposal) -> bool:
+def have_same_deeds(agreed: ProposedReport, current: ProposedReport) -> bool:
     return bool(agreed.deeds == current.deeds)
 
 

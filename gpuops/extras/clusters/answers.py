@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from gpuops.errors import report_exit_code
 from gpuops.extras.clusters.members import MarkedVm
 from gpuops.extras.clusters.plan import ClusterPlan
-from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.rejection import said_once
 
@@ -69,31 +68,3 @@ class ClusterRemoved:
     @property
     def exit_code(self) -> int:
         return report_exit_code(refused=self.rejections, partly=self.left)
-
-
-@dataclass(frozen=True, slots=True)
-class ShownMember:
-    """One VM of a cluster."""
-
-    rank: int
-    vm: str
-    """Managed object id."""
-    name: str
-    host: str | None
-    power: PowerState | None
-    devices: int
-    """The number of its GPUs and other passthrough devices."""
-    address: str | None
-    rdma: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownCluster:
-    """One cluster."""
-
-    name: str
-    id: str
-    nodes: int
-    members: tuple[ShownMember, ...]
-    problems: tuple[str, ...]
-    """Empty if the cluster runs completely."""

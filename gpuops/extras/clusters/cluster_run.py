@@ -1,4 +1,4 @@
-"""A program that runs over the VMs of a cluster, and an all-reduce that was measured over some of them."""
+"""Requests and results of `cluster run`, which runs a program over a cluster, and of `cluster bench`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from enum import StrEnum
 
 
 class Launcher(StrEnum):
-    """What starts the ranks of a program."""
+    """The program that starts the ranks."""
 
     MPIRUN = "mpirun"
-    """Of Open MPI: one, in the guest of rank 0, which enters the others over SSH."""
+    """Open MPI's, in the guest of rank 0: it enters the other guests over SSH."""
     TORCHRUN = "torchrun"
-    """Of PyTorch: one in each guest; no SSH."""
+    """PyTorch's, in each guest; it needs no SSH."""
     HOROVODRUN = "horovodrun"
-    """Of Horovod: one, in the guest of rank 0, which enters the others over SSH."""
+    """Horovod's, in the guest of rank 0: it enters the other guests over SSH."""
 
 
 class Transport(StrEnum):
-    """Over what ranks of several VMs exchange data."""
+    """The transport by which ranks of several VMs exchange data."""
 
     TCP = "tcp"
     RDMA = "rdma"
@@ -30,37 +30,37 @@ class Rendezvous(StrEnum):
     STATIC = "static"
     """gpuops assigns the numbers: the first VM of the cluster has rank 0."""
     C10D = "c10d"
-    """They agree on their numbers: rank 0 may be on any of them."""
+    """The nodes agree on their numbers: rank 0 may be on any of them."""
 
 
 class AllReduceProgram(StrEnum):
-    """What measures an all-reduce."""
+    """The program that measures an all-reduce."""
 
     NCCL = "nccl"
-    """`all_reduce_perf` of NVIDIA's NCCL tests, built with MPI: the memory of GPUs."""
+    """`all_reduce_perf` of NVIDIA's NCCL tests, built with MPI: measures with GPU memory."""
     OSU = "osu"
-    """`osu_allreduce` of the OSU micro-benchmarks: the memory of hosts."""
+    """`osu_allreduce` of the OSU micro-benchmarks: measures with host memory."""
     MPI4PY = "mpi4py"
-    """A program that gpuops sends; it needs python3 and mpi4py in the guests: the memory of hosts."""
+    """A program that gpuops sends; it needs python3 and mpi4py in the guests. Measures with host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWish:
-    """What is to run over a cluster."""
+    """The program to run over a cluster."""
 
     command: tuple[str, ...]
     """The program and its arguments, as words."""
     launcher: Launcher = Launcher.MPIRUN
     transport: Transport | None = None
-    """None = what launcher and libraries choose themselves."""
+    """None = launcher and libraries choose."""
     ranks: int | None = None
     """None = one for each GPU."""
     rendezvous: Rendezvous = Rendezvous.STATIC
-    """Of torchrun."""
+    """Only torchrun uses it."""
     limit_s: int | None = None
-    """It is ended when it takes longer; None = it is not."""
+    """The program is ended after this time; None = never."""
     ssh_port: int = 22
-    """Of the SSH servers of the guests, where the launcher enters them."""
+    """The port of the guests' SSH servers, for launchers that use SSH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +68,26 @@ class RunEnd:
     """How a run over a cluster ended."""
 
     exit_code: int
-    """Of the launcher in the guest of rank 0; 124 = it was ended after its limit, as timeout(1) says it."""
+    """Exit code of the launcher in the guest of rank 0; 124 = it was ended after its limit, as by timeout(1)."""
     took_s: float
-    """From its start on, as seen from here."""
+    """Since its start, by the clock of this machine."""
     printed_bytes: int
     cut: bool = False
     """Whether it printed more than is shown."""
     failed_on: str = ""
-    """Name of the VM whose launcher failed first, where that is not the one of rank 0."""
+    """Name of the VM whose launcher failed first, if it is not the VM of rank 0."""
     left: tuple[str, ...] = ()
     """What could not be stopped or removed in a guest, each with its reason; the next run tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduceTime:
-    """What one all-reduce took."""
+    """The measured time of one all-reduce."""
 
     size_bytes: int
-    """Of the buffer of each rank."""
+    """Size of the buffer of each rank."""
     seconds: float
-    """Of one of many, in the middle."""
+    """The median of several."""
     wrong: int | None = None
     """Elements with a wrong sum; None = the program does not check."""
 
@@ -101,36 +101,36 @@ class BenchCell:
     transport: Transport
     times: tuple[AllReduceTime, ...] = ()
     why_not: str = ""
-    """Why there are no times."""
+    """The reason if there are no times."""
     left: tuple[str, ...] = ()
     """What could not be stopped or removed in a guest, each with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchWish:
-    """All-reduces that are to be measured."""
+    """The all-reduces to measure."""
 
     nodes: tuple[int, ...]
-    """Over so many nodes each, the first of the cluster; in rising order."""
+    """The numbers of nodes, ascending. Each is measured over the first nodes of the cluster."""
     sizes: tuple[int, ...]
-    """Bytes of each rank's buffer."""
+    """Sizes of each rank's buffer, in bytes."""
     transports: tuple[Transport, ...]
     program: AllReduceProgram | None = None
     """None = the first of NCCL, OSU, mpi4py that the guest of rank 0 has."""
     limit_s: int = 600
-    """What all sizes over one number of nodes may take."""
+    """Time limit for all sizes over one number of nodes."""
     ssh_port: int = 22
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What was measured over a cluster."""
+    """The measurements over a cluster."""
 
     cluster: str
     program: AllReduceProgram
     cells: tuple[BenchCell, ...]
     simulated: bool
-    """Whether its guests are processes of one machine, so that TCP is its loopback."""
+    """Whether the guests are processes of one machine, so that TCP is its loopback."""
 
     @property
     def complete(self) -> bool:

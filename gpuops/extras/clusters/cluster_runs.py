@@ -213,16 +213,13 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
 def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
     """Return why programs cannot be run in the guests, as far as can be known without trying."""
     from gpuops.plan.core.plan import Rejection
+    from gpuops.plan.core.privileges import lacks_privileges
     from gpuops.plan.core.steps import RunInGuest
 
     needed = {member.vm: PRIVILEGES for member in cluster.members}
     lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
     reasons = [
-        Rejection(
-            member.name, f"this login lacks {', '.join(sorted(lacking[member.vm]))}", hint="ask for a role with it"
-        )
-        for member in cluster.members
-        if lacking.get(member.vm)
+        lacks_privileges(member.name, missing) for member in cluster.members if (missing := lacking.get(member.vm))
     ]
     no_login = site.vcenter.no_way_in(RunInGuest(cluster.members[0].vm, "/bin/sh"))
     if no_login is not None:

@@ -6,13 +6,7 @@ clone. If the call fails, it removes what it made, unless the caller asks to kee
 removed.
 
 The call holds the lock of the machine while it decides and changes something. It does not hold it while disks are
-copied, guests boot or a question is open, so that rotations can run meanwhile.
-
-Find the privileges that making a cluster requires, and reject the plan if the login lacks one.
-
-The new VMs do not exist yet, so privileges on them are looked up on the template (vSphere API reference, privileges
-of each method and of each field of ConfigSpec). The others are looked up on the objects that a new VM uses (vSphere
-security guide, required privileges for common tasks: deploy a virtual machine from a template)."""
+copied, guests boot or a question is open, so that rotations can run meanwhile."""
 
 from __future__ import annotations
 
@@ -47,8 +41,8 @@ from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ASSIGN_TO_POOL, ObjectKind
 from gpuops.model.workloads.cluster import ClusterWish
-from gpuops.plan.core.plan import Outcome, Rejection, Verdict
-from gpuops.plan.core.privileges import EDIT_CLUSTER, pool_owner
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.privileges import EDIT_CLUSTER, lacks_privileges, pool_owner
 from gpuops.plan.core.steps import CloneVm, SetVmDrs
 
 CREATE_PRIVILEGES: Final = (
@@ -68,62 +62,52 @@ ALLOCATE_SPACE: Final = frozenset({"Datastore.AllocateSpace"})
 ASSIGN_NETWORK: Final = frozenset({"Network.Assign"})
 
 
-def required_privileges(
-    plan: ClusterPlan, folder: str | None, inventory: Inventory
-) -> Mapping[ObjectKind, Mapping[str, frozenset[str]]]:
-    """Return the privilege ids that making the cluster requires, by kind and managed object id; {} without changes.
+def _refuse_without_privileges(plan: ClusterPlan, folder: str | None, inventory: Inventory, site: Site) -> ClusterPlan:
+    """Return the plan, with one refusal for each object on which the login lacks privileges that the plan needs.
+
+    The new VMs do not exist yet, so privileges on them are looked up on the template (vSphere API reference, privileges
+    of each method and of each field of ConfigSpec). The others are looked up on the objects that a new VM uses (vSphere
+    security guide, required privileges for common tasks: deploy a virtual machine from a template).
 
     `folder` is the managed object id of the folder for the new VMs. None puts them into the template's folder, so
     the privilege is asked of the template, which inherits it from there. Raises VmNotFound, VmAmbiguous.
     """
-    privileges_by_object: dict[ObjectKind, dict[str, frozenset[str]]] = {kind: {} for kind in ObjectKind}
     if not plan.changes:
-        return {}
+        return plan
+    needed: dict[ObjectKind, dict[str, frozenset[str]]] = {kind: {} for kind in ObjectKind}
+    names: dict[str, str] = {}
 
-    def need(kind: ObjectKind, ref: str | None, privileges: Collection[str]) -> None:
+    def need(kind: ObjectKind, ref: str | None, name: str | None, privileges: Collection[str]) -> None:
         if ref is not None:
-            privileges_by_object[kind][ref] = privileges_by_object[kind].get(ref, frozenset()) | frozenset(privileges)
+            needed[kind][ref] = needed[kind].get(ref, frozenset()) | frozenset(privileges)
+            names[ref] = name or ref
 
     template = inventory.find_vm(plan.wish.template)
-    need(ObjectKind.TEMPLATE, template.ref, CREATE_PRIVILEGES)
+    need(ObjectKind.TEMPLATE, template.ref, template.name, CREATE_PRIVILEGES)
     for member in plan.members:
-        if any(isinstance(step, SetVmDrs) for step in member.steps):
-            need(ObjectKind.CLUSTER, member.host.cluster, EDIT_CLUSTER)
+        cluster = inventory.clusters.get(member.host.cluster or "")
+        if cluster is not None and any(isinstance(step, SetVmDrs) for step in member.steps):
+            need(ObjectKind.CLUSTER, member.host.cluster, cluster.name, EDIT_CLUSTER)
         if member.new is None:
             continue
-        need(ObjectKind.TEMPLATE if folder is None else ObjectKind.FOLDER, folder or template.ref, MAKE_IN_FOLDER)
-        need(*pool_owner(member.host), ASSIGN_TO_POOL)
-        for datastore in template.datastores if member.new.datastore is None else (member.new.datastore,):
-            need(ObjectKind.DATASTORE, datastore, ALLOCATE_SPACE)
-        need(ObjectKind.PORT_GROUP, member.new.card.port_group if member.new.card else None, ASSIGN_NETWORK)
-    return {kind: by_object for kind, by_object in privileges_by_object.items() if by_object}
-
-
-def reject_missing_privileges(
-    plan: ClusterPlan, lacking: Mapping[str, Collection[str]], inventory: Inventory
-) -> ClusterPlan:
-    """Return the plan with one rejection for each object on which the login lacks privileges (`lacking`: by object)."""
-    reasons = []
-    for ref, missing in lacking.items():
-        if missing:
-            name, kind = _name_and_kind(ref, plan, inventory)
-            reason = f"this login lacks {', '.join(sorted(missing))}"
-            reasons.append(Rejection(name, reason, hint=f"ask for a role with it on the {kind}"))
-    return replace(plan, rejections=(*plan.rejections, *reasons)) if reasons else plan
-
-
-def _name_and_kind(ref: str, plan: ClusterPlan, inventory: Inventory) -> tuple[str, str]:
-    """Return the name and the kind of an object that the plan uses; an unknown id is the folder's."""
-    if ref in inventory.clusters:
-        return inventory.clusters[ref].name, "cluster"
-    if ref in inventory.hosts:
-        return inventory.hosts[ref].name, "host"
-    if ref in inventory.datastores:
-        return inventory.datastores[ref].name, "datastore"
-    if ref in inventory.vms:
-        return inventory.vm(ref).name, "template"
-    is_port_group = any(member.new and member.new.card and member.new.card.port_group == ref for member in plan.members)
-    return (plan.wish.port_group or ref, "port group") if is_port_group else (plan.wish.folder or ref, "folder")
+        if folder is None:
+            need(ObjectKind.TEMPLATE, template.ref, template.name, MAKE_IN_FOLDER)
+        else:
+            need(ObjectKind.FOLDER, folder, plan.wish.folder, MAKE_IN_FOLDER)
+        need(*pool_owner(member.host), cluster.name if cluster is not None else member.host.name, ASSIGN_TO_POOL)
+        for ref in template.datastores if member.new.datastore is None else (member.new.datastore,):
+            name = inventory.datastores[ref].name if ref in inventory.datastores else None
+            need(ObjectKind.DATASTORE, ref, name, ALLOCATE_SPACE)
+        if member.new.card is not None:
+            need(ObjectKind.PORT_GROUP, member.new.card.port_group, plan.wish.port_group, ASSIGN_NETWORK)
+    lacking = site.vcenter.lacking_on_objects({kind: by_object for kind, by_object in needed.items() if by_object})
+    refusals = (
+        lacks_privileges(names[ref], missing, hint=f"ask for a role with it on the {kind}")
+        for kind, by_object in needed.items()
+        for ref in by_object
+        if (missing := lacking.get(ref))
+    )
+    return replace(plan, rejections=(*plan.rejections, *refusals))
 
 
 BOOT_S: Final = 900.0
@@ -195,8 +179,7 @@ def _look(
     )
     inventory = site.with_vgpus(inventory)
     plan = question.plan(inventory, catalog_of(inventory), site.clock())
-    required = required_privileges(plan, question.folder, inventory)
-    return reject_missing_privileges(plan, port.lacking_on_objects(required), inventory), inventory
+    return _refuse_without_privileges(plan, question.folder, inventory, site), inventory
 
 
 @dataclass(slots=True)

@@ -7,13 +7,7 @@ computed host by host, and the ranks are distributed by these numbers:
   the remaining VMs. Example: five VMs on hosts with room for 2, 4 and 3: four on the second host, one on the first.
 * spread: each VM goes to the host with the fewest VMs of the cluster; among these, to the one with most room.
 
-Each host gets consecutive ranks, so that neighbours of a ring communicate within a host where possible.
-
-Reports settings of a VM of a cluster that an admin has changed since it was made. They are not changed back.
-
-The level of latency sensitivity is not read, only its reservation of CPU.
-
-Explains why a cluster is not made: by host and VM, and in one line for each problem."""
+Each host gets consecutive ranks, so that neighbours of a ring communicate within a host where possible."""
 
 from __future__ import annotations
 
@@ -54,9 +48,13 @@ Resource Management, "Backing Guest vRAM with 1GB Pages")."""
 
 
 def changes_by_admin(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
-    """Yield a line for each setting that differs from the file; settings that cannot be read are left out."""
-    for is_so in _differences(wish, vm, host):
-        yield f"{vm.name}: {is_so}: it stays so, only gpuops cluster delete and create make it anew"
+    """Yield a line for each setting that differs from the file, which is not changed back.
+
+    Settings that cannot be read are left out. The level of latency sensitivity is not read, only its reservation of
+    CPU.
+    """
+    for difference in _differences(wish, vm, host):
+        yield f"{vm.name}: {difference}: it stays so, only gpuops cluster delete and create make it anew"
 
 
 def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
@@ -205,9 +203,9 @@ class ClusterPlan:
     @property
     def steps(self) -> Plan:
         """Return the steps of all VMs: devices, then overrides of DRS, then starts."""
-        every = [step for member in self.members for step in member.steps]
+        all_steps = [step for member in self.members for step in member.steps]
         kinds = (("give GPUs", ReconfigureVm), ("keep off DRS", SetVmDrs), ("start", PowerOnVm))
-        waves = [(title, tuple(step for step in every if isinstance(step, kind))) for title, kind in kinds]
+        waves = [(title, tuple(step for step in all_steps if isinstance(step, kind))) for title, kind in kinds]
         return Plan(tuple(Wave(f"{title}: {len(steps)}", steps) for title, steps in waves if steps))
 
 
@@ -278,10 +276,8 @@ class _Planning:
             if not isinstance(outcome, MemberSteps) or host is None:
                 return self._refuse(outcome if not isinstance(outcome, MemberSteps) else ())
             members.append(PlannedMember(member.marker.rank, member.vm.name, host, None, outcome.steps, outcome.says))
-            world, warnings = (
-                outcome.after,
-                [*warnings, *outcome.warnings, *changes_by_admin(self.wish, member.vm, host)],
-            )
+            world = outcome.after
+            warnings += (*outcome.warnings, *changes_by_admin(self.wish, member.vm, host))
         missing = sorted(set(range(self.wish.nodes)) - {member.marker.rank for member in existing})
         if missing:
             hosts = self._hosts(template)
@@ -294,13 +290,15 @@ class _Planning:
             )
             if counts is None:
                 return self._refuse(tuple(no_room(self.wish, hosts, room, len(missing), self.rows)))
-            for rank, host in zip(missing, _host_of_each_rank(hosts, counts), strict=True):
+            host_of_each_rank = (host for host in hosts for _ in range(counts.get(host.ref, 0)))
+            for rank, host in zip(missing, host_of_each_rank, strict=True):
                 new_vm = self._new(rank, host)
                 outcome = self._place(new_vm, world)
                 if not isinstance(new_vm, CloneVm) or not isinstance(outcome, MemberSteps):
                     return self._refuse(outcome if not isinstance(outcome, MemberSteps) else ())
                 members.append(PlannedMember(rank, new_vm.name, host, new_vm, outcome.steps, outcome.says))
-                world, warnings = outcome.after, [*warnings, *outcome.warnings]
+                world = outcome.after
+                warnings += outcome.warnings
         members.sort(key=lambda member: member.rank)
         all_warnings = _warn_once(warnings, [name for member in members for name in (member.name, member.host.name)])
         return ClusterPlan(self.wish, self.question.id, tuple(self.rows), tuple(members), warnings=all_warnings)
@@ -437,13 +435,6 @@ def _warn_once(warnings: Sequence[str], names: Sequence[str]) -> tuple[str, ...]
     return tuple(
         lines[0] if len(lines) == 1 else f"{lines[0]} (also for {len(lines) - 1} more)" for lines in alike.values()
     )
-
-
-def _host_of_each_rank(hosts: Sequence[Host], counts: Mapping[str, int]) -> Iterator[Host]:
-    """Yield the host of each rank."""
-    for host in hosts:
-        for _ in range(counts.get(host.ref, 0)):
-            yield host
 
 
 def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm]) -> Iterator[Rejection]:

@@ -9,7 +9,7 @@ a VM have the same marker, and their overrides belong to their owners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
@@ -39,9 +39,9 @@ from gpuops.model.devices.rdma import Networks
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.plan.core.plan import Plan, Rejection, Verdict, Wave
+from gpuops.plan.core.privileges import lacks_privileges
 from gpuops.plan.core.steps import SetVmDrs
 
 
@@ -105,12 +105,6 @@ class ClusterPort(Protocol):
 
     def guest_id(self, vm: str) -> str:
         """Return the guest OS type of the VM, for example `ubuntu64Guest`; empty if it cannot be read."""
-        ...
-
-    def lacking_on_objects(
-        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
-    ) -> Mapping[str, Collection[str]]:
-        """Return the needed privileges that this login lacks, by object; empty if vCenter does not report them."""
         ...
 
 
@@ -191,11 +185,7 @@ def _look(name: str, site: Site, journal: Journal | None) -> tuple[ClusterRemove
 def _missing_privileges(members: tuple[MarkedVm, ...], site: Site) -> tuple[Rejection, ...]:
     lacking = site.vcenter.lacking({member.vm.ref: REMOVE_PRIVILEGES for member in members}) if members else {}
     names = {member.vm.ref: member.vm.name for member in members}
-    return tuple(
-        Rejection(names[ref], f"this login lacks {', '.join(sorted(missing))}", hint="ask for a role with it")
-        for ref, missing in lacking.items()
-        if missing
-    )
+    return tuple(lacks_privileges(names[ref], missing) for ref, missing in lacking.items() if missing)
 
 
 def remove_vms(

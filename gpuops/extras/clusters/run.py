@@ -1,13 +1,14 @@
-"""The run of a cluster in the journal. Open from before the first clone until it is complete or removed.
+"""What keeps calls that make, use or remove a cluster apart: its run in the journal, a local lock, and a lease.
 
-A lease on the VM of rank 0 ensures that only one run at a time uses a cluster, on all machines.
+The run in the journal is open from before the first clone until the cluster is complete or removed.
 
-A run holds the lease until it ends. A call that removes VMs of a cluster which a run could use takes the lease first.
-
-It is the lease of rotations (`gpuops.execute.lease`), written to extraConfig of that VM by compare and set. A second
-run is refused before it starts anything. The machine of a killed run recognizes its own lease as dead. Other machines
-wait until it has expired by vCenter's clock, at most three minutes, and take it over: the preparation of a run ends
-the processes of the run before."""
+A lease on the VM of rank 0 ensures that only one program at a time runs over a cluster, on all machines. The program's
+call holds it until it ends; a call that removes VMs which a program could use takes it first. It is the lease of
+rotations (`gpuops.execute.lease`), written to extraConfig of that VM by compare and set. A second program is refused
+before it starts anything. The machine of a killed call recognizes its own lease as dead. Other machines wait until it
+has expired by vCenter's clock, at most three minutes, and take it over: the preparation of a program ends the processes
+of the one before.
+"""
 
 from __future__ import annotations
 

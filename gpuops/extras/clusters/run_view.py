@@ -1,6 +1,4 @@
-"""The output of `gpuops cluster run` and `gpuops cluster bench` in addition to that of the program itself.
-
-The output of a program in a guest, as lines that are safe to print on a terminal or in a document."""
+"""The output of `gpuops cluster run` and `gpuops cluster bench`, and that of a program in a guest as safe lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs a launch to its end: starts it in the guests, passes on the output of rank 0, and cleans up.
 
-The next run of the cluster removes what a killed run left; two runs never use a cluster at once (`use`). Ctrl-C,
+The next run of the cluster removes what a killed run left; two runs never use a cluster at once (`used_alone`). Ctrl-C,
 SIGTERM and the limit end the processes in every guest.
 """
 

@@ -7,14 +7,15 @@ from itertools import groupby
 
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site
-from gpuops.extras.clusters.answers import ShownCluster, ShownMember
 from gpuops.extras.clusters.members import MarkedVm, marked_vms
 from gpuops.extras.clusters.run import open_runs
+from gpuops.extras.clusters.view import ShownTrainingClusterRecord, ShownTrainingVmRecord
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.report.document import NamedRecord
 
 
-def read_clusters(name: str | None, site: Site) -> tuple[ShownCluster, ...]:
+def read_clusters(name: str | None, site: Site) -> list[ShownTrainingClusterRecord]:
     """Return the clusters of this vCenter, or the one of this name. Raises UsageError if it does not exist."""
     inventory = site.vcenter.inventory()
     marked = marked_vms(inventory, name)
@@ -24,28 +25,28 @@ def read_clusters(name: str | None, site: Site) -> tuple[ShownCluster, ...]:
         )
     ordered = sorted(marked, key=lambda member: (member.marker.cluster, member.marker.id, member.marker.rank))
     groups = groupby(ordered, key=lambda member: (member.marker.cluster, member.marker.id))
-    return tuple(_show_group(list(group), inventory, site) for _, group in groups)
+    return [_show_group(list(group), inventory, site) for _, group in groups]
 
 
-def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> ShownCluster:
+def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> ShownTrainingClusterRecord:
     first = group[0].marker
-    members = tuple(_member(member, inventory, site) for member in group)
-    return ShownCluster(first.cluster, first.id, first.nodes, members, tuple(_problems(group, inventory, site)))
+    members = [_member(member, inventory, site) for member in group]
+    problems = list(_problems(group, inventory, site))
+    return ShownTrainingClusterRecord(first.cluster, first.id, first.nodes, not problems, problems, members)
 
 
-def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownMember:
+def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTrainingVmRecord:
     host = inventory.host_of(member.vm)
     running = member.vm.power is PowerState.ON
     address = site.vcenter.wait_for_guest(member.vm.ref, 0.0, address=True).address if running else None
-    return ShownMember(
+    return ShownTrainingVmRecord(
         member.marker.rank,
-        member.vm.ref,
-        member.vm.name,
+        NamedRecord(member.vm.ref, member.vm.name),
         host.name if host is not None else None,
         member.vm.power,
         len(member.vm.devices or ()),
         address,
-        member.marker.rdma.value,
+        member.marker.rdma,
     )
 
 

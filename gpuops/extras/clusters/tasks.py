@@ -11,7 +11,7 @@ from gpuops.extras.clusters.cluster_file import load_cluster
 from gpuops.extras.clusters.creating import create_cluster as cluster_create
 from gpuops.extras.clusters.removing import delete_cluster as cluster_delete
 from gpuops.extras.clusters.showing import read_clusters as cluster_show
-from gpuops.extras.clusters.view import ClusterCreateDocument, ClusterDeleteDocument, ShownTrainingClusterRecord
+from gpuops.extras.clusters.view import ClusterCreateDocument, ClusterDeleteDocument
 from gpuops.report.document import Document
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
@@ -41,8 +41,7 @@ def gpu_cluster(
 @reading
 def gpu_cluster_info(site: Site, name: str | None = None) -> Document:
     """Return the clusters of a vCenter, or the one of this name, which may be none."""
-    matching = (cluster for cluster in cluster_show(None, site) if name in (None, cluster.name))
-    return {"clusters": list(map(ShownTrainingClusterRecord.made_of, matching))}
+    return {"clusters": [cluster for cluster in cluster_show(None, site) if name in (None, cluster.name)]}
 
 
 def _creation_result(outcome: ClusterMade, warnings: list[str]) -> TaskResult:

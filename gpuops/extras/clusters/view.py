@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.extras.clusters.answers import ClusterMade, ClusterRemoved, ShownCluster, ShownMember
+from gpuops.extras.clusters.answers import ClusterMade, ClusterRemoved
 from gpuops.extras.clusters.plan import ClusterPlan, PlannedMember
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import RdmaKind
@@ -153,19 +153,19 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
         return cls.from_attributes(outcome, outcome.plan, cluster=outcome.plan.wish.name, members=members)
 
 
-def clusters_text(clusters: tuple[ShownCluster, ...]) -> Shown:
+def clusters_text(clusters: Sequence[ShownTrainingClusterRecord]) -> Shown:
     """Return the VMs of each cluster, and its problems."""
     if not clusters:
         return "no cluster is there"
     lines: list[Shown] = []
     for cluster in clusters:
-        state = "runs" if not cluster.problems else "is not complete"
+        state = "runs" if cluster.whole else "is not complete"
         lines.append(Text(f"{cluster.name}: {count(cluster.nodes, 'VM')}, {state}, id {cluster.id}", "bold"))
         table = TextTable("rank", "VM", "host", "power", "devices", "address", "RDMA", right=(0, 4))
         for member in cluster.members:
             power, host = member.power or "unknown", member.host or "unknown"
             cells = (str(member.devices), member.address or "-", member.rdma)
-            table.add_row(str(member.rank), member.name, host, power, *cells)
+            table.add_row(str(member.rank), member.vm.name, host, power, *cells)
         lines.append(table)
         lines += [Text(problem, "yellow") for problem in cluster.problems]
     return lines
@@ -182,10 +182,6 @@ class ShownTrainingVmRecord(DocumentRecord, frozen=True):
     address: Annotated[str | None, "of its guest"]
     rdma: RdmaKind
 
-    @classmethod
-    def made_of(cls, member: ShownMember) -> Self:
-        return cls.from_attributes(member, vm=NamedRecord(member.vm, member.name))
-
 
 class ShownTrainingClusterRecord(DocumentRecord, frozen=True):
     """One cluster."""
@@ -196,10 +192,6 @@ class ShownTrainingClusterRecord(DocumentRecord, frozen=True):
     whole: Annotated[bool, "whether it runs whole"]
     problems: list[str]
     members: Annotated[list[ShownTrainingVmRecord], "by rank"]
-
-    @classmethod
-    def made_of(cls, cluster: ShownCluster) -> Self:
-        return cls.from_attributes(cluster, whole=not cluster.problems)
 
 
 @printed("cluster-show", by="gpuops cluster show")

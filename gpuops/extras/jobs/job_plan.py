@@ -171,17 +171,13 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
     planned: dict[str, PlannedJob] = {}
     gpus: list[JobsOnGpu] = []
     beside: dict[BusySource, int] = {}
-    for (ref, address), placed_there in sorted(
-        by_gpu.items(), key=lambda gpu_jobs: (inventory.hosts[gpu_jobs[0][0]].name, gpu_jobs[0])
-    ):
-        host = inventory.hosts[ref]
+    for ref, address in sorted(by_gpu, key=lambda gpu: (inventory.hosts[gpu[0]].name, gpu)):
+        host, placed_there = inventory.hosts[ref], by_gpu[ref, address]
         other_shares = tuple(_other_busy_shares(host, address, question, inventory, catalog))
         for share in other_shares:
             beside[share.source] = beside.get(share.source, 0) + 1
-        on_gpu = [jobs[placed.workload.name] for placed in placed_there]
-        times, gpu_row = _plan_on_gpu(
-            on_gpu, other_shares, host, address, placed_there[0].vm.profiles[0], question, catalog
-        )
+        on_gpu, profile = [jobs[placed.workload.name] for placed in placed_there], placed_there[0].vm.profiles[0]
+        times, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
         planned |= {planned_job.job.name: planned_job for planned_job in times}
         gpus.append(gpu_row)
     in_order = tuple(planned[job.name] for job in question.jobs if job.name in planned)

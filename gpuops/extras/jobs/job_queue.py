@@ -292,7 +292,6 @@ def job_plan(
 def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, inventory: Inventory) -> JobVmRoom | None:
     """Return which of these jobs get a VM; None if the policy has no `jobs`."""
     from gpuops.extras.jobs.job_vms import with_devices
-    from gpuops.extras.jobs.night_jobs import job_store
     from gpuops.extras.jobs.template_vms import job_vm_room
 
     rules = policy.jobs

@@ -132,9 +132,7 @@ class _Tending:
             if journal is None:
                 return
             fitted, inventory = self.look()
-            steps = [
-                RemoveVm(unneeded.vm.ref, unneeded.vm.name, unneeded.marker.notes) for unneeded in fitted.plan.unneeded
-            ]
+            steps = [RemoveVm(made.vm.ref, made.vm.name, made.marker.notes) for made in fitted.plan.unneeded]
             if not steps:
                 return
             with settled_run(JOB_VMS, inventory, journal, self.site) as run:

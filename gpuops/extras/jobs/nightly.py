@@ -174,11 +174,8 @@ def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: st
         for job in to_stop.jobs
     }
     side_by_side([partial(passes[job.number].run, [job]) for job in to_stop.jobs], time_left.total_seconds())
-    unanswered_deeds = [JobDeed(job, unanswered, failed=True) for job in to_stop.jobs]
     return tuple(
-        deed
-        for job, late in zip(to_stop.jobs, unanswered_deeds, strict=True)
-        for deed in passes[job.number].deeds[:] or [late]
+        deed for job in to_stop.jobs for deed in passes[job.number].deeds[:] or [JobDeed(job, unanswered, failed=True)]
     )
 
 
@@ -263,12 +260,8 @@ def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: date
     open_nights = {night.id for window in policy.windows if (night := window.night_at(now)) is not None}
     tonight = open_nights or {policy.night(now)}
     for original in originals:
-        if (
-            original.role is Role.ML
-            and original.taken
-            and not original.stopped
-            and (not policy.windows or original.night in tonight)
-        ):
+        is_of_tonight = not policy.windows or original.night in tonight
+        if original.role is Role.ML and original.taken and not original.stopped and is_of_tonight:
             yield from (vm for vm in vms_of(original, inventory) if vm.power is PowerState.ON)
 
 

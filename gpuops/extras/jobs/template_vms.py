@@ -129,9 +129,8 @@ def made_vms(template: JobTemplate, submitted: Sequence[SubmittedJob], inventory
         and own_name.fullmatch(vm.name)
     ]
     names = Counter(made_vm.vm.name for made_vm in marked_vms)
-    return tuple(
-        sorted((made_vm for made_vm in marked_vms if names[made_vm.vm.name] == 1), key=lambda made_vm: made_vm.vm.name)
-    )
+    unique_vms = (made_vm for made_vm in marked_vms if names[made_vm.vm.name] == 1)
+    return tuple(sorted(unique_vms, key=lambda made_vm: made_vm.vm.name))
 
 
 def unread_vms(template: JobTemplate, submitted: Sequence[SubmittedJob], inventory: Inventory) -> list[str]:
@@ -139,11 +138,8 @@ def unread_vms(template: JobTemplate, submitted: Sequence[SubmittedJob], invento
 
     Raises VmNotFound, VmAmbiguous for the template.
     """
-    needed_vms = [
-        inventory.find_vm(template.name),
-        *(made_vm.vm for made_vm in made_vms(template, submitted, inventory)),
-    ]
-    return [vm.ref for vm in needed_vms if vm.devices is None]
+    created_vms = (made_vm.vm for made_vm in made_vms(template, submitted, inventory))
+    return [vm.ref for vm in (inventory.find_vm(template.name), *created_vms) if vm.devices is None]
 
 
 def job_vm_plan(
@@ -396,9 +392,8 @@ def job_vm_room(
     last = max((job.number for job in submitted), default=0)
     new = [job for job in with_owners(jobs, rules, who) if job.name not in number_by_name]
     requested = [SubmittedJob(last + at, job, now, str(who)) for at, job in enumerate(new, 1)]
-    numbers = {job.number for job in requested} | {
-        number_by_name[job.name] for job in jobs if job.name in number_by_name
-    }
+    numbers = {job.number for job in requested}
+    numbers |= {number_by_name[job.name] for job in jobs if job.name in number_by_name}
     all_jobs, share = (*submitted, *requested), policy.fair_share
     turns = job_turns(all_jobs, rules, inventory, catalog, now, share=share)
     plan = fitted_plan(all_jobs, policy, inventory, catalog, now).plan

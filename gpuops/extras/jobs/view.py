@@ -26,23 +26,18 @@ def jobs_text(answer: JobsAnswer, *, commands: bool = False) -> Shown:
         parts += [_job_table(answer), Text(), _gpu_table(answer)]
     parts += [line for refusal in answer.refused for line in refused_lines(refusal)]
     parts += [Text("refused: ", "bold red").append(f"{job.name}: {why}") for job, why in answer.forbidden]
-    parts += [
-        Text("too long: ", "bold red").append(_too_long_text(planned, answer))
-        for planned in answer.planned
-        if planned.too_long
-    ]
-    parts += [
-        Text("warning: ", "yellow").append(text)
-        for text in (
-            *(text for planned in answer.placements.placed for text in planned.warnings),
-            *answer.placements.warnings,
-        )
-    ]
+    too_long = [_too_long_text(planned, answer) for planned in answer.planned if planned.too_long]
+    parts += [Text("too long: ", "bold red").append(text) for text in too_long]
+    parts += [Text("warning: ", "yellow").append(text) for text in _warnings(answer)]
     if commands:
         parts += [line for planned in answer.planned for line in _commands(planned)]
     parts += [Text(note, "dim") for note in _notes(answer)]
     parts += [Text(line) for line in _vm_lines(answer)]
     return (*parts, Text(_summary(answer), "bold"))
+
+
+def _warnings(answer: JobsAnswer) -> list[str]:
+    return [*(text for placed in answer.placements.placed for text in placed.warnings), *answer.placements.warnings]
 
 
 def _job_table(answer: JobsAnswer) -> TextTable:
@@ -273,7 +268,7 @@ class JobPlanDocument(SiteDocument, frozen=True):
 
     @classmethod
     def made_of(cls, answer: JobsAnswer) -> Self:
-        before, placed = answer.placements.before, answer.placements.placed
+        before = answer.placements.before
         return cls.from_attributes(
             answer,
             answer.question,
@@ -283,5 +278,5 @@ class JobPlanDocument(SiteDocument, frozen=True):
             without_place=answer.refused,
             forbidden=[ForbiddenJobRecord(job.name, why) for job, why in answer.forbidden],
             beside={source: answer.beside.get(source, 0) for source in BusySource},
-            warnings=[*(text for placement in placed for text in placement.warnings), *answer.placements.warnings],
+            warnings=_warnings(answer),
         )

@@ -420,7 +420,7 @@ def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:
 def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     from gpuops.execute.site import catalog_of
     from gpuops.plan.core.plan import Rejection
-    from gpuops.plan.core.privileges import too_old
+    from gpuops.plan.core.privileges import lacks_privileges, too_old
     from gpuops.plan.core.steps import RunInGuest
 
     inventory = site.vcenter.inventory()
@@ -434,8 +434,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     reasons = list(too_old(inventory))
     lacking = site.vcenter.lacking({template.ref: PRIVILEGES}).get(template.ref)
     if lacking:
-        missing = ", ".join(sorted(lacking))
-        reasons.append(Rejection(template.name, f"this login lacks {missing}", hint="ask for a role with it"))
+        reasons.append(lacks_privileges(template.name, lacking))
     no_login = site.vcenter.no_way_in(RunInGuest(template.ref, "/bin/sh"))
     if no_login is not None:
         hint = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"

@@ -76,11 +76,11 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
     assert [(each.rdma, each.gpus) for each in cluster.members] == [(wish.rdma.value, 1)] * 2
     assert {each.name: each.address for each in cluster.members} == made.addresses
     [shown] = read_clusters(None, training.site)
-    assert (shown.name, shown.problems) == ("train", ())
+    assert (shown.name, shown.problems) == ("train", [])
     training.site.vcenter = WithoutGpus(training.site.vcenter)
     [lacking] = read_clusters(None, training.site)
     left = f"{devices - 1} of the {devices} devices that it was made with"
-    assert lacking.problems == (f"train-00 has {left}", f"train-01 has {left}")
+    assert lacking.problems == [f"train-00 has {left}", f"train-01 has {left}"]
     training.site.vcenter = training.site.vcenter.real
     before = len(training.server.world.ledger)
     again = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))

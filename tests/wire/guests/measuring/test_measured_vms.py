@@ -8,12 +8,13 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.errors import Refused, VcenterUnreachable
-from gpuops.extras.sizing.measuring import measure, remove_measurement
+from gpuops.extras.sizing.measuring import SharingMeasured, measure, remove_measurement
+from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.wire.guests.measuring.lab import Lab, keep, wish
+from tests.wire.guests.measuring.lab import BEST, EQUAL, Lab, keep, wish
 
 pytestmark = pytest.mark.long
 
@@ -75,6 +76,19 @@ def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
         other.state.annotation = notes
         other.configuration_changed(renamed=True)
     return other
+
+
+@pytest.mark.long
+def test_a_scheduler_that_changed_while_the_admin_was_asked_is_asked_about(lab: Lab) -> None:
+    asked: list[SchedulerPolicy | None] = []
+
+    def consent(planned: SharingMeasured) -> None:
+        asked.append(planned.plan.in_force)
+        lab.set_scheduler("0x01")
+
+    found = measure(wish("true"), lab.site, apply=True, consent=consent)
+    assert asked == [BEST, EQUAL]
+    assert [(count.scheduler, count.error) for count in found.measurement.done] == [(EQUAL, "")]
 
 
 @pytest.mark.parametrize("ask", ["measure", "remove"])
