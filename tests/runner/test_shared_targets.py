@@ -65,10 +65,10 @@ class Database:
         return found
 
     def sites(self) -> list[object]:
-        return [site for (site,) in self.do("SELECT site FROM runner_targets ORDER BY site")]
+        return [site for (site,) in self.do("SELECT key FROM book_records WHERE kind = 'target' ORDER BY key")]
 
     def pass_minutes(self, minutes: int) -> None:
-        self.do(f"UPDATE runner_targets SET played_at = played_at - interval '{minutes} minutes'")
+        self.do(f"UPDATE book_records SET changed_at = changed_at - interval '{minutes} minutes'")
 
 
 @pytest.fixture
@@ -198,7 +198,9 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
     old.begin()
     database.pass_minutes(40)
     if row:
-        database.do(f"UPDATE runner_targets SET {row} WHERE site = 'prod'")
+        merged = f"CAST(CAST(body AS jsonb) || CAST($row${row}$row$ AS jsonb) AS varchar)"
+        body = merged if row.startswith("{") else f"'{row}'"
+        database.do(f"UPDATE book_records SET body = {body} WHERE key = 'prod'")
 
 
 @pytest.mark.quick_cases(3)
@@ -209,11 +211,13 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
         ("vc-prod", "verify = false\n", "", "without verified TLS"),
         ("http://vc-prod", "", "", "without verified TLS"),
         ("sim@vc-prod", "", "", "simulated"),
-        ("vc-prod", "", "configuration = '[targets'", "is not TOML"),
-        ("vc-prod", "", "configuration = ''", "no such target"),
-        ("vc-prod", "", "policies = '['", "no JSON"),
-        ("vc-prod", "", "policies = '[]'", "are not texts by file"),
-        ("vc-prod", "", """policies = '{"/a": 1}'""", "are not texts by file"),
+        ("vc-prod", "", '{"configuration": "[targets"}', "is not TOML"),
+        ("vc-prod", "", '{"configuration": ""}', "no such target"),
+        ("vc-prod", "", '{"configuration": 5}', "no such target"),
+        ("vc-prod", "", "[", "no such target"),
+        ("vc-prod", "", '{"policies": "["}', "no JSON"),
+        ("vc-prod", "", '{"policies": "[]"}', "are not texts by file"),
+        ("vc-prod", "", r"""{"policies": "{\"/a\": 1}"}""", "are not texts by file"),
     ],
 )
 def test_no_password_goes_anywhere_on_the_word_of_the_database(
@@ -246,10 +250,11 @@ def test_of_a_policy_no_command_is_believed_but_those_of_the_own_file(
 ) -> None:
     """Whoever writes into the database must not have a command run in a guest."""
     left_alone(database, tmp_path, "vc-prod")
-    ((text,),) = database.do("SELECT policies FROM runner_targets")
+    ((text,),) = database.do("SELECT CAST(body AS jsonb)->>'policies' FROM book_records")
     hooked = str(text).replace("ml: {", "ml: {checkpoint: {grace_s: 60, hook: {program: /opt/evil, arguments: -x}}, ")
     assert hooked != text
-    database.do(f"UPDATE runner_targets SET policies = $row${hooked}$row$")
+    changed = f"jsonb_set(CAST(body AS jsonb), '{{policies}}', to_jsonb(CAST($row${hooked}$row$ AS varchar)))"
+    database.do(f"UPDATE book_records SET body = CAST({changed} AS varchar)")
     (file,) = (Path(each) for each in parse_json(hooked))
     own = file.read_text(encoding="utf-8")
     file.unlink()
@@ -307,7 +312,7 @@ def test_no_password_is_kept_there(database: Database, tmp_path: Path) -> None:
     machine.begin()
     machine.write("munich")
     machine.look()
-    kept = str(database.do("SELECT * FROM runner_targets"))
+    kept = str(database.do("SELECT * FROM book_records"))
     assert "password_file" in kept
     assert SECRET not in kept and PASSWORD not in kept
 

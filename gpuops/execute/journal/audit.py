@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, inspect, select, text, union
+from sqlalchemy import Connection, Row, inspect, select, text, union
 
 from gpuops.errors import UsageError
 from gpuops.execute.journal.book import sha256_of
 from gpuops.execute.journal.database import BOOK_OF, book_table, has_journal, heads_table, records_table
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state
-from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
+from gpuops.execute.journal.record import GENESIS, Kind, text_of
 from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
 from gpuops.execute.journal.stores import FILE_NAME, file_database, open_database
 from gpuops.model.nights.journal import Audit, AuditedChain
@@ -77,21 +79,20 @@ def _vcenters(connection: Connection) -> list[str]:
 def _chain(connection: Connection, vcenter: str) -> AuditedChain:
     links = Chain(vcenter)
     content = _Book(vcenter.removeprefix(BOOK_OF)) if vcenter.startswith(BOOK_OF) else _Journal(JournalState(vcenter))
-    good: list[Record] = []
+    good, moments = 0, list[datetime]()
     head, bad = f"0:{GENESIS}", ""
     try:
         end = head_of(connection, vcenter)
         for row in rows_of(connection, vcenter, 0):
-            record = links.follow(row)
-            content.take_in(record)
-            good[1:] = [record]  # the first and the latest
+            moments[1:] = [content.take_in(links, row)]  # the first and the latest
+            good = links.seq
             head = f"{links.seq}:{links.checksum}"
         links.ends_at(end.seq, end.checksum)
         content.compare(connection, links.seq)
     except Broken as broken:
         bad = str(broken)
-    first, last = (good[0].at, good[-1].at) if good else (None, None)
-    return AuditedChain(vcenter, good[-1].seq if good else 0, first, last, head, bad)
+    first, last = (moments[0], moments[-1]) if moments else (None, None)
+    return AuditedChain(vcenter, good, first, last, head, bad)
 
 
 class _Journal:
@@ -100,9 +101,10 @@ class _Journal:
     def __init__(self, state: JournalState) -> None:
         self._state = state
 
-    def take_in(self, record: Record) -> None:
-        """Apply the record. Raises Broken for a record that contains something impossible, although its checksum
-        matches."""
+    def take_in(self, links: Chain, row: Row[Any]) -> datetime:
+        """Apply the record, and return its time. Raises Broken, also for a record that contains something impossible,
+        although its checksum matches."""
+        record = links.follow(row)
         try:
             if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
                 come_to = json.loads(text_of(dump_state(self._state)))
@@ -111,6 +113,7 @@ class _Journal:
             self._state.apply(record)
         except (KeyError, TypeError, ValueError) as error:
             raise Broken(record.seq, f"this version cannot read it: {error!r}") from error
+        return record.at
 
     def compare(self, connection: Connection, seq: int) -> None:
         """Do nothing: the records are all that there is."""
@@ -123,13 +126,15 @@ class _Book:
         self._vcenter = vcenter
         self._entries: dict[tuple[str, str], tuple[int, str]] = {}
 
-    def take_in(self, record: Record) -> None:
-        """Note the entry. Raises Broken for a record that is no entry."""
+    def take_in(self, links: Chain, row: Row[Any]) -> datetime:
+        """Note the entry, and return its time. Raises Broken."""
+        links.check(row)
         try:
-            place = (record.body["kind"], record.body["key"])
-            self._entries[place] = (record.body["version"], record.body["sha256"])
-        except (KeyError, TypeError) as error:
-            raise Broken(record.seq, f"this version cannot read it: {error!r}") from error
+            entry = json.loads(row.body)
+            self._entries[entry["kind"], entry["key"]] = (entry["version"], entry["sha256"])
+            return datetime.fromisoformat(row.at)
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise Broken(row.seq, f"this version cannot read it: {error!r}") from error
 
     def compare(self, connection: Connection, seq: int) -> None:
         """Raise Broken for a record of the book that is not as its last entry says."""

@@ -8,8 +8,8 @@ change reads, decides and writes in one transaction, and only one such transacti
 rule: a change is stored completely or not at all, and it is durable when the block ends. Each change also adds an entry
 with the checksum of the body to a chain of the journal's tables, which `rotate audit verify` compares with the table.
 
-The book has its own chain for each vCenter. A night appends to the journal all the time, and another command's change
-of a pool should neither overtake it nor be read by a version that does not know the word.
+The book has its own chain for each vCenter: a night appends to the journal all the time, and a change of a pool by
+another command must not come in between.
 
 Versions count the changes of a record from 1. Version 0 was taken over from the tables of an earlier gpuops, and is in
 the chain from its first change on.
@@ -21,6 +21,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -44,8 +45,7 @@ from sqlalchemy import (
 from gpuops import clock
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import BOOK_OF, Database, book_table
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.journal.sql import Broken, append_record
+from gpuops.execute.journal.sql import Broken, append_entry
 from gpuops.execute.journal.store import Overtaken
 from gpuops.execute.journal.stores import FILE_NAME, file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
@@ -128,13 +128,24 @@ class BookChange(BookView):
         if self._writes_to.execute(delete(book_table).where(*self._at(kind, key))).rowcount:
             self._enter(kind, key, 0, "")
 
+    def confirm(self, kind: BookKind[Body], key: str) -> None:
+        """Note that the record still holds, without a change."""
+        self._writes_to.execute(update(book_table).where(*self._at(kind, key)).values(changed_at=func.now()))
+
+    def unconfirmed(self, kind: BookKind[Body], time: timedelta) -> frozenset[str]:
+        """Return the keys of records that for so long were neither changed nor confirmed, by the database's clock."""
+        query = select(book_table.c.key, book_table.c.changed_at, func.now().label("now"))
+        mine = (book_table.c.vcenter == self._vcenter, book_table.c.kind == kind.name)
+        rows = self._writes_to.execute(query.where(*mine))
+        return frozenset(str(row.key) for row in rows if row.changed_at < row.now - time)
+
     def _at(self, kind: BookKind[Body], key: str) -> tuple[ColumnElement[bool], ...]:
         return book_table.c.vcenter == self._vcenter, book_table.c.kind == kind.name, book_table.c.key == key
 
     def _enter(self, kind: BookKind[Body], key: str, version: int, sha256: str) -> None:
         entry = {"kind": kind.name, "key": key, "version": version, "sha256": sha256}
         try:
-            append_record(self._writes_to, f"{BOOK_OF}{self._vcenter}", Kind.BOOK, clock.wall_clock(), entry)
+            append_entry(self._writes_to, f"{BOOK_OF}{self._vcenter}", clock.wall_clock(), entry)
         except (Broken, Overtaken) as error:
             raise StateDamaged(
                 f"the entries about the book were changed by something else than gpuops: {error}",

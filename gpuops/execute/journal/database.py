@@ -132,7 +132,7 @@ book_table = Table(
     Column("key", String, primary_key=True),
     Column("version", BigInteger, nullable=False),
     Column("body", String, nullable=False),
-    Column("changed_at", DateTime(timezone=True), nullable=False),  # by the database's clock
+    Column("changed_at", DateTime(timezone=True), nullable=False),  # or confirmed; by the database's clock
 )
 """What lives longer than a run; see `book`."""
 

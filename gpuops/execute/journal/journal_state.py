@@ -106,8 +106,6 @@ class JournalState:
                 self.runs.pop(record.run, None)
             case Kind.CHECKPOINT:
                 self.checkpoint = record.seq
-            case Kind.BOOK:
-                raise ValueError("a change of the book is not a record of a vCenter's journal")
             case _ as never:
                 assert_never(never)
         self.seq = record.seq

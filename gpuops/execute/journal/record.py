@@ -35,8 +35,6 @@ class Kind(StrEnum):
     ENDED = "ended"
     CHECKPOINT = "checkpoint"
     """The state after all records up to here: reading may begin with it."""
-    BOOK = "book"
-    """A changed record of the book, in a chain of the book alone, which no version without a book reads."""
 
 
 @dataclass(frozen=True, slots=True)

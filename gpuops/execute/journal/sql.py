@@ -89,15 +89,15 @@ class SqlStore:
         return begin, checksum
 
 
-def append_record(connection: Connection, vcenter: str, kind: Kind, at: datetime, body: Mapping[str, Any]) -> None:
-    """Append one record of no run in this transaction, which nobody else appends to this chain meanwhile.
+def append_entry(connection: Connection, chain: str, at: datetime, body: Mapping[str, Any]) -> None:
+    """Append an entry to a chain that is not a vCenter's, in a transaction in which no other process appends to it.
 
     Raises Broken where the head is missing.
     """
-    head = head_of(connection, vcenter)
-    rows, new_head = _seal(vcenter, head.checksum, [Record(head.seq + 1, "", kind, at, body)])
-    _advance(connection, vcenter, (head.seq, head.checksum), new_head)
-    connection.execute(insert(records_table), rows)
+    head = head_of(connection, chain)
+    row = _row(chain, head.seq + 1, "", "entry", at, body, head.checksum)
+    _advance(connection, chain, (head.seq, head.checksum), {key: row[key] for key in ("seq", "checksum")})
+    connection.execute(insert(records_table), row)
 
 
 class Broken(Exception):
@@ -130,6 +130,14 @@ class Chain:
 
     def follow(self, row: Row[Any]) -> Record:
         """Return the record in this row. Raises Broken."""
+        self.check(row)
+        try:
+            return Record(row.seq, row.run, Kind(row.kind), datetime.fromisoformat(row.at), json.loads(row.body))
+        except (ValueError, RecursionError) as error:
+            raise Broken(row.seq, f"this version cannot read it: {error}") from error
+
+    def check(self, row: Row[Any]) -> None:
+        """Raise Broken unless this row comes next and is as it was written."""
         expected = self.seq + 1
         if row.seq != expected:
             raise Broken(expected, f"it is missing; record {row.seq} comes after {self.seq}")
@@ -139,10 +147,6 @@ class Chain:
         if computed != row.checksum:
             raise Broken(expected, "its text does not fit its checksum: it was changed, or moved here")
         self.seq, self.checksum = expected, computed
-        try:
-            return Record(row.seq, row.run, Kind(row.kind), datetime.fromisoformat(row.at), json.loads(row.body))
-        except (ValueError, RecursionError) as error:
-            raise Broken(expected, f"this version cannot read it: {error}") from error
 
     def ends_at(self, seq: int, last: str) -> None:
         """Raise Broken unless the last row that was followed is the last one that was written."""
@@ -186,23 +190,20 @@ def _seal(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[
     rows: list[dict[str, Any]] = []
     head: dict[str, Any] = {}
     for record in records:
-        at, body = record.at.isoformat(), text_of(record.body)
-        previous = checksum(previous, vcenter, record.seq, record.run, record.kind, at, body)
-        rows.append(
-            {
-                "vcenter": vcenter,
-                "seq": record.seq,
-                "run": record.run,
-                "kind": str(record.kind),
-                "at": at,
-                "body": body,
-                "checksum": previous,
-            }
-        )
+        rows.append(_row(vcenter, record.seq, record.run, str(record.kind), record.at, record.body, previous))
+        previous = rows[-1]["checksum"]
         head |= {"seq": record.seq, "checksum": previous}
         if record.kind is Kind.CHECKPOINT:
             head["checkpoint"] = record.seq
     return rows, head
+
+
+def _row(
+    vcenter: str, seq: int, run: str, kind: str, at: datetime, body: Mapping[str, Any], previous: str
+) -> dict[str, Any]:
+    at_text, body_text = at.isoformat(), text_of(body)
+    fields = {"vcenter": vcenter, "seq": seq, "run": run, "kind": kind, "at": at_text, "body": body_text}
+    return {**fields, "checksum": checksum(previous, vcenter, seq, run, kind, at_text, body_text)}
 
 
 def _advance(connection: Connection, vcenter: str, last: tuple[int, str], head: dict[str, Any]) -> None:

@@ -38,7 +38,6 @@ class DatabaseLock(StrEnum):
 
     TABLES = "gpuops tables"
     JOBS = "gpuops jobs"
-    RUNNER_TARGETS = "gpuops runner targets"
     BOOK = "gpuops book"
     """Of one vCenter."""
     MEASUREMENTS = "gpuops measurements"

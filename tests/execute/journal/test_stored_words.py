@@ -39,7 +39,6 @@ def test_the_runs_of_a_request_keep_their_kind() -> None:
 def test_the_words_of_records_stay() -> None:
     assert [*Kind] == [
         "begun", "original", "intent", "submitted", "settled", "returned", "skip", "given_up", "ended", "checkpoint",
-        "book",
     ]  # fmt: skip
     assert [*IntentState] == ["intent", "submitted", "done", "failed", "unknown"]
     assert [*RunKind] == ["rotate night", "rotate watch", "rotate day", "rotate restore"]

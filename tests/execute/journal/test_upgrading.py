@@ -49,7 +49,7 @@ TABLES: dict[Contents, tuple[MetaData, ...]] = {
     Contents.JOURNAL: (journal_tables.metadata, job_store._metadata),
     Contents.MEASUREMENTS: (measurement_tables.metadata,),
     Contents.POOLS: (),
-    Contents.RUNNERS: (shared_targets._metadata,),
+    Contents.RUNNERS: (),
 }
 
 
@@ -358,6 +358,19 @@ def test_jobs_of_before_the_book_are_read_as_they_are_and_moved_into_it_by_the_f
     assert jobs.output(fit) == (b"one two \xff\x00\n", 0)
     assert [job.number for job in job_store.JobStore("vc-2", place.state_dir, place.url).read()] == [1]
     assert not {"container_jobs", "container_job_records"} & place.schema().keys()
+    assert verify(place.state_dir, place.url).whole
+
+
+def test_targets_of_runners_of_before_the_book_are_moved_into_it(postgresql: Server, tmp_path: Path) -> None:
+    place = Place(tmp_path, postgresql.database())
+    with closing(place.opened()) as database:
+        old_tables.make_revision(database, "0004", Contents.RUNNERS)
+    rows = "('a', 'b = \"\\x\"', '{{\"/f\": \"c\"}}', true, now()), ('b', '', '{{}}', false, now())"
+    place.do(f"INSERT INTO runner_targets VALUES {rows}")
+    exchanged = shared_targets.exchange(place.url, {}, {}, ())
+    assert exchanged.known == {"a", "b"}
+    assert exchanged.nobodys == {"a": shared_targets.SharedTarget('b = "\\x"', '{"/f": "c"}', is_left=True)}
+    assert "runner_targets" not in place.schema()
     assert verify(place.state_dir, place.url).whole
 
 

@@ -1,8 +1,9 @@
-"""One table for what lives longer than a run. It takes over pools with their leases and jobs with their records, whose
-tables are dropped."""
+"""One table for what lives longer than a run. It takes over pools with their leases, jobs with their records and
+targets of runners, whose tables are dropped."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -45,14 +46,22 @@ SELECT vcenter, 'job' AS kind, CAST(number AS VARCHAR) AS key, '{"number":' || n
 FROM container_jobs
 """
 """Seconds become durations like `PT420.5S`. The replaced keys cannot be in a text, where quotes are escaped."""
+_TARGETS: Final = """
+SELECT 'runners' AS vcenter, 'target' AS kind, site AS key, '{"configuration":' || QUOTED(configuration)
+    || ',"policies":' || QUOTED(policies) || ',"is_left":' || CASE WHEN is_left THEN 'true' ELSE 'false' END
+    || '}' AS body
+FROM runner_targets
+"""
 EARLIER: Final[Mapping[str, tuple[Contents, str]]] = {
     "pools": (Contents.POOLS, _POOLS),
     "container_jobs": (Contents.JOURNAL, _JOBS),
+    "runner_targets": (Contents.RUNNERS, _TARGETS),
 }
 """By table: what reads its rows as records of the book. Commands that only read use it before an upgrade."""
 _DROPPED: Final = {
     "pools": ("pool_leases", "pools", "pools_schema"),
     "container_jobs": ("container_job_records", "container_jobs"),
+    "runner_targets": ("runner_targets",),
 }
 
 
@@ -60,8 +69,8 @@ def dialect_sql(statement: str, dialect: str) -> str:
     """Return the statement with the functions of this dialect."""
     is_sqlite = dialect == "sqlite"
     join, find = ("group_concat(body, ',')", "instr") if is_sqlite else ("string_agg(body, ',')", "strpos")
-    quote = 'json_quote("by")' if is_sqlite else 'CAST(to_json("by") AS VARCHAR)'
-    return statement.replace("JOIN_TEXTS", join).replace("FIND", find).replace('QUOTED("by")', quote)
+    quoted = r"json_quote(\1)" if is_sqlite else r"CAST(to_json(\1) AS VARCHAR)"
+    return re.sub(r"QUOTED\((.*?)\)", quoted, statement.replace("JOIN_TEXTS", join).replace("FIND", find))
 
 
 def upgrade() -> None:

@@ -1,8 +1,8 @@
 """The targets that runners play, in their common database, so that another runner can return their desktops.
 
-The table has one row for each target that a runner plays, or that was removed from the configuration file and is not
-returned yet: the text of that file, with the policies. It holds no password, because the file has none. After a
-complete return any runner removes the row.
+The book has one record, a row of its table, for each target that a runner plays, or that was removed from the
+configuration file and is not returned yet: the text of that file, with the policies. It holds no password, because the
+file has none. After a complete return any runner removes the record.
 
 Somebody who can write to the database must not be able to send a password of this machine to an address of their
 choice, or to run a command here:
@@ -17,45 +17,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Boolean, Column, Connection, DateTime, MetaData, String, Table, delete, func, select, update
-from sqlalchemy.dialects.postgresql import insert
 
 from gpuops.config.policy import parse_policy
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SERVED, SIMULATED
 from gpuops.config.vcenter.targets import Configuration, NamedTarget, parsed_configuration
 from gpuops.errors import PolicyError, Refused, StateDamaged
-from gpuops.execute.journal.stores import open_database
-from gpuops.execute.journal.upgrading import bring_up
-from gpuops.execute.migrations import Contents
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.journal.book import Book, BookKind, BookView
 from gpuops.files.file import parse_json
 from gpuops.files.yaml_file import parse_yaml
+from gpuops.model.stored import stored_as
 
 HELP: Final = "gpuops help sites"
 UNPLAYED: Final = timedelta(minutes=30)
 """A target that no runner has played for this time may be taken by another runner."""
 
-_metadata = MetaData()
-_table: Final = Table(
-    "runner_targets",
-    _metadata,
-    Column("site", String, primary_key=True),
-    Column("configuration", String, nullable=False),
-    Column("policies", String, nullable=False),  # JSON: path of the file -> its text
-    Column("is_left", Boolean, nullable=False),
-    Column("played_at", DateTime(timezone=True), nullable=False),  # by the database's clock alone
-)
 
-
+@stored_as("SharedTarget", configuration="configuration", policies="policies", is_left="is_left")
 @dataclass(frozen=True, slots=True)
 class SharedTarget:
     """A target as a runner knew it."""
@@ -64,6 +50,14 @@ class SharedTarget:
     """The text of the configuration file."""
     policies: str
     """JSON: text of each policy, by the path of its file."""
+    is_left: bool = False
+    """Whether it was removed from the file of its runner."""
+
+
+TARGET: Final = BookKind("target", SharedTarget, "the row of {key} in the database of runners", HELP)
+"""By site."""
+_RUNNERS: Final = "runners"
+"""In place of a vCenter: the targets of all vCenters are in one book."""
 
 
 def shared_target(configuration: str, policies: Mapping[Path, str]) -> SharedTarget:
@@ -90,34 +84,28 @@ def exchange(
 
     Raises StateDamaged where the database does not answer.
     """
-    target_database = open_database(url, keeps="database of runners", hint=HELP)
-    with closing(target_database) as database:
-        bring_up(database, Contents.RUNNERS)
-        with database.writing() as connection:
-            # of two runners one waits for the other: each may write rows of any target
-            hold_to_the_end(connection, DatabaseLock.RUNNER_TARGETS)
-            connection.execute(delete(_table).where(_table.c.site.in_(ended)))
-            for is_left, targets in ((False, played), (True, left_file)):
-                for site in sorted(targets):
-                    _put(connection, site, targets[site], is_left=is_left)
-            sites = frozenset(connection.scalars(select(_table.c.site)))
-            nobodys = select(_table).where(_table.c.is_left | (_table.c.played_at < func.now() - UNPLAYED))
-            rows = connection.execute(nobodys).all()
+    opened = Book.open(Path(), url, _RUNNERS, write=True, keeps="database of runners", hint=HELP)
+    with opened as book, book.changing() as records:
+        for site in ended:
+            records.remove(TARGET, site)
+        left_targets = {site: replace(target, is_left=True) for site, target in left_file.items()}
+        for site, target in sorted({**played, **left_targets}.items()):
+            records.put(TARGET, site, target)
+            records.confirm(TARGET, site)
+        sites, unconfirmed = records.keys(TARGET), records.unconfirmed(TARGET, UNPLAYED)
+        targets = {site: _read(records, site) for site in sites}
+    nobodys = {site: target for site, target in targets.items() if target.is_left or site in unconfirmed}
     return Exchanged(
-        sites,
-        {row.site: SharedTarget(row.configuration, row.policies) for row in rows},
-        frozenset(row.site for row in rows if not row.is_left),
+        frozenset(sites), nobodys, frozenset(site for site, target in nobodys.items() if not target.is_left)
     )
 
 
-def _put(connection: Connection, site: str, target: SharedTarget, *, is_left: bool) -> None:
-    """Write a row; of an unchanged row only the time."""
-    texts = {"configuration": target.configuration, "policies": target.policies}
-    state: dict[str, Any] = {"is_left": is_left, "played_at": func.now()}
-    same = update(_table).where(_table.c.site == site, *(_table.c[name] == text for name, text in texts.items()))
-    if connection.execute(same.values(state)).rowcount == 0:
-        row = insert(_table).values(site=site, **texts, **state)
-        connection.execute(row.on_conflict_do_update(index_elements=[_table.c.site], set_={**texts, **state}))
+def _read(records: BookView, site: str) -> SharedTarget:
+    """Return the target; without a configuration if it cannot be read, which then names it when it is taken over."""
+    try:
+        return records.read(TARGET, site) or SharedTarget("", "")
+    except StateDamaged:
+        return SharedTarget("", "")
 
 
 _BELIEVED: Final = (
