@@ -5,8 +5,8 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, profiles,
 firstcome, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
-jobs, night, executor, journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis,
-page, sites, runners, services
+jobs, night, executor, journal, vms, requests, walk, measurements, replay, watch, metrics, serve, forecast, sizing,
+diagnosis, page, sites, runners, services
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ MODULES = {
     "journal": "tests.bench.changes.journal",
     "vms": "tests.bench.changes.many_vms",
     "requests": "tests.bench.changes.requests_per_run",
+    "walk": "tests.bench.changes.walk",
     "measurements": "tests.bench.services.measurements",
     "replay": "tests.bench.nights.replay",
     "watch": "tests.bench.nights.watch",
