@@ -6,6 +6,7 @@ A preview, and a run whose target names no receivers, calls the function of `exe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from gpuops.execute.site import Consent, Site, agreed
@@ -42,17 +43,7 @@ def rotate_night(
     """
     from gpuops.execute.rotation import rotation
 
-    def run(consent: Consent) -> Report:
-        return rotation.rotate_night(
-            policy,
-            site,
-            apply=apply,
-            consent=consent,
-            unattended=unattended,
-            by_timer=by_timer,
-            asks=asks,
-        )
-
+    run = partial(rotation.rotate_night, policy, site, apply=apply, unattended=unattended, by_timer=by_timer, asks=asks)
     return _run_with_notices("rotate night", site, consent, run, apply)
 
 
@@ -73,9 +64,7 @@ def rotate_day(
     """
     from gpuops.execute.rotation import rotation
 
-    def run(consent: Consent) -> Report:
-        return rotation.rotate_day(policy, site, apply=apply, consent=consent, by_timer=by_timer, asks=asks)
-
+    run = partial(rotation.rotate_day, policy, site, apply=apply, by_timer=by_timer, asks=asks)
     return _run_with_notices("rotate day", site, consent, run, apply)
 
 
@@ -88,9 +77,7 @@ def rotate_resume(
     """
     from gpuops.execute.rotation.rotation import resume
 
-    def run(consent: Consent) -> Report:
-        return resume(site, apply=apply, consent=consent, unattended=unattended, asks=asks)
-
+    run = partial(resume, site, apply=apply, unattended=unattended, asks=asks)
     return _run_with_notices("rotate resume", site, consent, run, apply)
 
 
@@ -110,9 +97,7 @@ def rotate_restore(
     """
     from gpuops.execute.rotation.rotation import restore
 
-    def run(consent: Consent) -> Report:
-        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=consent, asks=asks)
-
+    run = partial(restore, policy, site, vms, from_markers=from_markers, apply=apply, asks=asks)
     return _run_with_notices("rotate restore", site, consent, run, apply)
 
 
@@ -131,9 +116,7 @@ def rotate_clear_marker(
     """
     from gpuops.execute.rotation.rotation import clear_marker
 
-    def run(consent: Consent) -> Report:
-        return clear_marker(policy, site, vms, apply=apply, consent=consent, asks=asks)
-
+    run = partial(clear_marker, policy, site, vms, apply=apply, asks=asks)
     return _run_with_notices("rotate clear-marker", site, consent, run, apply)
 
 
@@ -154,9 +137,7 @@ def change(
     """
     from gpuops.execute.change.rolling_change import roll, unheard
 
-    def run(consent: ChangeConsent) -> ChangeReport:
-        return roll(request, verb, rolling, site, apply=apply, consent=consent, told=hear or unheard)
-
+    run = partial(roll, request, verb, rolling, site, apply=apply, told=hear or unheard)
     return _run_with_notices(verb, site, consent, run, apply)
 
 
@@ -169,9 +150,7 @@ def change_resume(
     """
     from gpuops.execute.change.rolling_change import resume, unheard
 
-    def run(consent: ChangeConsent) -> ChangeReport | Report:
-        return resume(site, apply=apply, consent=consent, told=hear or unheard)
-
+    run = partial(resume, site, apply=apply, told=hear or unheard)
     return _run_with_notices("change resume", site, consent, run, apply)
 
 
@@ -181,9 +160,7 @@ def change_abort(
     """End the change: hosts that were started get their VMs back and serve again; the others are not changed."""
     from gpuops.execute.change.rolling_change import abort, unheard
 
-    def run(consent: ChangeConsent) -> ChangeReport | Report:
-        return abort(site, apply=apply, consent=consent, told=hear or unheard)
-
+    run = partial(abort, site, apply=apply, told=hear or unheard)
     return _run_with_notices("change abort", site, consent, run, apply)
 
 
@@ -192,16 +169,16 @@ def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent
 
     Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
     """
-    from gpuops.execute.change.moves import carry_out as run
+    from gpuops.execute.change.moves import carry_out
 
-    return _run_with_notices(
-        "defrag", site, consent, lambda watched_consent: run(request, site, apply=apply, consent=watched_consent), apply
-    )
+    run = partial(carry_out, request, site, apply=apply)
+    return _run_with_notices("defrag", site, consent, run, apply)
 
 
 def _run_with_notices(
     command: str, site: Site, consent: Callable[..., None], run: Callable[..., Ran], apply: bool
 ) -> Ran:
     if not apply or site.notices is None:
-        return run(consent)
-    return cast(Ran, load("gpuops.extras.notify.watch.run_watched")(site.notices, command, consent, run))
+        return run(consent=consent)
+    run_watched = load("gpuops.extras.notify.watch.run_watched")
+    return cast(Ran, run_watched(site.notices, command, consent, lambda watched: run(consent=watched)))

@@ -216,7 +216,8 @@ class RootGroup(CommandGroup):
         extra["standalone_mode"] = False
         output.behave(output.Manners())
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
-        sys.exit(completing(lambda: run_guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
+        with completing():
+            sys.exit(run_guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
 
 
 app = typer.Typer(

@@ -15,8 +15,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,18 +176,20 @@ _VARIABLE: Final = "_GPUOPS_COMPLETE"
 _BREAKS: Final = frozenset(":=@")
 
 
-def completing(call: Callable[[], int]) -> int:
-    """Run the call and return its exit code; if the shell asks for a completion, adjust the words for bash.
+@contextmanager
+def completing() -> Iterator[None]:
+    """If the shell asks for a completion, adjust the words that the block prints for bash.
 
     Errors are dropped: they would appear in the middle of the typed line.
     """
     if not os.environ.get(_VARIABLE, "").startswith("complete_"):
-        return call()
+        yield
+        return
     prefix = joined_words(os.environ) if os.environ[_VARIABLE] == "complete_bash" else ""
     answer = io.StringIO()
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(answer):
-            return call()
+            yield
     finally:
         sys.stdout.write("\n".join(line.removeprefix(prefix) for line in answer.getvalue().split("\n")))
 

@@ -4,7 +4,7 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, wires, commands, simulator, decisions, profiles, firstcome, departures, ablation, filling, batch,
-requests, sizing, diagnosis
+requests, walk, sizing, diagnosis
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MODULES = {
     "filling": "tests.bench.placement.filling",
     "batch": "tests.bench.placement.batch",
     "requests": "tests.bench.changes.requests_per_run",
+    "walk": "tests.bench.changes.walk",
     "sizing": "tests.bench.advice.sizing",
     "diagnosis": "tests.bench.advice.diagnosis",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
@@ -153,21 +154,19 @@ def rotate(
 
     site.said_policy = policy if isinstance(policy, Policy) else None
 
-    def run(apply: bool, consent: Consent) -> Report:
-        if asks and kind.takes:
-            require_no_rotation(site)  # refuse before the admin is asked
-        return _run_once_locked(
-            kind,
-            policy,
-            site,
-            apply=apply,
-            consent=consent,
-            only=only,
-            markers_alone=markers_alone,
-            unattended=unattended,
-            spare=spare,
-            clears=clears,
-        )
+    if asks and kind.takes:
+        require_no_rotation(site)  # refuse before the admin is asked
+    run = partial(
+        _run_once_locked,
+        kind,
+        policy,
+        site,
+        only=only,
+        markers_alone=markers_alone,
+        unattended=unattended,
+        spare=spare,
+        clears=clears,
+    )
 
     def ask(report: Report) -> None:
         if report.deeds:
@@ -176,13 +175,13 @@ def rotate(
     cut_off = _starts_cut_off(site) if apply and kind.takes else {}
     if apply and asks:
         report = ask_until_agreed(
-            run(False, agreed),
+            run(apply=False, consent=agreed),
             ask,
-            lambda agreement: run(True, agreement.require),
+            lambda agreement: run(apply=True, consent=agreement.require),
             covers=lambda agreed_report, current: no_step_more(agreed_report.plan.steps, current.plan.steps),
         )
     else:
-        report = run(apply, consent)
+        report = run(apply=apply, consent=consent)
     halves = half_started(report.outcomes, report.before, cut_off) if kind.takes else ()
     return _stop_half_started(report, halves, policy, site) if halves else report
 
