@@ -14,15 +14,13 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from gpuops.clock import machine_time
 from tests.fleet.door import Door
 from tests.fleet.world import Size, policy, scenario
 from tests.harness.fleet import Fleet, Runner, Site, serving
-from tests.harness.simulator import ROOT
 
-CHILD: Final = ROOT / "tests" / "surroundings" / "child"
 CLOSES: Final = clock_time(22, 9)
 """A minute before a full ten minutes: a return that fails is offered again a minute later."""
 ANY: Final = clock_time(0)
@@ -39,17 +37,9 @@ class DisturbedFleet(Fleet):
     doors: dict[str, Door] = field(default_factory=dict)
     """By name of the site."""
 
-    def environment(self, at: clock_time, state: str) -> dict[str, str]:
+    def seconds_ahead(self, at: clock_time) -> float:
         """Whatever `at` is: its clock shows what those of all others do."""
-        earlier = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-        return {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(CHILD), *earlier, str(ROOT)]),
-            "SURROUNDINGS_AHEAD_S": str(self.ahead_s),
-            "GPUOPS_CONFIG": str(self.configuration),
-            "GPUOPS_STATE_DIR": str(self.folder / state),
-            "PGPASSWORD": unquote(urlsplit(self.url).password or ""),
-        }
+        return self.ahead_s
 
     def port_of(self, site: Site) -> int:
         """The port of the door in front of that vCenter."""

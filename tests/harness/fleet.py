@@ -27,8 +27,9 @@ from gpuops.clock import machine_time
 from gpuops.sim.wire.ready_file import ReadyFile
 from gpuops.sim.wire.sim_client import SimClient
 from tests.harness.office import drawn_office
-from tests.harness.simulator import SimulatorProcess
+from tests.harness.simulator import ROOT, SimulatorProcess
 
+CHILD: Final = ROOT / "tests" / "surroundings" / "child"
 EVENING, MORNING = clock_time(22, 5), clock_time(5, 35)
 WINDOW: Final = {"opens": "22:00", "closes": "05:30", "back_by": "07:00", "zone": "UTC"}
 
@@ -112,14 +113,19 @@ class Fleet:
             stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=120, check=False,
         )  # fmt: skip
 
-    def environment(self, at: clock_time, state: str) -> dict[str, str]:
-        """With a clock that shows that time of day now (`tests/surroundings/child`)."""
+    def seconds_ahead(self, at: clock_time) -> float:
+        """By so much a clock that shows that time of day now is ahead of this machine's."""
         now = machine_time()
         day = now.date() + timedelta(days=int(at < EVENING))
-        ahead_s = (datetime.combine(day, at, UTC) - now) / timedelta(seconds=1)
+        return (datetime.combine(day, at, UTC) - now) / timedelta(seconds=1)
+
+    def environment(self, at: clock_time, state: str) -> dict[str, str]:
+        """With a clock that shows that time of day now (`tests/surroundings/child`)."""
+        paths = [str(CHILD), *os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT)]
         return {
             **os.environ,
-            "SURROUNDINGS_AHEAD_S": str(ahead_s),
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            "SURROUNDINGS_AHEAD_S": str(self.seconds_ahead(at)),
             "GPUOPS_CONFIG": str(self.configuration),
             "GPUOPS_STATE_DIR": str(self.folder / state),
             "PGPASSWORD": unquote(urlsplit(self.url).password or ""),

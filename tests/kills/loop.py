@@ -7,7 +7,6 @@ killed; what was seen lies in files that `judge.py` reads.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+
+import yaml
 
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.wire.sim_client import SimClient
@@ -69,9 +70,10 @@ class Loop:
                     break
                 self.vcenter.advance(LATER_S)
                 self.later_s += LATER_S
-            files.ledger.write_text(json.dumps(self.vcenter.ledger()), encoding="utf-8")
-        for path, seen in ((files.runs, self.runs), (files.used, self.used), (files.mornings, self.mornings)):
-            path.write_text(json.dumps(seen), encoding="utf-8")
+            files.write("ledger", self.vcenter.ledger())
+        files.write("runs", self.runs)
+        files.write("used", self.used)
+        files.write("mornings", self.mornings)
         return files
 
     @contextmanager
@@ -164,8 +166,8 @@ class Loop:
 
     def _befall(self, dice: Random, files: Files) -> None:
         """From a moment in this run on a desktop has another name, is in another folder, or is worked on."""
-        evening = json.loads(files.evening.read_text(encoding="utf-8"))
-        name, host = dice.choice([(vm["name"], vm["on"]) for vm in evening if vm["name"].startswith("vdi-")])
+        declared = yaml.safe_load(files.scenario.read_text(encoding="utf-8"))["vms"]
+        name, host = dice.choice([(vm["name"], vm["on"]) for vm in declared if vm["name"].startswith("vdi-")])
         happening, at_s = RENAMED if host == FREE else dice.choice(HAPPENINGS), dice.uniform(0, 60)
         now = datetime.fromisoformat(self.vcenter.clock()["now"])
         self.vcenter.inject(Rule(Effect.HAPPEN, target=name, happening=happening, at_s=at_s))

@@ -14,7 +14,12 @@ from tests.harness.office import drawn_office
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the loop puts what it made and saw; `judge.py` reads these and nothing else."""
+    """Where the loop puts what it made and saw; `judge.py` reads these files and nothing else.
+
+    As JSON: `evening` (each VM before the first run: name, host, power, CPU), `ledger`, `runs` (each process: what it
+    was to do, how it was ended, its exit code, what it printed), `used` (from when on somebody works on a desktop, in
+    the simulated vCenter's time), and `mornings` (how many effects and runs there were when each night was over).
+    """
 
     folder: Path
 
@@ -26,29 +31,8 @@ class Files:
     def policy(self) -> Path:
         return self.folder / "policy.yaml"
 
-    @property
-    def evening(self) -> Path:
-        """Each VM before the first run: name, host, power, CPU."""
-        return self.folder / "evening.json"
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger.json"
-
-    @property
-    def runs(self) -> Path:
-        """Each process: what it was to do, how it was ended, its exit code, what it printed."""
-        return self.folder / "runs.json"
-
-    @property
-    def mornings(self) -> Path:
-        """How many entries of the ledger and how many runs there were when each night was over."""
-        return self.folder / "mornings.json"
-
-    @property
-    def used(self) -> Path:
-        """From when on somebody works on a desktop: name and moment of the simulated vCenter."""
-        return self.folder / "used.json"
+    def write(self, name: str, document: object) -> None:
+        (self.folder / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
 
 
 def make(seed: int, files: Files) -> Random:
@@ -62,5 +46,5 @@ def make(seed: int, files: Files) -> Random:
         {"name": vm["name"], "on": vm["on"], "power": vm["power"], "cpu_mhz": vm.get("cpu_usage_mhz", 0)}
         for vm in declared["vms"]
     ]
-    files.evening.write_text(json.dumps(evening), encoding="utf-8")
+    files.write("evening", evening)
     return dice

@@ -38,30 +38,21 @@ from tests.nights.playing.night import Nightly
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.nights")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    many = verbs.add_parser("play")
-    many.add_argument("--nights", type=int, default=1000)
-    many.add_argument("--first", type=int, default=0)
-    many.add_argument("--step", type=int, default=1, help="2 = the small half")
-    many.add_argument("--jobs", type=int, default=2)
+    _add_many_nights(verbs.add_parser("play"), 1000).add_argument(
+        "--step", type=int, default=1, help="2 = the small half"
+    )
     again = verbs.add_parser("replay")
     again.add_argument("night")
     again.add_argument("--aims", help="FAULT/STATE,...: the night of that seed which `coverage` aims at them")
     for verb in ("coverage", "results"):
-        reach = verbs.add_parser(verb)
-        reach.add_argument("--ordinary", type=int, default=len(ORDINARY), help="nights that draw their trouble")
-        reach.add_argument("--nights", type=int, default=MOST, help="aimed ones, at most: all pairs end it")
-        reach.add_argument("--first", type=int, default=0, help="the seed of the first aimed night")
-        reach.add_argument("--jobs", type=int, default=2)
-    behind = verbs.add_parser("gates")
-    behind.add_argument("--nights", type=int, default=1000)
-    behind.add_argument("--first", type=int, default=0)
-    behind.add_argument("--jobs", type=int, default=2)
-    behind.add_argument("--keep", action="store_true", help="write what they come to into RESULTS.md")
+        _add_many_nights(verbs.add_parser(verb), MOST).add_argument(
+            "--ordinary", type=int, default=len(ORDINARY), help="nights that draw their trouble; the others are aimed"
+        )
+    _add_many_nights(verbs.add_parser("gates"), 1000).add_argument(
+        "--keep", action="store_true", help="write what they come to into RESULTS.md"
+    )
+    _add_many_nights(verbs.add_parser("jobs"), 2000)
     verbs.add_parser("gate").add_argument("seed", type=int)
-    containers = verbs.add_parser("jobs")
-    containers.add_argument("--nights", type=int, default=2000)
-    containers.add_argument("--first", type=int, default=0)
-    containers.add_argument("--jobs", type=int, default=2)
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--aims", help="as of replay")
@@ -87,6 +78,13 @@ def main(arguments: list[str]) -> int:
     if asked.verb == "replay":
         return _replay(asked.night, asked.aims)
     return _shrink(asked.seed, asked.aims, asked.out)
+
+
+def _add_many_nights(parser: argparse.ArgumentParser, nights: int) -> argparse.ArgumentParser:
+    parser.add_argument("--nights", type=int, default=nights, help="how many, at most")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first one")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    return parser
 
 
 def first_failure(seed: int) -> list[str]:

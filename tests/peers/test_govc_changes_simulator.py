@@ -1,4 +1,4 @@
-"""govc changes our simulated vCenter: devices, power, clusters, tags; what it prints, and what the ledger then says.
+"""govc changes our simulated vCenter: devices, power, DRS; what it prints, and what the ledger then says.
 
 The scenario is `lab`; every test has its own, with virtual time, so a two-minute suspend takes no time.
 """
@@ -153,21 +153,6 @@ def test_cluster_change_switches_drs(lab: SimServer, ask: Govc) -> None:
     assert methods(lab, "lab-cluster") == ["ReconfigureComputeResource_Task"] * 2
 
 
-def test_cluster_overrides_groups_and_rules(ask: Govc) -> None:
-    ask("cluster.override.change", "-vm=ml-07", "-drs-enabled=false")
-    assert "ml-07" in ask("cluster.override.info")
-    ask("cluster.group.create", "-cluster=lab-cluster", "-name=ml-vms", "-vm", "ml-01", "ml-02")
-    ask("cluster.group.create", "-cluster=lab-cluster", "-name=mig-hosts", "-host", "esx-01.lab")
-    ask(
-        "cluster.rule.create", "-cluster=lab-cluster", "-name=ml-on-mig", "-enable", "-vm-host",
-        "-vm-group=ml-vms", "-host-affine-group=mig-hosts",
-    )  # fmt: skip
-    assert ask.lines("cluster.group.ls", "-cluster=lab-cluster") == ["ml-vms", "mig-hosts"]
-    assert ask.lines("cluster.rule.ls", "-cluster=lab-cluster") == ["ml-on-mig"]
-    ask("cluster.rule.remove", "-cluster=lab-cluster", "-name=ml-on-mig")
-    assert ask.lines("cluster.rule.ls", "-cluster=lab-cluster") == []
-
-
 def test_events_and_tasks_tell_what_happened(ask: Govc) -> None:
     ask("gpu.vm.add", "-vm=ml-07", f"-profile={PROFILE}")
     with pytest.raises(Refusal):
@@ -179,51 +164,6 @@ def test_events_and_tasks_tell_what_happened(ask: Govc) -> None:
     assert "success" in reconfigured
     assert "ml-07" in reconfigured
     assert "error" in refused
-
-
-def test_migrate_moves_a_stopped_machine(lab: SimServer, ask: Govc) -> None:
-    assert ask("vm.migrate", "-host=esx-02.lab", "legacy").rstrip().endswith("OK")
-    assert "esx-02.lab" in ask("vm.info", "legacy")
-    assert methods(lab, "legacy") == ["RelocateVM_Task"]
-
-
-def test_a_host_without_room_for_its_machines_does_not_enter_maintenance(ask: Govc) -> None:
-    with pytest.raises(Refusal):
-        ask("host.maintenance.enter", "-timeout=1", "esx-01.lab")
-    assert "connected" in ask("host.info", "esx-01.lab")
-
-
-def test_custom_attributes_are_defined_set_and_read(ask: Govc) -> None:
-    key = ask("fields.add", "gpuops.tier").strip()
-    assert key.isdigit()
-    ask("fields.set", "gpuops.tier", "gold", "vm/ml/ml-07")
-    values = {line.split()[1]: line.split()[2] for line in ask.lines("fields.info", "vm/ml/ml-07")}
-    assert values == {"gpuops.role": "ml", "gpuops.owner": "research", "gpuops.tier": "gold"}
-
-
-def test_tags_are_created_attached_listed_and_detached(ask: Govc) -> None:
-    assert ask("tags.category.create", "-t=VirtualMachine", "gpuops").startswith("urn:vmomi:InventoryServiceCategory:")
-    assert ask("tags.create", "-c=gpuops", "ml").startswith("urn:vmomi:InventoryServiceTag:")
-    assert ask.lines("tags.category.ls") == ["gpuops"]
-    assert [line.split() for line in ask.lines("tags.ls", "-c=gpuops")] == [["ml", "gpuops"]]
-    ask("tags.attach", "-c=gpuops", "ml", "/lab-dc/vm/ml/ml-07")
-    (attached,) = ask.lines("tags.attached.ls", "ml")
-    assert attached.startswith("VirtualMachine:vm-")
-    assert ask.lines("tags.attached.ls", "-r", "/lab-dc/vm/ml/ml-07") == ["ml"]
-    ask("tags.detach", "-c=gpuops", "ml", "/lab-dc/vm/ml/ml-07")
-    assert ask.lines("tags.attached.ls", "ml") == []
-
-
-def test_snapshots_are_taken_and_removed(ask: Govc) -> None:
-    ask("snapshot.create", "-vm=ml-07", "before")
-    assert "before" in ask("snapshot.tree", "-vm=ml-07")
-    ask("snapshot.remove", "-vm=ml-07", "before")
-    assert ask("snapshot.tree", "-vm=ml-07").strip() == ""
-
-
-def test_a_method_that_is_not_simulated_names_itself(ask: Govc) -> None:
-    with pytest.raises(Refusal, match="ShutdownHost_Task is not simulated for HostSystem"):
-        ask("host.shutdown", "-f", "esx-01.lab")
 
 
 def test_esxcli_shows_and_sets_the_options_of_a_kernel_module(ask: Govc) -> None:

@@ -1,6 +1,7 @@
 """govc reads our simulated vCenter: what an administrator would type, over verified TLS, and what must come out.
 
-Nobody here wrote govc; what it prints is what a client makes of our wire. The scenario is `lab`.
+Nobody here wrote govc; what it prints is what a client makes of our wire. The scenario is `lab`. The rows of
+`govc_calls.tsv` have what a verb prints; here are answers of several fields, and what is refused.
 """
 
 from __future__ import annotations
@@ -42,13 +43,6 @@ def _changes(document: Any) -> list[Any]:
     return document if isinstance(document, list) else document["changeSet"]
 
 
-def test_about_names_product_and_version(read: Govc) -> None:
-    about = fields(read("about"))
-    assert about["API version"] == "8.0.3.0"
-    assert about["API type"] == "VirtualCenter"
-    assert "simulated by gpuops" in about["FullName"]
-
-
 def test_an_untrusted_certificate_is_refused(read: Govc, tmp_path: Path) -> None:
     other = create(tmp_path)
     with pytest.raises(Refusal, match="certificate signed by unknown authority"):
@@ -79,13 +73,6 @@ def test_find_filters_by_name_and_property(read: Govc) -> None:
     assert read.lines("find", ".", "-type", "m", "-name", "vdi-*", "-runtime.powerState", "suspended") == [
         "/lab-dc/vm/vdi/vdi-11"
     ]
-
-
-def test_ls_walks_the_tree(read: Govc) -> None:
-    assert read.lines("ls") == ["/lab-dc/vm", "/lab-dc/host", "/lab-dc/datastore", "/lab-dc/network"]
-    assert read.lines("ls", "vm") == ["/lab-dc/vm/vdi", "/lab-dc/vm/ml", "/lab-dc/vm/misc"]
-    assert "/lab-dc/vm/ml/ml-07" in read.lines("ls", "vm/ml")
-    assert read.lines("ls", "vm/misc/[ab]/twin") == ["/lab-dc/vm/misc/a/twin", "/lab-dc/vm/misc/b/twin"]
 
 
 def test_vm_info_in_json_holds_what_plans_need(read: Govc) -> None:
@@ -189,19 +176,6 @@ def test_gpu_host_info_lists_physical_gpus_only(read: Govc) -> None:
     assert "NVIDIA A100 PCIe 80GB" in read("gpu.host.info", "-host=esx-02.lab")
 
 
-def test_gpu_host_profile_ls_lists_what_the_host_offers(read: Govc) -> None:
-    heading, *profiles = [line.strip() for line in read.lines("gpu.host.profile.ls", "-host=esx-01.lab")]
-    assert heading == "Available vGPU profiles:"
-    assert set(A100_MIG) <= set(profiles)
-    # its A40 runs 8 GB desktops, so in same-size mode it offers nothing else
-    assert {p for p in profiles if "a40" in p} == {"nvidia_a40-8a", "nvidia_a40-8c", "nvidia_a40-8q"}
-
-
-def test_gpu_vm_info_shows_each_vgpu(read: Govc) -> None:
-    assert fields(read("gpu.vm.info", "-vm=ml-01"))["Summary"] == "NVIDIA GRID vGPU grid_a100-3-20c"
-    assert "Summary" not in fields(read("gpu.vm.info", "-vm=ml-07"))
-
-
 def test_host_info_counts_processors_and_memory(read: Govc) -> None:
     text = fields(read("host.info", "esx-01.lab"))
     assert text["Logical CPUs"] == "64 CPUs @ 2000MHz"
@@ -247,36 +221,3 @@ def test_metric_sample_of_a_desktop_is_what_the_scenario_says(read: Govc) -> Non
     values = sampled["sample"][0]["value"][0]["value"]
     assert (len(values), max(values)) == (5, 60)
     assert min(values) >= 51
-
-
-def test_tree_datacenter_pool_and_datastore_are_there(read: Govc) -> None:
-    centre = fields(read("datacenter.info"))
-    assert (centre["Hosts"], centre["Clusters"], centre["Datastores"]) == ("2", "1", "1")
-    assert fields(read("pool.info", "*/Resources"))["Mem Limit"] == "-1MB"
-    assert fields(read("datastore.info"))["Capacity"] == "20480.0 GB"
-
-
-def test_option_fields_session_and_role_lists(read: Govc) -> None:
-    names = {line.split()[1] for line in read.lines("fields.ls")}
-    assert {"gpuops.role", "gpuops.owner", "gpuops.opt-out"} <= names
-    assert any(read.endpoint.username in line for line in read.lines("session.ls"))
-    assert any(line.startswith("Admin") for line in read.lines("role.ls"))
-    assert "vgpu.hotmigrate.enabled" in read("option.ls", "vgpu.hotmigrate.enabled")
-
-
-def test_hardware_versions_and_guests_come_from_the_environment_browser(read: Govc) -> None:
-    assert "vmx-20" in read("vm.option.ls", "-cluster=lab-cluster")
-    assert "ubuntu64Guest" in read("vm.option.info", "-cluster=lab-cluster")
-    assert fields(read("vm.target.info", "-cluster=lab-cluster"))["CPU cores"] == "64"
-
-
-def test_snapshot_tree_shows_the_snapshot(read: Govc) -> None:
-    assert "before-upgrade" in read.lines("snapshot.tree", "-vm=snapped")[0]
-
-
-def test_object_save_writes_every_object(read: Govc, tmp_path: Path) -> None:
-    summary = read("object.save", "-d", str(tmp_path / "saved"))
-    machines = len(read.lines("find", "/", "-type", "m"))
-    assert f"VirtualMachine: {machines}" in summary
-    assert "HostSystem: 2" in summary
-    assert len(list((tmp_path / "saved").glob("*-VirtualMachine-*.xml"))) == machines

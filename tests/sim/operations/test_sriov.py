@@ -1,4 +1,4 @@
-"""An SR-IOV network card in a VM, as a client sees it, and what it forbids."""
+"""An SR-IOV network card in a VM, as a client sees it; `test_rdma.py` has what it forbids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyVmomi import vim, vmodl
+from pyVmomi import vim
 
 from gpuops.errors import PolicyError
 from gpuops.sim.scenario.build import build
@@ -38,21 +38,6 @@ def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
     cards = [d for d in lab.vm("mixed").config.hardware.device if isinstance(d, vim.vm.device.VirtualEthernetCard)]
     assert lab.vm("mixed").summary.config.numEthernetCards == len({each.macAddress for each in cards}) == 2
     assert [device.key for device in lab.passthrough("mixed")] == [13000, 13001]
-
-
-@pytest.mark.long
-def test_it_binds_the_vm_to_its_host_as_any_passthrough_device_does(lab: Lab) -> None:
-    lab.power_on("carded")
-    with pytest.raises(vmodl.fault.NotSupported):
-        lab.run(lab.vm("carded").SuspendVM_Task())
-    with pytest.raises(vim.fault.MigrationFault):
-        lab.run(lab.vm("carded").MigrateVM_Task(host=lab.host("esx-01.lab"), priority="defaultPriority"))
-    lab.power_off("carded")
-    lab.run(lab.vm("carded").ReconfigVM_Task(vim.vm.ConfigSpec(memoryReservationLockedToMax=False)))
-    released = vim.vm.ConfigSpec(memoryAllocation=vim.ResourceAllocationInfo(reservation=0))
-    lab.run(lab.vm("carded").ReconfigVM_Task(released))
-    with pytest.raises(vim.fault.VimFault, match="memory reservation"):
-        lab.power_on("carded")
 
 
 @pytest.mark.long
