@@ -93,10 +93,14 @@ def restore_settings(vm: Vm, *, memory_too: bool) -> VmChange:
         return VmChange()
     extra_config = vm.extra_config or {}
     keys = {**baseline.extra_config, KEY: ""}
+    reservation_mib = baseline.memory_reservation_mib
+    if reservation_mib is not None and vm.memory_mib is not None:
+        # The VM may have been given less memory since: a reservation above its size is refused.
+        reservation_mib = min(reservation_mib, vm.memory_mib)
     return VmChange(
         extra_config={key: setting for key, setting in keys.items() if extra_config.get(key, "") != setting},
         memory_locked=_if_other(baseline.memory_locked, vm.memory_locked) if memory_too else None,
-        memory_reservation_mib=_reservation(baseline, vm) if memory_too else None,
+        memory_reservation_mib=_if_other(reservation_mib, vm.memory_reservation_mib) if memory_too else None,
         cpu_hot_add=_if_other(baseline.cpu_hot_add, vm.cpu_hot_add),
         cores_per_numa_node=_if_other(baseline.cores_per_numa_node, vm.cores_per_numa_node),
     )
@@ -115,14 +119,6 @@ def _current_settings(vm: Vm, change: VmChange) -> Baseline:
         cores_per_numa_node=None if change.cores_per_numa_node is None else vm.cores_per_numa_node,
         extra_config={key: extra_config.get(key, "") for key in change.extra_config},
     )
-
-
-def _reservation(baseline: Baseline, vm: Vm) -> int | None:
-    before = baseline.memory_reservation_mib
-    if before is not None and vm.memory_mib is not None:
-        # The VM may have been given less memory since: a reservation above its size is refused.
-        before = min(before, vm.memory_mib)
-    return _if_other(before, vm.memory_reservation_mib)
 
 
 def _first(old: _Setting | None, new: _Setting | None) -> _Setting | None:
@@ -165,17 +161,25 @@ class Fitting:
 
 def change_of(fitting: Fitting) -> VmChange:
     """Return the complete change, including the old settings to keep; empty if nothing has to change."""
-    vm, goal = fitting.vm, fitting.goal
-    mmio = mmio_for(goal.devices, fitting.placement.host, fitting.catalog)
+    vm, goal, placement = fitting.vm, fitting.goal, fitting.placement
+    extra_config = vm.extra_config or {}
+    mmio = mmio_for(goal.devices, placement.host, fitting.catalog)
+    new_config = mmio_keys(mmio, extra_config)
+    # Bind the VM to the nodes if that is required. If it was bound on its old host, its nodes have other numbers now.
+    old_nodes, nodes = extra_config.get(AFFINITY_KEY, ""), affinity(placement.bound_to)
+    if (fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and old_nodes)) and nodes != old_nodes:
+        new_config[AFFINITY_KEY] = nodes
+    # Do not overwrite a coresPerNumaNode that an admin set.
+    sized_by_admin = vm.cores_per_numa_node != 0
     change = VmChange(
         add=tuple(_on_node(ordinal, device, fitting) for ordinal, device in goal.numbered_additions),
         remove=tuple(device.key for device in goal.removed),
         replace_profile=goal.edited,
         device_group=goal.device_group,
-        extra_config={**mmio_keys(mmio, vm.extra_config or {}), **_affinity(fitting), **_pins(fitting)},
+        extra_config={**new_config, **_pins(fitting)},
         memory_locked=None if vm.memory_locked else True,
         cpu_hot_add=False if vm.cpu_hot_add else None,
-        cores_per_numa_node=_cores_per_node(fitting),
+        cores_per_numa_node=None if sized_by_admin else _virtual_cores(vm, placement, fitting.numa),
         devices_after=None if goal.unchanged else signatures(goal.devices),
     )
     return kept_with(vm, change)
@@ -195,7 +199,8 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     if placement.numa_nodes:
         warnings.append(wider(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
-        warnings.append(f"{AFFINITY_KEY} was for the old host: it is {_rebound(fitting)}")
+        new_place = f"now {nodes_of(placement)}" if placement.bound_to else "removed"
+        warnings.append(f"{AFFINITY_KEY} was for the old host: it is {new_place}")
     if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
         warnings.append(
             f"CPU hot-add of {vm.name} cannot be read and is left as it is; if it is on, the guest sees no vNUMA"
@@ -243,12 +248,6 @@ def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
     return replace(device, numa_node=number)
 
 
-def _cores_per_node(fitting: Fitting) -> int | None:
-    """Return the cores of each virtual NUMA node for a VM next to its GPUs; None if an admin set coresPerNumaNode."""
-    sized_by_admin = fitting.vm.cores_per_numa_node != 0
-    return None if sized_by_admin else _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
-
-
 def _virtual_cores(vm: Vm, placement: Placement, numa: NumaPolicy) -> int | None:
     """Return the cores of each virtual node if the VM gets as many virtual as physical nodes; None = ESXi decides."""
     nodes = placement.bound_to
@@ -260,18 +259,6 @@ def _virtual_cores(vm: Vm, placement: Placement, numa: NumaPolicy) -> int | None
 
 def _has_vnuma(vm: Vm) -> bool:
     return vm.hardware_version is not None and vm.hardware_version >= VNUMA_HARDWARE
-
-
-def _affinity(fitting: Fitting) -> dict[str, str]:
-    current_nodes = (fitting.vm.extra_config or {}).get(AFFINITY_KEY, "")
-    nodes = affinity(fitting.placement.bound_to)
-    if fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and current_nodes):
-        return {} if nodes == current_nodes else {AFFINITY_KEY: nodes}
-    return {}
-
-
-def _rebound(fitting: Fitting) -> str:
-    return f"now {nodes_of(fitting.placement)}" if fitting.placement.bound_to else "removed"
 
 
 def _pins(fitting: Fitting) -> dict[str, str]:

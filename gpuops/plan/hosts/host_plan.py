@@ -122,18 +122,26 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
     due = tuple(part.due for part in parts if part.due is not None)
     if not steps:
         return Plan(because=because, due=due)
-    changed = [(part.name, part.step, part.reboots) for part in parts if part.step is not None]
-    to_reboot = ", ".join(name for name, step, reboots in changed if reboots and not tells_impact(step))
-    told_later = ", ".join(name for name, step, _ in changed if tells_impact(step))
+    to_reboot: list[str] = []
+    told_later: list[str] = []
+    reboots: set[str] = set()
+    for part in parts:
+        if part.step is None:
+            continue
+        if tells_impact(part.step):
+            told_later.append(part.name)
+        elif part.reboots:
+            to_reboot.append(part.name)
+        if part.reboots:
+            reboots.add(part.step.host)
+    texts = ((REBOOT, to_reboot), (UNTOLD, told_later))
     return Plan(
         waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),
         because=(*because, *notes),
-        afterwards=tuple(
-            text.format(names, noun) for text, names in ((REBOOT, to_reboot), (UNTOLD, told_later)) if names
-        ),
+        afterwards=tuple(text.format(", ".join(names), noun) for text, names in texts if names),
         due=due,
-        reboots=frozenset(step.host for _, step, reboots in changed if reboots),
+        reboots=frozenset(reboots),
     )
 
 
@@ -144,10 +152,10 @@ def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
     VMs that `rotate night` started or suspended return to this host in the morning, and need it as it was.
     """
     for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
-        marker = next((marker_found for text in vm.attributes.values() if (marker_found := parse_marker(text))), None)
-        if marker is not None:
+        markers = [marker for text in vm.attributes.values() if (marker := parse_marker(text)) is not None]
+        if markers:
             hint = "run gpuops rotate day first, which brings the VM back"
-            yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker.night}", hint=hint)
+            yield Rejection(host.name, f"{vm.name} is in the rotation of night {markers[0].night}", hint=hint)
         elif vm.power is PowerState.SUSPENDED and may_hold_vgpu(vm):
             detail = "and its devices cannot be read" if vm.devices is None else "with a vGPU"
             hint = f"resume {vm.name} or shut it down first"

@@ -42,15 +42,18 @@ def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catal
         subject = f"{host.name} {state.gpu.address}"
         for demand in kinds:
             if isinstance(demand, WantsVgpu):
-                answer = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
-                yield _as_choice(subject, answer, f"room for {_slots_text(state, demand, catalog)} {demand.profile}")
+                verdict = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
+                slots, count = room_for(state, demand.profile, catalog), "an unknown number of"
+                if slots.at_most is not None:
+                    count = str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"
+                yield _as_choice(subject, verdict, f"room for {count} {demand.profile}")
             else:
-                answer = _judge_whole_gpu(demand, needs, state.gpu, host, inventory)
-                yield _as_choice(subject, answer, "free as a whole")
+                verdict = _judge_whole_gpu(demand, needs, state.gpu, host, inventory)
+                yield _as_choice(subject, verdict, "free as a whole")
     for device in host.others:
         for demand in whole if device.passed_through else ():
-            answer = _judge_whole_gpu(demand, needs, device, host, inventory)
-            yield _as_choice(f"{host.name} {device.address}", answer, "free as a whole")
+            verdict = _judge_whole_gpu(demand, needs, device, host, inventory)
+            yield _as_choice(f"{host.name} {device.address}", verdict, "free as a whole")
 
 
 def _one_demand_per_kind(needs: Wanted) -> tuple[Demand, ...]:
@@ -83,13 +86,6 @@ def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
     if isinstance(answer, Rejection):
         return Choice(subject, chosen=False, reason=answer.reason)
     return Choice(subject, chosen=False, reason=f"{room}, but {answer}" if answer else room, feasible=True)
-
-
-def _slots_text(state: GpuState, demand: WantsVgpu, catalog: Catalog) -> str:
-    slots = room_for(state, demand.profile, catalog)
-    if slots.at_most is None:
-        return "an unknown number of"
-    return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"
 
 
 def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
@@ -152,32 +148,30 @@ def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog:
 def find_displaced_vms(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[Vm, ...]:
     """Return the VMs of the host, off or suspended, that could start now and could not once this VM runs."""
     # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
-    local = replace(
-        inventory, vms={other_vm.ref: other_vm for other_vm in inventory.vms_on(host) if other_vm.ref != vm.ref}
-    )
-    waiting = [
-        other_vm
-        for other_vm in local.vms.values()
-        if other_vm.power in (PowerState.OFF, PowerState.SUSPENDED) and other_vm.devices and not other_vm.template
-    ]
-    waiting.sort(key=lambda other_vm: (other_vm.power is not PowerState.SUSPENDED, other_vm.name))
-    without = _startable(waiting, local, catalog)
+    other_vms = [other_vm for other_vm in inventory.vms_on(host) if other_vm.ref != vm.ref]
+    local = replace(inventory, vms={other_vm.ref: other_vm for other_vm in other_vms})
+    stopped = [other_vm for other_vm in other_vms if other_vm.power in (PowerState.OFF, PowerState.SUSPENDED)]
+    waiting = [stopped_vm for stopped_vm in stopped if stopped_vm.devices and not stopped_vm.template]
+    # Suspended ones first: they come back, and those that are off may never start again.
+    waiting.sort(key=lambda waiting_vm: (waiting_vm.power is not PowerState.SUSPENDED, waiting_vm.name))
+    now = _startable(waiting, local, catalog)
     running = replace(vm, host=host.ref, power=PowerState.ON)
-    beside = _startable(waiting, take(running, local, catalog), catalog)
-    return tuple(other_vm for other_vm in waiting if other_vm.ref in without and other_vm.ref not in beside)
+    then = _startable(waiting, take(running, local, catalog), catalog)
+    return tuple(waiting_vm for waiting_vm in waiting if waiting_vm.ref in now and waiting_vm.ref not in then)
 
 
 def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """A warning that names the displaced VMs; empty if there are no such VMs."""
+    """Return a warning that names the displaced VMs; empty if there are no such VMs."""
     displaced_vms = find_displaced_vms(vm, host, inventory, catalog)
+    if not displaced_vms:
+        return ()
     names = ", ".join(
-        f"{other_vm.name} ({'suspended' if other_vm.power is PowerState.SUSPENDED else 'off'})"
-        for other_vm in displaced_vms
+        f"{displaced.name} ({'suspended' if displaced.power is PowerState.SUSPENDED else 'off'})"
+        for displaced in displaced_vms
     )
-    device_word = (
-        "GPU" if any(is_gpu(device) for other_vm in displaced_vms for device in other_vm.devices or ()) else "device"
-    )
-    return (f"while {vm.name} runs, {host.name} has no {device_word} left for {names}",) if displaced_vms else ()
+    devices = [device for displaced in displaced_vms for device in displaced.devices or ()]
+    device_word = "GPU" if any(map(is_gpu, devices)) else "device"
+    return (f"while {vm.name} runs, {host.name} has no {device_word} left for {names}",)
 
 
 def _startable(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> frozenset[str]:

@@ -94,7 +94,8 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
         if match is None or line.lstrip().startswith("#"):
             continue
         words = _split_words(match["words"].replace("\\%", "%"))
-        half = next((half for half in Half if _has_words(words, "rotate", half)), None)
+        pairs = set(pairwise(words))
+        half = next((half for half in Half if ("rotate", str(half)) in pairs), None)
         if half is None:
             continue
         minutes = () if match["when"] == _AT_BOOT else read_cron(match["when"])
@@ -185,10 +186,6 @@ def _split_words(command: str) -> list[str]:
         return command.split()
 
 
-def _has_words(words: Sequence[str], *pair: str) -> bool:
-    return any(tuple(words[at : at + len(pair)]) == pair for at in range(len(words)))
-
-
 def _policy_file(words: Sequence[str]) -> str | None:
     joined = next((word.partition("=")[2] for word in words if word.startswith("--policy=")), None)
     path = joined or next((after for word, after in pairwise(words) if word == "--policy"), None)
@@ -208,15 +205,21 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
         return tuple(f"{line}; {_RENDER_HINT}" for line in lines)
     nights = nights_ahead(policy.windows, now)
     night_calls, day_calls = ([call for call in calls if call.half is half] for half in Half)
-    never = [
-        night for night in nights
-        if first_call(night_calls, night.opens, max(night.returns_from, night.opens + _MINUTE)) is None
-    ]  # fmt: skip
-    late = [(night, at) for night in nights if (at := _find_late_call(day_calls, night)) is not None]
     unguarded = [call for call in day_calls if not call.is_by_timer]
-    early = [
-        (night, at) for night in nights if (at := first_call(unguarded, night.opens, night.returns_from)) is not None
-    ]
+    never: list[Night] = []
+    late: list[tuple[Night, datetime]] = []
+    early: list[tuple[Night, datetime]] = []
+    for night in nights:
+        if first_call(night_calls, night.opens, max(night.returns_from, night.opens + _MINUTE)) is None:
+            never.append(night)
+        # If no call is made within a day after the return is due, the end of that day counts.
+        a_day_later = night.returns_from + _DAY
+        return_call = first_call(day_calls, night.returns_from, a_day_later) or a_day_later
+        if return_call > _latest_start(night):
+            late.append((night, return_call))
+        ending_call = first_call(unguarded, night.opens, night.returns_from)
+        if ending_call is not None:
+            early.append((night, ending_call))
     places = ", ".join(dict.fromkeys(call.place for call in calls))
     hours = ", ".join(dict.fromkeys(str(call.zone) for call in calls))
     where = f"{places}, in hours of {hours}"
@@ -272,15 +275,6 @@ def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> d
 
 def _latest_start(night: Night) -> datetime:
     return max(night.returns_from, night.back_by - RETURN_FLOOR)
-
-
-def _find_late_call(calls: Sequence[InstalledCalls], night: Night) -> datetime | None:
-    """Return when a night's first return call is made if that is too late, else None.
-
-    If no call is made within a day after the return is due, the end of that day is returned.
-    """
-    at = first_call(calls, night.returns_from, night.returns_from + _DAY) or night.returns_from + _DAY
-    return at if at > _latest_start(night) else None
 
 
 def _evening(night: Night) -> str:

@@ -4,7 +4,7 @@ reports problems of the lock VM.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,7 +64,7 @@ class Setup:
 
 
 def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
-    """Return which prerequisites of a policy exist, and which are missing.
+    """Return which prerequisites of a policy exist, and which are missing. `defined`: the custom attributes of vCenter.
 
     Raises Refused if there is no place for the lock VM, or if the policy names one of its desktops or ML VMs as lock
     VM.
@@ -72,7 +72,16 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
     in_use = lock_vm_in_use(policy, inventory)
     if in_use is not None:
         raise Refused(in_use, hint=CHOOSE_LOCK_VM)
-    attributes = tuple(dict.fromkeys(_attributes(policy)))
+    marks: list[Mark | None] = [policy.opt_out]
+    unmarked: list[Unmarked] = []
+    for pool in policy.pools:
+        marks += [pool.owner, *pool.select.marks]
+        of_pool = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
+        without = sorted(vm.name for vm in of_pool if pool.owner is not None and pool.owner.on(vm) is not True)
+        if without:
+            unmarked.append(Unmarked(pool.name, str(pool.owner), tuple(without), len(of_pool)))
+    names = [mark.attribute for mark in marks if mark is not None and mark.attribute is not None]
+    attributes = tuple(dict.fromkeys([policy.marker, *names]))
     return Setup(
         policy.name,
         policy.marker,
@@ -80,7 +89,7 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
         tuple(name for name in attributes if name not in defined),
         policy.lock_vm,
         _lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
-        tuple(_pools_with_unmarked(policy, inventory)),
+        tuple(unmarked),
         next((vm.snapshots for vm in inventory.vms.values() if vm.name == policy.lock_vm), 0),
         policy.drs_override is not DrsOverride.NONE,
     )
@@ -128,22 +137,6 @@ def lock_vm_wrong(policy: Policy, inventory: Inventory) -> str | None:
     if not _exists(policy.lock_vm, inventory):
         return _NO_LOCK_VM.format(policy.lock_vm)
     return lock_vm_in_use(policy, inventory)
-
-
-def _attributes(policy: Policy) -> Iterator[str]:
-    yield policy.marker
-    marks: list[Mark | None] = [policy.opt_out]
-    for pool in policy.pools:
-        marks += [pool.owner, *pool.select.marks]
-    yield from (mark.attribute for mark in marks if mark is not None and mark.attribute is not None)
-
-
-def _pools_with_unmarked(policy: Policy, inventory: Inventory) -> Iterator[Unmarked]:
-    for pool in policy.pools:
-        of_pool = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
-        without = sorted(vm.name for vm in of_pool if pool.owner is not None and pool.owner.on(vm) is not True)
-        if without:
-            yield Unmarked(pool.name, str(pool.owner), tuple(without), len(of_pool))
 
 
 def _exists(name: str, inventory: Inventory) -> bool:

@@ -42,7 +42,7 @@ class SetMode:
         AssignmentPolicy | None, Option("Which GPU the host gives the next vGPU: the emptiest, or the fullest.")
     ] = None
     gpu: GpusOfHosts = ()
-    """The GPUs that `type` and `vgpu_mode` are of; empty = every GPU of the hosts' graphics stack."""
+    """The GPUs that get `type` and `vgpu_mode`; empty = every GPU in the hosts' graphics configuration."""
     host: HostPattern = None
     cluster: ClusterName = None
 
@@ -86,7 +86,9 @@ class SetMode:
         types_change = before.default_type != after.default_type or any(
             old.graphics_type != new.graphics_type for old, new in _pairs(before, after)
         )
-        differences = tuple(_differences(before, after))
+        differences = tuple(
+            GpuDifference(new.address, _words(old), _words(new)) for old, new in _pairs(before, after) if old != new
+        )
         step: HostStep = ConfigureGraphics(host.ref, before, after, differences)
         changes = _by_modes(settings, before, after)
         if changes is not None:
@@ -181,12 +183,6 @@ def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -
         else:
             hint = f"gpuops host passthrough off --gpu {address} gives it back to the host"
             yield Rejection(f"{host.name} {address}", "is in DirectPath I/O, not in the host's graphics", hint=hint)
-
-
-def _differences(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[GpuDifference]:
-    for old, new in _pairs(before, after):
-        if old != new:
-            yield GpuDifference(new.address, _words(old), _words(new))
 
 
 def _words(device: GraphicsDevice) -> str:

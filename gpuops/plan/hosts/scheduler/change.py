@@ -78,7 +78,12 @@ class SetScheduler:
             return refuse(scope.nowhere("scheduler", inventory))
         parts = []
         for host in hosts:
-            left_out = _in_mig_mode(host) if not gpus and _others_can(host, hosts) else ()
+            # If other selected hosts have GPUs with a scheduler, the request is about a cluster, and GPUs in MIG mode
+            # on this host are skipped. Otherwise it is about this host, and is refused because of them.
+            other_gpus = [gpu for other_host in hosts if other_host is not host for gpu in other_host.gpus]
+            is_about_cluster = not gpus and any(unscheduled(gpu) is None for gpu in other_gpus)
+            in_mig_mode = tuple(gpu for gpu in host.gpus if unscheduled(gpu) == "MIG")
+            left_out = in_mig_mode if is_about_cluster else ()
             part = _of_host(scheduler_of(host, catalog), scheduler, stated, gpus, inventory, catalog, left_out)
             parts.append(part)
         plan = combine_parts(parts, "scheduler", _frames(parts, scheduler))
@@ -129,7 +134,10 @@ def _of_host(
     """Return the part of one host. `stated`: the driver branch that the admin gave; `left_out`: GPUs without a
     scheduler, which are skipped because the request names none."""
     host = host_scheduler.host
-    gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
+    # If none is named: those that serve vGPUs. GPUs in MIG mode are included, to be refused by name.
+    gpus_to_set = tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
+    if gpus:
+        gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus)
     if left_out:
         gpus_to_set = tuple(gpu for gpu in gpus_to_set if gpu not in left_out)
         gpus = tuple(gpu.address for gpu in gpus_to_set)
@@ -179,24 +187,6 @@ def _change(
         if reading != scheduler
     )
     return HostPart(host.name, step=ConfigureModule(host.ref, options, after, changed), warnings=warnings)
-
-
-def _serving(host: Host) -> tuple[PhysicalGpu, ...]:
-    """Return the GPUs to set if the request names none. GPUs in MIG mode are included, to be refused by name."""
-    return tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
-
-
-def _in_mig_mode(host: Host) -> tuple[PhysicalGpu, ...]:
-    return tuple(gpu for gpu in host.gpus if unscheduled(gpu) == "MIG")
-
-
-def _others_can(host: Host, hosts: tuple[Host, ...]) -> bool:
-    """Whether another selected host has a GPU with a scheduler.
-
-    Then the request is about a cluster, and GPUs in MIG mode on this host are skipped. Otherwise the request is about
-    this host, and is refused because of them.
-    """
-    return any(unscheduled(gpu) is None for other_host in hosts if other_host is not host for gpu in other_host.gpus)
 
 
 def _with_hints(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:

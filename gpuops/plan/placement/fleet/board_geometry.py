@@ -113,7 +113,11 @@ class GpuStates:
 
     def slots(self, profile: str) -> Table:
         """The number of vGPUs of the profile that at least fit next to what runs."""
-        return self._table(("slots", profile), lambda state, _: self._slots(state, profile))
+
+        def answer(state: GpuState, _: bool) -> int:
+            return free_slots(state.gpu, state.holders, profile, self.catalog, state.starts).at_least
+
+        return self._table(("slots", profile), answer)
 
     def slots_in_turn(self, profile: str) -> Table:
         """The number of vGPUs of the profile that a VM gets one after another, including doubtful ones."""
@@ -162,9 +166,6 @@ class GpuStates:
     def _board(self, state: GpuState) -> str | None:
         board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
         return None if board is None else board.key
-
-    def _slots(self, state: GpuState, profile: str) -> int:
-        return free_slots(state.gpu, state.holders, profile, self.catalog, state.starts).at_least
 
     def _table(self, key: _Key, answer: Callable[[GpuState, bool], int]) -> Table:
         if key not in self._tables:
@@ -268,27 +269,30 @@ class BoardGpus:
         return all(facts is None or (facts.max_per_gpu_instance or 1) == 1 for facts in sold)
 
     def _prices_of(self, empty: int) -> dict[int, float]:
-        """The price of a device of each kind on such GPUs."""
-        if empty not in self._prices:
-            sold = [kind for kind in self.kinds if self.slots(empty, kind)]
-            sizes = np.array([self.size(kind) for kind in sold]) / self._board.framebuffer_mib
-            demand = np.array([self._demand[self._profiles[kind]] for kind in sold], dtype=np.float64)
-            fillings = self._fillings(empty, sold) if sold else np.zeros((0, 0), dtype=np.int64)
-            sale_prices = slot_prices(sizes, demand, lambda price: _best_filling(fillings, price)) if sold else sizes
-            self._prices[empty] = {
-                kind: self._board.framebuffer_mib * sale_price
-                for kind, sale_price in zip(sold, sale_prices.tolist(), strict=True)
-            }
-        return self._prices[empty]
-
-    def _fillings(self, empty: int, sold: Sequence[int]) -> Ints:
-        """Return the fillings of an empty GPU as numbers of each kind: full of one kind, and in MIG mode every full
-        mixture."""
-        fillings = {tuple(self.slots(empty, kind) * (kind == other_kind) for other_kind in sold) for kind in sold}
+        """Return the price of a device of each kind on such GPUs, in MiB of GPU memory."""
+        if empty in self._prices:
+            return self._prices[empty]
+        sold = [kind for kind in self.kinds if self.slots(empty, kind)]
+        if not sold:
+            self._prices[empty] = {}
+            return {}
+        # The fillings of an empty GPU, as numbers of each kind: full of one kind, and in MIG mode every full mixture.
+        # An A40 and the kinds 24q and 8q: (2, 0) and (0, 6).
+        all_fillings = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
         if self.is_cut(empty):
             mixtures_of: dict[int, frozenset[tuple[int, ...]]] = {}
-            fillings |= self._mixtures(empty, sold, mixtures_of)
-        return np.array(sorted(fillings), dtype=np.int64)
+            all_fillings |= self._mixtures(empty, sold, mixtures_of)
+        fillings = np.array(sorted(all_fillings), dtype=np.int64)
+
+        def best_filling(price: Floats) -> Ints:
+            best: Ints = fillings[(fillings @ price).argmax()]
+            return best
+
+        sizes = np.array([self.size(kind) for kind in sold]) / self._board.framebuffer_mib
+        demand = np.array([self._demand[self._profiles[kind]] for kind in sold], dtype=np.float64)
+        prices = self._board.framebuffer_mib * slot_prices(sizes, demand, best_filling)
+        self._prices[empty] = dict(zip(sold, prices.tolist(), strict=True))
+        return self._prices[empty]
 
     def _mixtures(
         self, state: int, sold: Sequence[int], mixtures_of: dict[int, frozenset[tuple[int, ...]]]
@@ -296,16 +300,11 @@ class BoardGpus:
         """Return every full mixture of what is free, as the number of devices of each kind."""
         if state not in mixtures_of and len(mixtures_of) < _MOST_STATES_PRICED:
             mixtures_of[state] = frozenset()
-            mixtures = {
-                tuple(count + (position == at) for position, count in enumerate(mixture))
-                for at, kind in enumerate(sold)
-                for state_after in self.after(state, kind)
-                for mixture in self._mixtures(state_after, sold, mixtures_of)
-            }
+            mixtures: set[tuple[int, ...]] = set()
+            for position, kind in enumerate(sold):
+                # One device of this kind more than in each mixture of what is free after it.
+                for state_after in self.after(state, kind):
+                    for mixture in self._mixtures(state_after, sold, mixtures_of):
+                        mixtures.add((*mixture[:position], mixture[position] + 1, *mixture[position + 1 :]))
             mixtures_of[state] = frozenset(mixtures or {(0,) * len(sold)})
         return mixtures_of.get(state, frozenset())
-
-
-def _best_filling(fillings: Ints, price: Floats) -> Ints:
-    best: Ints = fillings[(fillings @ price).argmax()]
-    return best

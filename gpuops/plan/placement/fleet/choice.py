@@ -47,10 +47,37 @@ class HostChoices:
 
 
 def host_choices(needs: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
-    """Return the places among these rows with a certain seat for each demand, where the host would put it."""
+    """Return the places among these rows with a certain seat for each demand, on the GPUs that the host would choose.
+
+    All places are handled at once as arrays. Example: the rows are nodes 0 and 1 of esx-01 and node 0 of esx-02, and
+    the VM has two vGPUs. The first finds a seat on both hosts, the second only on esx-01: the rows of esx-02 are
+    dropped, and one place with two seats remains.
+    """
     if needs.numa is NumaPolicy.REQUIRED:
         rows = rows[~_needs_forbidden_pin(rows, needs, fleet)]
-    return _seat_demands(rows, needs, fleet)
+    # 1. A place is one row (a NUMA node) if locality is required, else all rows of a host.
+    place_of = rows if needs.numa is NumaPolicy.REQUIRED else fleet.host_of[rows]
+    before = fleet.state[rows]
+    after, order = before.copy(), fleet.order[rows]
+    taken_by_vm = np.zeros(after.shape, dtype=np.bool_)
+    seats: list[tuple[Ints, Ints]] = []
+    for demand in in_order_of_seating(needs.demands):
+        # 2. Seat the demand in every place, and drop the places without room for it.
+        row, gpu = _first_with_room(demand, after, order, place_of, fleet)
+        has_room = np.zeros(len(fleet.host_of), dtype=np.bool_)
+        has_room[place_of[row]] = True
+        keep = has_room[place_of]
+        # Positions shift: if of three rows the first is dropped, position 2 becomes 1.
+        new_position = np.cumsum(keep) - 1
+        seats = [(new_position[r[keep[r]]], g[keep[r]]) for r, g in (*seats, (row, gpu))]
+        rows, place_of, before = rows[keep], place_of[keep], before[keep]
+        after, order, taken_by_vm = after[keep], order[keep], taken_by_vm[keep]
+        # 3. What it takes there counts for the demands after it.
+        _take_gpus(demand, *seats[-1], after, order, taken_by_vm, fleet.more[rows], fleet)
+    # 4. Number the places that are left: hosts 3, 3, 7 become 0, 0, 1.
+    numbers = np.cumsum(place_of[1:] != place_of[:-1])
+    numbers = np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), numbers])
+    return HostChoices(rows, numbers, before, after, tuple(seats))
 
 
 def first_choice(profile: str, rows: Ints, fleet: FleetIndex) -> tuple[int, int]:
@@ -72,42 +99,21 @@ def _needs_forbidden_pin(rows: Ints, needs: Wanted, fleet: FleetIndex) -> Flags:
     return forbidden
 
 
-def _seat_demands(rows: Ints, needs: Wanted, fleet: FleetIndex) -> HostChoices:
-    """Seat the demands in turn on the GPU that each host would choose, dropping places without room for one of them."""
-    place_of = rows if needs.numa is NumaPolicy.REQUIRED else fleet.host_of[rows]
-    before = fleet.state[rows]
-    after, order = before.copy(), fleet.order[rows]
-    taken_by_vm = np.zeros(after.shape, dtype=np.bool_)
-    seats: list[tuple[Ints, Ints]] = []
-    for demand in in_order_of_seating(needs.demands):
-        row, gpu = _first_with_room(demand, after, order, place_of, fleet)
-        has_room = np.zeros(len(fleet.host_of), dtype=np.bool_)
-        has_room[place_of[row]] = True
-        surviving = has_room[place_of]
-        shift = np.cumsum(surviving) - 1
-        seats = [(shift[r[surviving[r]]], g[surviving[r]]) for r, g in (*seats, (row, gpu))]
-        rows, place_of, before = rows[surviving], place_of[surviving], before[surviving]
-        after, order, taken_by_vm = after[surviving], order[surviving], taken_by_vm[surviving]
-        _take_gpus(demand, *seats[-1], after, order, taken_by_vm, fleet.more[rows], fleet)
-    numbers = np.cumsum(place_of[1:] != place_of[:-1])
-    numbers = np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), numbers])
-    return HostChoices(rows, numbers, before, after, tuple(seats))
-
-
 def _first_with_room(demand: Demand, states: Ints, order: Ints, place_of: Ints, fleet: FleetIndex) -> tuple[Ints, Ints]:
-    """For each place with a seat for the demand: the row and the GPU that come first in the host's order."""
+    """Return the row and the GPU that come first in the host's order, for each place with a seat for the demand."""
     if isinstance(demand, WantsVgpu):
         key = np.where(fleet.states.vgpu_surely(demand.profile).of(states), order, _NOWHERE)
     else:
+        # For a whole device the host's order is that of the addresses, whatever runs on the GPUs.
         assert isinstance(demand, WantsDynamic), "the index does not place named devices"
         key = np.where(fleet.states.whole_free(demand).of(states), order % ORDER_UNIT, _NOWHERE)
     gpu = key.argmin(axis=1)
-    best = key[np.arange(len(key)), gpu] if len(key) else gpu
-    if not len(best):
-        return best, gpu
-    of_place = np.full(len(fleet.host_of), _NOWHERE)
-    np.minimum.at(of_place, place_of, best)
-    row = np.flatnonzero((best == of_place[place_of]) & (best < _NOWHERE))
+    lowest_of_row = key[np.arange(len(key)), gpu] if len(key) else gpu
+    if not len(lowest_of_row):
+        return lowest_of_row, gpu
+    lowest_of_place = np.full(len(fleet.host_of), _NOWHERE)
+    np.minimum.at(lowest_of_place, place_of, lowest_of_row)
+    row = np.flatnonzero((lowest_of_row == lowest_of_place[place_of]) & (lowest_of_row < _NOWHERE))
     return row, gpu[row]
 
 
@@ -161,18 +167,15 @@ def choose_in_fleet(needs: Wanted, fleet: FleetIndex, losses: Losses) -> FleetCh
 def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
     """Return the hosts whose GPUs may have room for the devices of each kind; all other hosts surely have none."""
     may_have_room = fleet.refs(needs.hosts)
-    kinds = Counter(map(_kind, filter(_is_free_choice, needs.demands)))
+    kinds: Counter[str | WantsDynamic] = Counter()
+    for demand in filter(_is_free_choice, needs.demands):
+        assert not isinstance(demand, WantsDirectPath), "it names its GPU"
+        kinds[demand.profile if isinstance(demand, WantsVgpu) else replace(demand, ordinal=0)] += 1
     for kind, count in kinds.items():
         table = fleet.states.slots_in_turn(kind) if isinstance(kind, str) else fleet.states.whole_free(kind)
         slots_by_host = np.bincount(fleet.host_of, table.of(fleet.state).sum(axis=1), len(fleet.hosts))
         may_have_room = may_have_room & (slots_by_host >= count)
     return tuple(fleet.hosts[number].ref for number in np.flatnonzero(may_have_room))
-
-
-def _kind(demand: Demand) -> str | WantsDynamic:
-    """Return what the demand needs of a GPU: a slot of a profile, or the GPU as a whole."""
-    assert not isinstance(demand, WantsDirectPath), "it names its GPU"
-    return demand.profile if isinstance(demand, WantsVgpu) else replace(demand, ordinal=0)
 
 
 def _is_free_choice(demand: Demand) -> bool:
@@ -207,28 +210,30 @@ def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losse
     profile, count = needs.bindable or "", len(needs.demands)
     for among, local in _preference_tiers(needs, admitted, fleet):
         priced_request = losses.ask(profile, count, beside=local)
-        seat = priced_request[0].pool.choose(priced_request[1], among) if priced_request is not None else None
-        if priced_request is None or seat is None:
+        if priced_request is None:
+            continue
+        pool, request = priced_request[0].pool, priced_request[1]
+        seat = pool.choose(request, among)
+        if seat is None:
             continue
         (part,) = seat.parts
-        row, gpus = part.row, part.gpus
+        row, gpus, bound = part.row, part.gpus, True
         if count > 1:
-            gpus = priced_request[0].pool.in_turn(priced_request[1], row)
-        host_gpu = _gpu_of_host_choice(row, among, needs, fleet) if count == 1 else None
-        if host_gpu is not None and priced_request[0].pool.steps(priced_request[1], *host_gpu) <= seat.steps:
-            row, gpus = host_gpu[0], host_gpu[1:]
+            gpus = pool.in_turn(request, row)
+        else:
+            # Do not pin the vGPU if the host itself would choose a GPU that is as good.
+            host = int(fleet.host_of[row])
+            host_rows = np.arange(fleet.first_row[host], fleet.first_row[host + 1])
+            if needs.numa is NumaPolicy.REQUIRED:
+                host_rows = np.array([row])
+            host_row, host_gpu = first_choice(profile, host_rows, fleet)
+            if among[host_row]:
+                if pool.steps(request, host_row, host_gpu) <= seat.steps:
+                    row, gpus = host_row, (host_gpu,)
+                bound = (row, *gpus) != (host_row, host_gpu)
         seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(needs.demands, gpus, strict=True)}
-        bound = host_gpu is None or (row, *gpus) != host_gpu
         return _as_choice(row, seats, int(seat.steps), needs, fleet, bound=bound, local=local)
     return None
-
-
-def _gpu_of_host_choice(row: int, among: Flags, needs: Wanted, fleet: FleetIndex) -> tuple[int, int] | None:
-    """Return the row and the GPU that the host of this row would choose for the vGPU; None = not among these rows."""
-    host = int(fleet.host_of[row])
-    rows = np.arange(fleet.first_row[host], fleet.first_row[host + 1])
-    first = first_choice(needs.bindable or "", np.array([row]) if needs.numa is NumaPolicy.REQUIRED else rows, fleet)
-    return first if among[first[0]] else None
 
 
 def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
@@ -236,21 +241,16 @@ def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iter
     The order is that of `SCORERS`: spread, then locality, then the cluster."""
     beside = _rows_beside(needs, fleet)
     clusters = [_same_cluster(needs, fleet), np.ones(len(admitted), dtype=np.bool_)]
-    for alike in _by_spread(needs, admitted, fleet):
+    by_spread = [admitted]
+    if needs.spread_from:
+        # Hosts with no VM of the spread group first, then those with one, and so on.
+        group_vms_by_row = _of_spread_group(needs, fleet)[fleet.host_of]
+        by_spread = [admitted & (group_vms_by_row == number) for number in np.unique(group_vms_by_row[admitted])]
+    for alike in by_spread:
         if needs.numa is not NumaPolicy.NONE:
             yield from ((alike & beside & cluster, True) for cluster in clusters if cluster is not None)
         if needs.numa is not NumaPolicy.REQUIRED and len(needs.demands) == 1:
             yield from ((alike & cluster, False) for cluster in clusters if cluster is not None)
-
-
-def _by_spread(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[Flags]:
-    """Yield the admitted rows by the number of VMs of the spread group on their host, the fewest first."""
-    if not needs.spread_from:
-        yield admitted
-        return
-    group_vms_by_row = _of_spread_group(needs, fleet)[fleet.host_of]
-    for number in np.unique(group_vms_by_row[admitted]):
-        yield admitted & (group_vms_by_row == number)
 
 
 def _of_spread_group(needs: Wanted, fleet: FleetIndex) -> Ints:
@@ -270,34 +270,39 @@ def _best_of_host_choices(needs: Wanted, admitted: Flags, fleet: FleetIndex, los
     """Return the best of the places that the hosts would choose themselves."""
     beside = _rows_beside(needs, fleet)
     rows = np.flatnonzero(admitted & beside if needs.numa is NumaPolicy.REQUIRED else admitted)
-    ways = host_choices(needs, rows, fleet)
-    if not len(ways.seats[0][0]):
+    choices = host_choices(needs, rows, fleet)
+    if not len(choices.seats[0][0]):
         return None
-    first = ways.rows[ways.seats[0][0]]
-    one_node = np.all([ways.rows[row] == first for row, _ in ways.seats], axis=0)
-    local = one_node & beside[first]
-    keys: list[Ints | Flags] = [_steps(ways, needs, losses)]
-    same = _same_cluster(needs, fleet)
-    keys += [~same[first]] if same is not None else []
-    keys += [~local] if needs.numa is NumaPolicy.PREFERRED else []
-    keys += [_of_spread_group(needs, fleet)[fleet.host_of[first]]] if needs.spread_from else []
+    first = choices.rows[choices.seats[0][0]]
+    on_one_node = np.all([choices.rows[row] == first for row, _ in choices.seats], axis=0)
+    local = on_one_node & beside[first]
+    # lexsort sorts by the last key first: spread, then locality, then the cluster, then the loss, as in `SCORERS`.
+    keys: list[Ints | Flags] = [_steps(choices, needs, losses)]
+    same_cluster = _same_cluster(needs, fleet)
+    if same_cluster is not None:
+        keys.append(~same_cluster[first])
+    if needs.numa is NumaPolicy.PREFERRED:
+        keys.append(~local)
+    if needs.spread_from:
+        keys.append(_of_spread_group(needs, fleet)[fleet.host_of[first]])
     place = int(np.lexsort(keys)[0])
     seats = {
-        demand.ordinal: fleet.address[int(ways.rows[row[place]])][int(gpu[place])]
-        for demand, (row, gpu) in zip(in_order_of_seating(needs.demands), ways.seats, strict=True)
+        demand.ordinal: fleet.address[int(choices.rows[row[place]])][int(gpu[place])]
+        for demand, (row, gpu) in zip(in_order_of_seating(needs.demands), choices.seats, strict=True)
     }
     steps = int(keys[0][place])
     return _as_choice(int(first[place]), seats, steps, needs, fleet, bound=False, local=bool(local[place]))
 
 
-def _steps(ways: HostChoices, needs: Wanted, losses: Losses) -> Ints:
-    """Return the loss of each place in steps."""
-    touched = np.zeros(len(ways.rows), dtype=np.int64)
-    for row, _ in ways.seats:
-        touched[row] += 1
-    near = np.flatnonzero(touched)
-    memory = (needs.vm.memory_mib or 0) * touched[near] // len(ways.seats)
-    steps, _, _ = losses.at(ways.rows[near], ways.after[near], memory, ways.place_of[near], len(ways.seats[0][0]))
+def _steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
+    """Return the loss of each place in steps. The VM's memory is shared out by its devices on each node."""
+    devices_on_row = np.zeros(len(choices.rows), dtype=np.int64)
+    for row, _ in choices.seats:
+        devices_on_row[row] += 1
+    used = np.flatnonzero(devices_on_row)
+    memory = (needs.vm.memory_mib or 0) * devices_on_row[used] // len(choices.seats)
+    places = len(choices.seats[0][0])
+    steps, _, _ = losses.at(choices.rows[used], choices.after[used], memory, choices.place_of[used], places)
     return steps
 
 

@@ -14,6 +14,7 @@ kept until a node changes, so that a decision only has to score the nodes that c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -448,43 +449,48 @@ class Losses:
 
     def on_node(self, profile: str, host: Host, node: int) -> tuple[PciAddress, ...] | None:
         """Return the GPU that the pool would choose for each vGPU of the VM on this node; None = no room."""
-        priced_request = self.ask(profile, len(self.needs.demands), beside=True)
-        row = next((row for address, (row, _) in self.fleet.where(host).items() if _node(host, address) == node), None)
-        if priced_request is None or row is None:
+        count = len(self.needs.demands)
+        priced_request = self.ask(profile, count, beside=True)
+        row_of_gpu = {address: row for address, (row, _) in self.fleet.where(host).items()}
+        on_node = [gpu.address for gpu in host.gpus if gpu.numa_node == node and gpu.address in row_of_gpu]
+        if priced_request is None or not on_node:
             return None
+        row = row_of_gpu[on_node[0]]  # all GPUs of a node are in one row
         gpus = priced_request[0].pool.in_turn(priced_request[1], row)
-        return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == len(self.needs.demands) else None
+        return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == count else None
 
     def of(self, seatings: Sequence[tuple[Host, Mapping[int, PciAddress]]]) -> list[Loss]:
         """Return the loss of each of these seatings, which have the GPU of each device by ordinal."""
+        tables = self.fleet.states
         rows: list[int] = []
-        place: list[int] = []
+        place_of_row: list[int] = []
         parts: list[tuple[int, int]] = []
-        states: list[Ints] = []
-        for number, (host, seats) in enumerate(seatings):
+        """(devices on the row, devices on all rows of the place)."""
+        new_states: list[Ints] = []
+        for place, (host, seats) in enumerate(seatings):
             where = self.fleet.where(host)
-            after: dict[int, Ints] = {}
-            devices: dict[int, int] = {}
+            states_by_row: dict[int, Ints] = {}
+            devices_by_row: Counter[int] = Counter()
             for demand in self.needs.demands:
                 position = where.get(seats[demand.ordinal]) if demand.ordinal in seats else None
-                if position is not None:
-                    node_states = after.setdefault(position[0], self.fleet.state[position[0]].copy())
-                    node_states[position[1]] = self._after(demand, int(node_states[position[1]]))
-                    devices[position[0]] = devices.get(position[0], 0) + 1
-            rows += after
-            states += after.values()
-            place += [number] * len(after)
-            parts += [(count, sum(devices.values())) for count in devices.values()]
+                if position is None:
+                    continue
+                row, column = position
+                states = states_by_row.setdefault(row, self.fleet.state[row].copy())
+                table = tables.with_vgpu(demand.profile) if isinstance(demand, WantsVgpu) else tables.given_whole()
+                states[column] = table.at(int(states[column]))
+                devices_by_row[row] += 1
+            rows += states_by_row
+            new_states += states_by_row.values()
+            place_of_row += [place] * len(states_by_row)
+            parts += [(count, devices_by_row.total()) for count in devices_by_row.values()]
         if not rows:
             return [NO_LOSS] * len(seatings)
         memory = [(self.needs.vm.memory_mib or 0) * count // total for count, total in parts]
-        measured = self.at(np.array(rows), np.array(states), np.array(memory), np.array(place), len(seatings))
+        measured = self.at(
+            np.array(rows), np.array(new_states), np.array(memory), np.array(place_of_row), len(seatings)
+        )
         return [Loss(int(s), float(w), float(k)) for s, w, k in zip(*measured, strict=True)]
-
-    def _after(self, demand: Demand, state: int) -> int:
-        states = self.fleet.states
-        table = states.with_vgpu(demand.profile) if isinstance(demand, WantsVgpu) else states.given_whole()
-        return table.at(state)
 
     def at(self, rows: Ints, states: Ints, memory: Ints, place: Ints, places: int) -> tuple[Ints, Floats, Floats]:
         """Return the loss of each place in steps, in usable GPU memory and in places for large VMs. `rows` change to
@@ -501,8 +507,3 @@ class Losses:
             worth_mib += of_place
             kept_mib += destroyed_places @ pool.reserve()
         return steps, worth_mib, kept_mib
-
-
-def _node(host: Host, address: PciAddress) -> int | None:
-    gpu = host.gpu(address)
-    return None if gpu is None else gpu.numa_node

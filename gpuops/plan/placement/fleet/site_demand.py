@@ -123,7 +123,12 @@ def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], 
 
 
 def mix_distance(mix: Mix, other_mix: Mix) -> float:
-    """The share of VMs in which two mixes differ: 0 = equal, 1 = nothing in common."""
+    """Return the share of VMs in which two mixes differ: 0 = equal, 1 = nothing in common.
+
+    >>> small, large = VmShape("8q", 1, 4096), VmShape("24q", 1, 16384)
+    >>> mix_distance({small: 0.5, large: 0.5}, {small: 1.0})
+    0.5
+    """
     difference = sum(abs(share - other_mix.get(shape, 0.0)) for shape, share in mix.items())
     return 0.5 * (difference + sum(share for shape, share in other_mix.items() if shape not in mix))
 
@@ -148,7 +153,11 @@ def _device(device: GpuDevice, catalog: Catalog) -> tuple[str, str] | None:
 
 
 def _roughly(mib: int) -> int:
-    """Round up to 1, 1.5, 2, 3, 4, 6, 8 ... GiB, so that VMs of nearly the same size have the same shape."""
+    """Round up to 1, 1.5, 2, 3, 4, 6, 8 ... GiB, so that VMs of nearly the same size have the same shape.
+
+    >>> [_roughly(gib * 1024) // 1024 for gib in (2, 5, 6, 7, 60, 100)]
+    [2, 6, 6, 8, 64, 128]
+    """
     if mib <= 0:
         return 0
     power = 1 << (mib - 1).bit_length()

@@ -170,8 +170,11 @@ class Bounds:
         objection = self._too_many(new_start, load) or self._too_late(new_start, load)
         if objection:
             return objection
-        reasons = ((start, self._too_late(start, load)) for start in earlier)
-        return next((f"then {start.vm.name} {reason}" for start, reason in reasons if reason), "")
+        for start in earlier:
+            reason = self._too_late(start, load)
+            if reason:
+                return f"then {start.vm.name} {reason}"
+        return ""
 
     def load(self, starts: Iterable[Start]) -> Load:
         """Return the load of the morning after all of these have started."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.history import PastNight
+from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
@@ -123,8 +124,10 @@ class RotateNight(NightsOfPolicy):
         no_night_reason = (evening_off(self.policy, now) if self.unattended else None) or ""
         refusals = [] if skipped else self._refusals(night, desktops, inventory, now, off=bool(no_night_reason))
         queue = self.queue(inventory, night)
-        shares = self._shares(queue, inventory, catalog, bounds)
-        queue = queue if shares is None else shares.order_queue(queue)
+        shares: TeamShares | None = None
+        if self.policy.fair_share is not None:
+            shares = TeamShares.of(self.policy.fair_share, queue, self.past, inventory, catalog, bounds)
+            queue = shares.order_queue(queue)
         if skipped or refusals or no_night_reason or self._is_over(night, inventory):
             empty_decision = QueueDecision(
                 (), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue)
@@ -191,14 +194,6 @@ class RotateNight(NightsOfPolicy):
             unmet=tuple(floors_broken_by_others(self.policy, self.away_vms(inventory), inventory)),
         )
 
-    def _shares(
-        self, queue: Sequence[WaitingVm], inventory: Inventory, catalog: Catalog, bounds: Bounds
-    ) -> TeamShares | None:
-        rule = self.policy.fair_share
-        if rule is None:
-            return None
-        return TeamShares.of(rule, queue, self.past, inventory, catalog, bounds)
-
     def _objection(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Objection:
         """Return the check of a start against all limits: those of the night, the desktops that pools need, reserved
         slots, and slots that are kept for desktops."""
@@ -224,13 +219,9 @@ class RotateNight(NightsOfPolicy):
         for taken_vm in self.vms_of_nights(inventory):
             machine, vm = taken_vm.original.gated_as, taken_vm.vm
             runs = taken_vm.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
-            if (
-                self.is_of(night, taken_vm.original)
-                and runs
-                and machine is not None
-                and vm is not None
-                and vm.ref not in refs
-            ):
+            if not self.is_of(night, taken_vm.original) or not runs:
+                continue
+            if machine is not None and vm is not None and vm.ref not in refs:
                 yield OpenGate(vm.ref, machine)
 
     def queue(self, inventory: Inventory, night: str = "") -> tuple[WaitingVm, ...]:
@@ -239,27 +230,29 @@ class RotateNight(NightsOfPolicy):
         A VM that this night has started and that is off again is not started by the next call: a person stopped it, or
         its guest shut down when its work was done.
         """
-        stopped = {
-            taken_vm.vm.ref: taken_vm.reason if taken_vm.whereabouts is Whereabouts.CHANGING else _STOPPED
-            for taken_vm in self.vms_of_nights(inventory)
-            if self.is_of(night, taken_vm.original) and taken_vm.original.role is Role.ML and taken_vm.original.taken
+        # 1. Why VMs are not started now, by ref. If several reasons hold, the last one counts.
+        reasons: dict[str, str] = {}
+        for taken_vm in self.vms_of_nights(inventory):
+            original, vm = taken_vm.original, taken_vm.vm
+            started_tonight = self.is_of(night, original) and original.role is Role.ML and original.taken
             # a marker does not show whether the start for which it was set was ever sent
-            if taken_vm.foreign is None and taken_vm.vm is not None and taken_vm.vm.power is PowerState.OFF
-        } | self._not_now(inventory)
+            is_recorded = taken_vm.foreign is None
+            if started_tonight and is_recorded and vm is not None and vm.power is PowerState.OFF:
+                is_changing = taken_vm.whereabouts is Whereabouts.CHANGING
+                reasons[vm.ref] = taken_vm.reason if is_changing else _STOPPED
+        if self.finished:
+            finished_vms = (vm for vm in inventory.vms.values() if (vm.instance_uuid or vm.ref) in self.finished)
+            reasons |= {vm.ref: _FINISHED for vm in finished_vms}
+        reasons |= self.not_yet
+        # 2. VMs that a watch has suspended may be resumed.
+        suspended_ml = {
+            vm.ref for original in self.gave_way for vm in vms_of(original, inventory) if gave_way(original, vm)
+        }
+        queue = waiting_vms(self.policy, inventory, suspended_ml)
         return tuple(
-            replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "")) if waits.vm is not None else waits
-            for waits in waiting_vms(self.policy, inventory, self._suspended_ml(inventory))
+            replace(waits, reason=waits.reason or reasons.get(waits.vm.ref, "")) if waits.vm is not None else waits
+            for waits in queue
         )
-
-    def _suspended_ml(self, inventory: Inventory) -> frozenset[str]:
-        vms_that_gave_way = ((original, vm) for original in self.gave_way for vm in vms_of(original, inventory))
-        return frozenset(vm.ref for original, vm in vms_that_gave_way if gave_way(original, vm))
-
-    def _not_now(self, inventory: Inventory) -> dict[str, str]:
-        if not self.finished:
-            return dict(self.not_yet)
-        finished_refs = (vm.ref for vm in inventory.vms.values() if (vm.instance_uuid or vm.ref) in self.finished)
-        return {**dict.fromkeys(finished_refs, _FINISHED), **self.not_yet}
 
     def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
         """Map ML VM ref -> its DRS setting before this night, for the starts (VM, host ref) that get an override."""
@@ -289,9 +282,9 @@ class RotateNight(NightsOfPolicy):
     def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
         """Return the desktops that this night may suspend, whether or not the queue needs their GPUs."""
         night = self.night(inventory, now)
-        return survey(
-            self.policy, inventory, catalog, self._left_alone(night, inventory), self.suspended_desktops(night,
-            inventory), self._other_policies, )  # fmt: skip
+        left_alone = self._left_alone(night, inventory)
+        suspended = self.suspended_desktops(night, inventory)
+        return survey(self.policy, inventory, catalog, left_alone, suspended, self._other_policies)
 
     @property
     def _other_policies(self) -> tuple[Policy, ...]:
@@ -299,44 +292,52 @@ class RotateNight(NightsOfPolicy):
 
     def _bounds(self, night: str, inventory: Inventory, now: datetime) -> Bounds:
         """Return the limits of this night, with the desktops and ML VMs that it has already taken."""
-        tonight = [
-            taken_vm
-            for taken_vm in self.away_vms(inventory)
-            if self.is_of(night, taken_vm.original) and taken_vm.vm is not None
-        ]
-        queued_by_ref = {
-            waits.vm.ref: waits.queued for waits in waiting_vms(self.policy, inventory) if waits.vm is not None
-        }
-        return Bounds(
-            self.policy,
-            self.policy.night_at(now),
-            now,
-            self.durations,
-            tuple(taken_vm.vm for taken_vm in tonight if taken_vm.vm and taken_vm.original.role is not Role.ML),
-            tuple(
-                (taken_vm.vm, queued_by_ref[taken_vm.vm.ref])
-                for taken_vm in tonight
-                if taken_vm.vm and taken_vm.vm.ref in queued_by_ref
-            ),
-        )
+        waiting = waiting_vms(self.policy, inventory)
+        queued_by_ref = {waits.vm.ref: waits.queued for waits in waiting if waits.vm is not None}
+        desktops: list[Vm] = []
+        running: list[tuple[Vm, QueuedVm]] = []
+        for taken_vm in self.away_vms(inventory):
+            vm = taken_vm.vm
+            if vm is None or not self.is_of(night, taken_vm.original):
+                continue
+            if taken_vm.original.role is not Role.ML:
+                desktops.append(vm)
+            if vm.ref in queued_by_ref:
+                running.append((vm, queued_by_ref[vm.ref]))
+        night_now = self.policy.night_at(now)
+        return Bounds(self.policy, night_now, now, self.durations, tuple(desktops), tuple(running))
 
     def originals_of(self, plan: Plan, inventory: Inventory, now: datetime) -> tuple[Original, ...]:
         """Return what the journal stores for the return of each VM of the plan."""
         night = self.night(inventory, now)
+        starts = [
+            (inventory.vms[step.vm], step.host)
+            for step in plan.steps
+            if isinstance(step, PowerOnVm) and step.host is not None
+        ]
+        drs = self._drs(night, starts, inventory)
         roles = {step.vm: _ROLES[type(step)] for step in plan.steps if type(step) in _ROLES}
-        with_role = [(inventory.vms[ref], role) for ref, role in roles.items()]
-        started = (
-            (inventory.vms[step.vm], step.host) for step in plan.steps if isinstance(step, PowerOnVm) and step.host
-        )
-        drs = self._drs(night, ((vm, host) for vm, host in started if host is not None), inventory)
-        return tuple(
-            Original(
-                night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref),
-                gpu_modes=_gpu_modes(vm, inventory),
-                owner=self._owner(vm) if role is Role.ML else None,
+        originals: list[Original] = []
+        for ref, role in roles.items():
+            vm, host = inventory.vms[ref], inventory.host_of(inventory.vms[ref])
+            # A return reports a GPU whose vGPU mode has changed.
+            gpus = [gpu for gpu in host.gpus if ref in (gpu.vms or ())] if host is not None else []
+            gpu_modes = tuple((str(gpu.address), str(gpu.vgpu_mode)) for gpu in gpus if gpu.vgpu_mode is not None)
+            originals.append(
+                Original(
+                    night,
+                    role,
+                    ref,
+                    vm.instance_uuid,
+                    vm.name,
+                    vm.host,
+                    vm.profiles,
+                    drs=drs.get(ref),
+                    gpu_modes=gpu_modes,
+                    owner=self._owner(vm) if role is Role.ML else None,
+                )
             )
-            for vm, role in with_role
-        )  # fmt: skip
+        return tuple(originals)
 
     def _owner(self, vm: Vm) -> NotedOwner | None:
         """Return the owner whose hours the journal records; None without `fair_share`.
@@ -418,10 +419,3 @@ class RotateNight(NightsOfPolicy):
             return {}
         of_pool = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
         return {ref: POOL_LEFT_ALONE for ref, pool in of_pool.items() if pool is not None and pool.name in pools}
-
-
-def _gpu_modes(vm: Vm, inventory: Inventory) -> tuple[tuple[str, str], ...]:
-    """Return address and vGPU mode of each GPU that the VM runs on: a return reports a GPU whose mode has changed."""
-    host = inventory.host_of(vm)
-    gpus = [gpu for gpu in host.gpus if vm.ref in (gpu.vms or ())] if host is not None else []
-    return tuple((str(gpu.address), str(gpu.vgpu_mode)) for gpu in gpus if gpu.vgpu_mode is not None)

@@ -70,23 +70,19 @@ def refuse_unknown_folders(policy: Policy, inventory: Inventory) -> list[Rejecti
     The folder is misspelt, was renamed or cannot be seen. If a pool is empty for another reason, there is only a
     warning.
     """
-    takes_desktops = policy.spare is None or policy.spare.take_idle
-    pools = (pool for pool in policy.pools if takes_desktops and pool.users_kept_away)
-    return [
-        Rejection(
-            f"pool {pool.name}",
-            f"no VM is in folder {folder}{_suggest_folders(folder, inventory)}",
-            hint=_CORRECT_FOLDER,
-        )
-        for pool in pools
-        if (folder := pool.select.folder) is not None
-        and not any(pool.select.in_folder(vm) for vm in inventory.vms.values())
-    ]
-
-
-def _suggest_folders(folder: str, inventory: Inventory) -> str:
-    similar = get_close_matches(folder, sorted(set(_folders_like(folder, inventory))), n=3)
-    return f"; did you mean {', '.join(similar)}?" if similar else ""
+    if policy.spare is not None and not policy.spare.take_idle:
+        return []
+    refusals = []
+    for pool in policy.pools:
+        folder = pool.select.folder
+        if folder is None or not pool.users_kept_away:
+            continue
+        if not any(pool.select.in_folder(vm) for vm in inventory.vms.values()):
+            similar = get_close_matches(folder, sorted(set(_folders_like(folder, inventory))), n=3)
+            suggestion = f"; did you mean {', '.join(similar)}?" if similar else ""
+            reason = f"no VM is in folder {folder}{suggestion}"
+            refusals.append(Rejection(f"pool {pool.name}", reason, hint=_CORRECT_FOLDER))
+    return refusals
 
 
 def _folders_like(folder: str, inventory: Inventory) -> Iterator[str]:

@@ -235,22 +235,21 @@ def _places_of(vm: Vm, order: Sequence[Vm], world: Inventory, catalog: Catalog) 
 
 def _places(gpu: PhysicalGpu, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> dict[str, str]:
     """Map VM ref -> its place on the GPU: first the VMs that run there all night, then the order of return."""
-    returned = [vm.ref for vm in order]
-    refs_in_order = sorted(
-        gpu.vms or (), key=lambda ref: (ref in returned, returned.index(ref) if ref in returned else 0)
-    )
-    running = [ref for ref in refs_in_order if ref in world.vms and world.vms[ref].power is PowerState.ON]
-    tenants = [(ref, profile) for ref in running for profile in _profiles(world.vms[ref], catalog)]
+    refs = list(gpu.vms or ())
+    returned = [vm.ref for vm in order if vm.ref in refs]
+    tenants: list[tuple[str, VgpuProfile]] = []
+    for ref in (*(ref for ref in refs if ref not in returned), *returned):
+        vm = world.vms.get(ref)
+        if vm is not None and vm.power is PowerState.ON:
+            profiles = (catalog.profile(name) for name in vm.profiles)
+            tenants += [(ref, profile) for profile in profiles if profile is not None]
     if gpu.vgpu_mode in (VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE):
         return {ref: f"placement id {start}" for ref, start in _placement_starts(gpu, tenants, catalog).items()}
-    slots = {ref: number for number, (ref, _) in reversed([*enumerate(tenants, 1)])}
+    slots: dict[str, int] = {}
+    for number, (ref, _) in enumerate(tenants, 1):
+        slots.setdefault(ref, number)
     at_most = min((profile.max_per_gpu for _, profile in tenants), default=len(tenants))
     return {ref: f"slot {number} of {at_most}" for ref, number in slots.items()}
-
-
-def _profiles(vm: Vm, catalog: Catalog) -> list[VgpuProfile]:
-    profiles = (catalog.profile(name) for name in vm.profiles)
-    return [profile for profile in profiles if profile is not None]
 
 
 def _placement_starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile]], catalog: Catalog) -> dict[str, int]:

@@ -86,30 +86,27 @@ def look_at(
     request: RotateNight, rule: SpareRule, plan: Plan, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> WatchLook:
     """Return the look at this snapshot. `plan`: the plan of the request on the same snapshot."""
-    vms_of_watch = [
-        taken_vm for taken_vm in request.vms_of_nights(inventory) if taken_vm.policy.name == request.policy.name
-    ]
+    policy = request.policy
+    all_taken = request.vms_of_nights(inventory)
+    vms_of_watch = [taken_vm for taken_vm in all_taken if taken_vm.policy.name == policy.name]
+    ended = [taken_vm for taken_vm in vms_of_watch if taken_vm.whereabouts in _ENDED and taken_vm.vm is not None]
     running = running_ml(vms_of_watch)
     queue = {waits.name for waits in request.queue(inventory)}
+    pools_ahead = [pool for pool in policy.pools if pool.ready_ahead is not None]
+    running_now = running_desktops(policy, inventory.vms.values()) if pools_ahead else {}
     return WatchLook(
         at=now,
         states=kept_states(rule, inventory, catalog),
         gives=give_way(rule, running, inventory, catalog, now),
-        ended=tuple(
-            taken_vm for taken_vm in vms_of_watch if taken_vm.whereabouts in _ENDED and taken_vm.vm is not None
-        ),
+        ended=tuple(ended),
         running=tuple(running),
         plan=plan,
         waiting=tuple(choice for choice in plan.choices if not choice.chosen and choice.subject in queue),
         back=_plan_desktop_return(request, vms_of_watch, running, plan, inventory, catalog),
-        ahead=_pools_ahead(request, inventory),
+        ahead=tuple(
+            PoolAhead(pool.name, running_now[pool.name], request.expected.get(pool.name)) for pool in pools_ahead
+        ),
     )
-
-
-def _pools_ahead(request: RotateNight, inventory: Inventory) -> tuple[PoolAhead, ...]:
-    pools = [pool for pool in request.policy.pools if pool.ready_ahead is not None]
-    running = running_desktops(request.policy, inventory.vms.values()) if pools else {}
-    return tuple(PoolAhead(pool.name, running[pool.name], request.expected.get(pool.name)) for pool in pools)
 
 
 def _plan_desktop_return(
@@ -130,13 +127,10 @@ def _plan_desktop_return(
         return DesktopReturn()
     policy, now = request.policy, inventory.taken_at
     kept_for_users = KeptForUsers.of(policy, inventory.vms.values(), request.expected)
-    requested = [
-        (
-            [desktop for desktop in away_vms if desktop.vm is not None and policy.pool_of(desktop.vm) == pool],
-            kept_for_users.missing(pool),
-        )
-        for pool in policy.pools
-    ]
+    requested: list[tuple[list[TakenVm], int]] = []
+    for pool in policy.pools:
+        of_pool = [desktop for desktop in away_vms if desktop.vm is not None and policy.pool_of(desktop.vm) == pool]
+        requested.append((of_pool, kept_for_users.missing(pool)))
     back = return_cheapest_desktops(requested, running, inventory, catalog, now)
     queue = request.queue(inventory)
     if back.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):

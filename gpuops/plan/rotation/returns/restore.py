@@ -6,7 +6,7 @@ too, if too few desktops are ready for users. A morning does not need it: it sto
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
@@ -136,31 +136,24 @@ def return_cheapest_desktops(
         candidates = list(desktops)
         for _ in range(count):
             still_running = [ml_vm for ml_vm in running if ml_vm not in stopped_vms]
-            offers = [
-                (_total_loss(stops, now), desktop.original.name, desktop, stops)
-                for desktop in _one_of_each_kind(candidates)
-                if desktop.vm is not None
-                and (stops := ml_stops_for(desktop.vm, still_running, world, catalog, now)) is not None
-            ]
+            # One desktop for each host and list of profiles: for the others the stops would be the same.
+            first_of_kind: dict[tuple[str | None, tuple[str, ...]], tuple[TakenVm, Vm]] = {}
+            for desktop in candidates:
+                if desktop.vm is not None:
+                    first_of_kind.setdefault((desktop.vm.host, desktop.vm.profiles), (desktop, desktop.vm))
+            offers = []
+            for desktop, vm in first_of_kind.values():
+                stops = ml_stops_for(vm, still_running, world, catalog, now)
+                if stops is not None:
+                    offers.append((_total_loss(stops, now), desktop.original.name, desktop, vm, stops))
             if not offers:
                 break
-            *_, best, stops = min(offers, key=lambda offer: offer[:2])
+            _, _, best, vm, stops = min(offers, key=lambda offer: offer[:2])
             candidates.remove(best)
             returning.append(best)
             stopped_vms += stops
-            if best.vm is not None:
-                world = _world_after(best.vm, stops, world, catalog)
+            world = _world_after(vm, stops, world, catalog)
     return DesktopReturn(tuple(returning), tuple(stopped_vms))
-
-
-def _one_of_each_kind(desktops: Iterable[TakenVm]) -> Iterator[TakenVm]:
-    """Yield one desktop for each host and list of profiles: for the others the stops would be the same."""
-    seen_keys: set[tuple[str | None, tuple[str, ...]]] = set()
-    for desktop in desktops:
-        key = (desktop.vm.host, desktop.vm.profiles) if desktop.vm is not None else (None, ())
-        if key not in seen_keys:
-            seen_keys.add(key)
-            yield desktop
 
 
 def _total_loss(stops: Iterable[TakenVm], now: datetime) -> Loss:

@@ -61,21 +61,19 @@ class Durations:
         return cls({key: tuple(seconds) for key, seconds in by_kind_and_host.items()})
 
     def p99_s(self, kind: str, host: str | None, otherwise: float) -> float:
-        """Return the seconds within which 99 of 100 such steps on this host end, or `otherwise` if none was measured.
+        """Return the seconds within which 99 of 100 such steps on this host end (nearest rank), or `otherwise` if none
+        was measured. With few measurements this is the longest one.
 
-        With few measurements this is the longest one.
+        >>> durations = Durations({("ResumeVm", "host-1"): (40.0, 55.0)})
+        >>> durations.p99_s("ResumeVm", "host-2", 180.0), durations.p99_s("SuspendVm", "host-1", 300.0)
+        (55.0, 300.0)
         """
-        on_host = self.seconds.get((kind, host or ""), ())
-        return _p99(on_host if len(on_host) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
-
-    def _everywhere(self, kind: str) -> list[float]:
-        return [second for (name, _), seconds in self.seconds.items() if name == kind for second in seconds]
-
-
-def _p99(seconds: Iterable[float], otherwise: float) -> float:
-    """Return the 99th percentile by nearest rank, or `otherwise` for no measurements."""
-    ordered = sorted(seconds)
-    return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else otherwise
+        seconds = sorted(self.seconds.get((kind, host or ""), ()))
+        if len(seconds) < ENOUGH_MEASURED:
+            seconds = sorted(
+                second for (name, _), on_host in self.seconds.items() if name == kind for second in on_host
+            )
+        return seconds[ceil(0.99 * len(seconds)) - 1] if seconds else otherwise
 
 
 SLOWER_THAN_EVER: Final = 1.5
