@@ -77,6 +77,7 @@ def check_settled(site: Site, state_dir: Path) -> None:
     assert all(change.run.ends is not None for change in history(state_dir).changes)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(("call", "step", "sent", "line", "before"), CASES)
 def test_a_change_that_is_cut_off_is_made_once_and_its_run_ended_by_the_same_call(
     lab: SimServer,
