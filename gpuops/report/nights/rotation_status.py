@@ -238,7 +238,7 @@ def audit_text(audit: Audit) -> Shown:
 class AuditedChainRecord(DocumentRecord, frozen=True):
     """The records of one vCenter."""
 
-    vcenter: Annotated[str, "its instance uuid"]
+    vcenter: Annotated[str, "its instance uuid; after `book of` for its pools and jobs"]
     good_records: int
     first_at: Moment | None
     last_at: Moment | None
