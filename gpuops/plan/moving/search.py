@@ -197,7 +197,10 @@ class GreedySearch:
                 yield (in_doubt, not never_free, -max(map(len, contents)), arrival.now.free_mib, binds), gpus
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
-        """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
+        """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair.
+
+        Example: the VM may go to esx-02, which is full. A VM of esx-02 has room on esx-03: it moves there first.
+        """
         for number in sorted(search_vm.allowed):
             if self.room_for_others <= 0:
                 break
