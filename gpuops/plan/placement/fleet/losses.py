@@ -190,9 +190,10 @@ class NodePool:
         return counts
 
     def _up_to_date(self, ask: PoolRequest) -> _ScoredRequest:
+        """Return the scores of the request on all nodes. Only nodes that changed since the last call are scored."""
         scored = self._scored.get(ask)
         if scored is None:
-            changed = np.arange(len(self.cpu))
+            changed = np.arange(len(self.cpu))  # the first call: all of them
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
             scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
@@ -468,7 +469,11 @@ class Losses:
         return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == count else None
 
     def of(self, seatings: Sequence[tuple[Host, Mapping[int, PciAddress]]]) -> list[Loss]:
-        """Return the loss of each of these seatings, which have the GPU of each device by ordinal."""
+        """Return the loss of each of these seatings, which have the GPU of each device by ordinal.
+
+        Each NUMA node (row of the index) on which a seating has a GPU is measured with the new states of its GPUs, and
+        with the part of the VM's memory that falls to its devices there.
+        """
         tables = self.fleet.states
         rows: list[int] = []
         place_of_row: list[int] = []
