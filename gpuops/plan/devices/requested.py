@@ -121,9 +121,9 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
         return tuple(_no_group(name, host) for host in hosts) or (Rejection(vm.name, "no host to look at"),)
-    members, strange = group_members(groups[0])
-    if strange:
-        kinds = ", ".join(sorted(strange))
+    members, unknown_kinds = group_members(groups[0])
+    if unknown_kinds:
+        kinds = ", ".join(sorted(unknown_kinds))
         return (Rejection(vm.name, f"device group {name} has members that gpuops cannot add ({kinds})"),)
     existing_members = _same_group(vm, members)
     if existing_members:

@@ -171,21 +171,22 @@ def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int
     if not bound or not limit:
         return ClusterPlans(model, (start,), bound, limit, limit)
     # 2. Plans in which the hosts choose the GPUs; then, from those on, plans that also bind VMs that may be bound.
-    plans = _further(ClusterPlans(model, (start,), bound, 0, 0), limit, tables, binding=False)
+    plans = _improve(ClusterPlans(model, (start,), bound, 0, 0), limit, tables, binding=False)
     plans = replace(plans, settled_unpinned=plans.settled)
     if not any(search_vm.bindable for search_vm in model.search_vms):
         return plans
-    return _further(plans, limit, tables, binding=True)
+    return _improve(plans, limit, tables, binding=True)
 
 
-def _further(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> ClusterPlans:
+def _improve(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> ClusterPlans:
     """Return the best of these plans and of those that a greedy and an exact search find. `settled` of the result is
     what this search proves; earlier proofs do not count."""
     model, start = plans.model, plans.start
     # 1. The greedy search, and its longest plan without the moves that it does not need.
     frontier = make_frontier([*plans.frontier, *_greedy_frontier(model, start, limit, binding=binding)])
     frontier = make_frontier([*frontier, *_shorten(model, frontier[-1], start)])
-    # 2. All orders of moves, unless the budget does not even cover every first move.
+    # 2. All orders of moves, unless the budget does not even cover every first move: each movable VM to each other
+    # host, where the host chooses the GPU or, with `binding`, to each of its GPUs.
     gpus = max(len(cluster_host.gpus) for cluster_host in model.cluster_hosts) if binding else 0
     branches = sum(search_vm.movable * (1 + gpus * search_vm.bindable) for search_vm in model.search_vms)
     if branches * (len(start.cluster_state) - 1) > tables:

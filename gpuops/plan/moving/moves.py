@@ -114,16 +114,17 @@ def bound_arrivals(
     """
     if not search_vm.bindable or search_vm.memory_mib > now.free_mib:
         return
-    # Each vGPU in turn: of GPUs that are alike, with what is on them, the first.
+    # Extend each choice by a GPU for the next vGPU. Choices after which the host has the same key are alike: the first
+    # of them is kept.
     choices: list[tuple[tuple[int, ...], HostContents]] = [((), now)]
     for profile in search_vm.profiles:
-        further: dict[int, tuple[tuple[int, ...], HostContents]] = {}
-        for gpus, then in choices:
+        longer_choices: dict[int, tuple[tuple[int, ...], HostContents]] = {}
+        for gpus, host in choices:
             for gpu in range(len(now.contents)):
-                after = _with_bound(model, then, search_vm, profile, gpu)
+                after = _with_bound(model, host, search_vm, profile, gpu)
                 if after is not None:
-                    further.setdefault(after.key, ((*gpus, gpu), after))
-        choices = list(further.values())
+                    longer_choices.setdefault(after.key, ((*gpus, gpu), after))
+        choices = list(longer_choices.values())
     for gpus, after in choices:
         yield gpus, _bound_arrival(model, after, search_vm, gpus)
 

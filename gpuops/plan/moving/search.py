@@ -197,7 +197,10 @@ class GreedySearch:
                 yield (in_doubt, not never_free, -max(map(len, contents)), arrival.now.free_mib, binds), gpus
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
-        """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
+        """Return the sequence in which another VM leaves a host and this VM takes its place; None = no such pair.
+
+        Example: the VM may go to esx-02, which is full. A VM of esx-02 has room on esx-03: it moves there first.
+        """
         for number in sorted(search_vm.allowed):
             if self.room_for_others <= 0:
                 break
@@ -323,13 +326,19 @@ def _key(cluster_state: ClusterState) -> tuple[int, ...]:
 def _may_win(
     model: ClusterModel, sequence: MoveSequence, best: Frontier, most: int, limit: int, gain_steps: GainSteps
 ) -> bool:
-    """Return whether further moves can free as much as a known plan with fewer moves, or more than any known plan."""
+    """Return whether further moves can free as much as a known plan with fewer moves, or more than any known plan.
+
+    Example: the best plan frees 4 in 5 moves. A sequence that frees 2 in 3 moves, and needs at least 2 more moves for
+    2 more, cannot win: it would need 5 moves too.
+    """
     worths = [plan.worth for plan in best]
     for gain, moves in enumerate(_fewest_moves(model, sequence.cluster_state, gain_steps), 1):
-        if sequence.moves + moves > limit or sequence.worth + gain > most:
+        worth, all_moves = sequence.worth + gain, sequence.moves + moves
+        if all_moves > limit or worth > most:
             return False
-        at = bisect_right(worths, sequence.worth + gain - 1)
-        if at == len(best) or best[at].moves > sequence.moves + moves:
+        # The known plan with the fewest moves that frees at least as much. Plans are sorted by both.
+        rival = bisect_right(worths, worth - 1)
+        if rival == len(best) or best[rival].moves > all_moves:
             return True
     return False
 

@@ -55,8 +55,8 @@ def not_in_maintenance(needs: Wanted, host: Host, inventory: Inventory) -> Rejec
 
 
 def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices). Reservations of other
-    VMs that cannot be read are a doubt in `seating.py` and no reason to refuse."""
+    """Refuse if the VM's memory, which is reserved in full at power-on, is not free (VMware vSphere docs, passthrough
+    devices). Reservations of other VMs that cannot be read are a doubt in `seating.py` and no reason to refuse."""
     if needs.vm.memory_mib is None:
         return Rejection(needs.vm.name, "its memory size cannot be read, and all of it must be reserved")
     free_mib = unreserved_mib(host, needs.vm, inventory)
@@ -69,8 +69,8 @@ def memory_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Reject
 
 
 def cpu_to_reserve(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """The CPU that the VM reserves must be left at power-on (vSphere API, InsufficientCpuResourcesFault). Most VMs
-    reserve none; a reservation that cannot be read counts as none."""
+    """Refuse if the CPU that the VM reserves is not free (vSphere API, InsufficientCpuResourcesFault). Most VMs reserve
+    none; a reservation that cannot be read counts as none."""
     needed_mhz = needs.vm.cpu_reservation_mhz
     if not needed_mhz:
         return None
@@ -91,7 +91,7 @@ def _reserving(needs: Wanted, host: Host, inventory: Inventory) -> str:
 
 
 def logical_cpus(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """A VM has no more vCPUs than its host has logical CPUs (VMware vSphere docs, virtual CPU limitations)."""
+    """Refuse a VM with more vCPUs than the host has logical CPUs (VMware vSphere docs, virtual CPU limitations)."""
     if host.cpu_threads is None or needs.vm.vcpus is None or needs.vm.vcpus <= host.cpu_threads:
         return None
     rule = "logical CPUs for the VM's vCPUs"
@@ -111,7 +111,8 @@ def offers(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
 
 
 def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """A cold move leaves the files where they are: the new host must see them (vSphere API, RelocateVM_Task)."""
+    """Refuse a host that does not see the VM's files: a cold move leaves them where they are (vSphere API,
+    RelocateVM_Task)."""
     vm = needs.vm
     if host.ref == vm.host:
         return None
@@ -130,8 +131,9 @@ def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | N
 
 
 def stays_in_its_vapp(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """A vApp is a resource pool of one cluster or host: a member that goes to another leaves it, and loses its place in
-    the start order and its properties (vSphere API, VirtualApp; RelocateSpec.pool)."""
+    """Refuse a host outside the cluster of the VM's vApp. A vApp is a resource pool of one cluster or host: a member
+    that goes elsewhere leaves it, and loses its place in the start order and its properties (vSphere API, VirtualApp;
+    RelocateSpec.pool)."""
     vm = needs.vm
     if host.ref == vm.host:
         return None

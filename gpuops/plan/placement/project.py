@@ -191,6 +191,7 @@ def _apply_change(vm: Vm, change: VmChange) -> Vm:
 
 
 def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
+    """Return the VM's devices after the change, new ones with the keys that vCenter will give them; None = unknown."""
     if vm.devices is None:
         return None
     profiles = dict(change.replace_profile)

@@ -232,21 +232,17 @@ def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[in
     """Return the pins that the placement needs: all if the plan chose the GPUs; else, if locality is required, those
     of vGPUs that the host could put on another node."""
     node, seats = candidate.node, candidate.seating.seats
-    vgpus = [demand for demand in question.needs.demands if isinstance(demand, WantsVgpu) and demand.ordinal in seats]
-    if candidate.bound:
-        return {demand.ordinal: seats[demand.ordinal] for demand in vgpus}
-    if node is None:
+    if node is None and not candidate.bound:
         return {}
-    return {
-        demand.ordinal: seats[demand.ordinal]
-        for demand in vgpus
-        if any(
-            gpu.numa_node != node.id
-            and gpu.graphics_type is GraphicsType.SHARED_DIRECT
-            and may_run(gpu, demand.profile, question.catalog) is not False
-            for gpu in candidate.host.gpus
-        )
-    }
+    gpus = [gpu for gpu in candidate.host.gpus if gpu.graphics_type is GraphicsType.SHARED_DIRECT]
+    elsewhere = [gpu for gpu in gpus if node is not None and gpu.numa_node != node.id]
+    pins: dict[int, PciAddress] = {}
+    for demand in question.needs.demands:
+        if isinstance(demand, WantsVgpu) and demand.ordinal in seats:
+            may_run_elsewhere = any(may_run(gpu, demand.profile, question.catalog) is not False for gpu in elsewhere)
+            if candidate.bound or may_run_elsewhere:
+                pins[demand.ordinal] = seats[demand.ordinal]
+    return pins
 
 
 _GIB_MIB: Final = 1024

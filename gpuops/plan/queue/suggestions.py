@@ -189,20 +189,19 @@ def _last_that_fits(rising: Sequence[_Wish], trial: WorkloadQuestion) -> str:
 
 
 def _smaller_profiles(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
-    """Profiles of the same GPU and series with less memory, the largest first."""
+    """Yield the request with profiles of the same GPU and series with less memory, the largest first."""
     requested = parse(offered(base.workload, trial))
     if requested is None:
         return
-    alike = [(parse(name), name) for name in trial.inventory.offered_profiles]
-    less = [
-        (parsed.framebuffer_mib, name)
-        for parsed, name in alike
-        if parsed is not None
-        and (parsed.esxi_prefix, parsed.series, parsed.slices is None, parsed.media)
-        == (requested.esxi_prefix, requested.series, requested.slices is None, False)
-        and parsed.framebuffer_mib < requested.framebuffer_mib
-    ]
-    for _, name in sorted(less, reverse=True):
+    family = (requested.esxi_prefix, requested.series, requested.slices is None, False)
+    smaller: list[tuple[int, str]] = []
+    for name in trial.inventory.offered_profiles:
+        parsed = parse(name)
+        if parsed is None or parsed.framebuffer_mib >= requested.framebuffer_mib:
+            continue
+        if (parsed.esxi_prefix, parsed.series, parsed.slices is None, parsed.media) == family:
+            smaller.append((parsed.framebuffer_mib, name))
+    for _, name in sorted(smaller, reverse=True):
         yield base.less(f"as {name}", replace(base.workload, profile=name))
 
 

@@ -183,20 +183,28 @@ def minute_of_week(local: datetime) -> int:
 def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
     """Yield the lines that call at exactly these minutes of the week.
 
-    Hours with the same minutes and days share a line: `Mon 20:00`, `Mon 21:00` and `Tue 20:00` give two lines, for hour
-    20 on Mon and Tue and for hour 21 on Mon.
+    Hours with the same minutes on the same days share a line.
+
+    >>> monday, tuesday = 0, 24 * 60
+    >>> calls = {monday + 20 * 60, monday + 21 * 60, tuesday + 20 * 60, tuesday + 21 * 60}
+    >>> [line.systemd for line in lines_of(calls, None)]
+    ['Mon,Tue 20,21:00']
     """
-    by_hour: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    # 1. The minutes at which each hour of each day is called.
+    minutes_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for minute in sorted(minutes):
-        by_hour[minute // _DAY_MINUTES, minute % _DAY_MINUTES // 60].append(minute % 60)
-    days: defaultdict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
-    for (day, hour), within in sorted(by_hour.items()):
-        days[tuple(within), hour].append(day)
-    hours: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
-    for (of_hour, hour), on in sorted(days.items()):
-        hours[of_hour, tuple(on)].append(hour)
-    for (of_hour, on_days), in_hours in sorted(hours.items(), key=lambda line: (line[0][1], line[1])):
-        yield CallLine(on_days, tuple(in_hours), of_hour, zone)
+        day, hour = minute // _DAY_MINUTES, minute % _DAY_MINUTES // 60
+        minutes_of[day, hour].append(minute % 60)
+    # 2. The days on which an hour is called at the same minutes.
+    days_of: defaultdict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    for (day, hour), called_at in sorted(minutes_of.items()):
+        days_of[hour, tuple(called_at)].append(day)
+    # 3. The hours that are called at the same minutes on the same days.
+    hours_of: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
+    for (hour, minutes_in_hour), days in sorted(days_of.items()):
+        hours_of[tuple(days), minutes_in_hour].append(hour)
+    for (weekdays, minutes_in_hour), hours in sorted(hours_of.items(), key=lambda line: (line[0][0], line[1])):
+        yield CallLine(weekdays, tuple(hours), minutes_in_hour, zone)
 
 
 def _format_ranges(numbers: Sequence[int], names: Sequence[str], to: str) -> str:

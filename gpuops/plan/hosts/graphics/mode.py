@@ -210,7 +210,7 @@ def type_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 
 
 def mode_blockers(device: GraphicsDevice, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
-    """Yield why the GPU's vGPU mode cannot change so (NVIDIA AI Enterprise docs, vSphere API 8.0.3)."""
+    """Yield why the GPU cannot get the vGPU mode of `device` (NVIDIA AI Enterprise docs, vSphere API 8.0.3)."""
     subject = f"{host.name} {device.address}"
     gpu = host.gpu(device.address)
     if version_numbers(inventory.api_version) < version_numbers(MIXED_SIZE_SINCE):

@@ -259,7 +259,7 @@ def for_gpu(scheduler: VgpuScheduler, gpu: str, host_name: str) -> SetScheduler:
 
 
 def restoring_command(before: SchedulerBefore, host_name: str) -> str:
-    """Return the command that restores the scheduler of before."""
+    """Return the command that sets the earlier scheduler again."""
     request = for_gpu(before.scheduler, str(before.gpu), host_name)
     options = (
         ("scheduler", request.scheduler),

@@ -66,18 +66,17 @@ def unfit(options: str) -> str | None:
 
 
 def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Reading:
-    """Return what the string says of this GPU; without an entry it is best effort, the driver's default."""
+    """Return the scheduler that these options give the GPU: by its own entry, else by the entry for all GPUs, else best
+    effort, the driver's default."""
     reason = unfit(options)
     if reason is not None:
         return Unread(options, reason)
-    own_places = [
-        word_place for group in _groups(options, PER_DEVICE) if group.address == gpu for word_place in group.places
-    ]
-    common = [word_place for group in _groups(options, FOR_ALL) for word_place in group.places]
-    places = own_places or common
-    words = {_number(word_place.text) for word_place in places}
+    own_places = [place for group in _groups(options, PER_DEVICE) if group.address == gpu for place in group.places]
+    common_places = [place for group in _groups(options, FOR_ALL) for place in group.places]
+    places = own_places or common_places
+    words = {_number(place.text) for place in places}
     if len(words) > 1 or None in words:
-        return Unread("; ".join(word_place.text for word_place in places), f"no one value of {KEY}")
+        return Unread("; ".join(place.text for place in places), f"no one value of {KEY}")
     return decode(words.pop() or 0 if words else 0, round_robin)
 
 

@@ -190,9 +190,10 @@ class NodePool:
         return counts
 
     def _up_to_date(self, ask: PoolRequest) -> _ScoredRequest:
+        """Return the scores of the request on all nodes. Only nodes that changed since the last call are scored."""
         scored = self._scored.get(ask)
         if scored is None:
-            changed = np.arange(len(self.cpu))
+            changed = np.arange(len(self.cpu))  # the first call: all of them
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
             scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
@@ -266,17 +267,21 @@ class NodePool:
         return open_rows, 0 * open_rows, 0 * open_rows, self.moves.gains.of(states).sum(axis=1)
 
     def _in_turn(self, ask: PoolRequest, rows: Ints, states: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """Yield for each device in turn which of the remaining nodes have room, on which GPU, and the new states of
-        all GPUs."""
+        """Seat the devices of a VM one after the other, on all of these nodes at once. Yield for each device which of
+        the remaining nodes have room, on which GPU, and the new states of all their GPUs."""
         for _ in range(ask.count):
+            # 1. Every GPU that one more device fits on: `option` is the position of its node in `rows`.
             option, gpu, _, new = self.moves.add_one(ask.kind, states)
-            after, at = states[option], rows[option]
+            after, node = states[option], rows[option]
             after[np.arange(len(option)), gpu] = new
-            cost = -self._value(at, self.moves.gains.of(after).sum(axis=1), self.cpu[at], self.memory[at])
-            order = np.lexsort((np.round(cost / self.step, 3), option))
-            # The cheapest option of each node; the sort is stable, so of equals the first. Costs (3, 1, 2) on nodes
+            # 2. The value that the node keeps: less of it is a higher cost.
+            gains = self.moves.gains.of(after).sum(axis=1)
+            cost = -self._value(node, gains, self.cpu[node], self.memory[node])
+            # 3. The cheapest option of each node; the sort is stable, so of equals the first. Costs (3, 1, 2) on nodes
             # (0, 0, 1) give options 1 and 2.
+            order = np.lexsort((np.round(cost / self.step, 3), option))
             first = order[np.concatenate([[True], np.diff(option[order]) != 0])] if len(order) else order
+            # 4. Nodes without room are dropped for the devices that follow.
             has_room, states = option[first], after[first]
             rows = rows[has_room]
             yield has_room, gpu[first], states
@@ -335,13 +340,17 @@ class BoardPools:
         return board_pools
 
     def pool_for(self, board: Board, demand: ShapeCounts) -> PricedPool:
-        """Return the pool of this board for this demand, brought up to date with the index."""
+        """Return the pool of this board for this demand, brought up to date with the index.
+
+        A pool is used again as long as the demand has nearly the mix that its prices were computed for.
+        """
         if board.key not in self._most_gpus:
             # The most GPUs of this board in one host, in any mode.
             states, state = self._fleet.states, self._fleet.state
             of_board = [number for number in np.unique(state).tolist() if number and states.of_board(number, board.key)]
-            by_row = np.isin(state, of_board).sum(axis=1)
-            self._most_gpus[board.key] = int(np.bincount(self._fleet.host_of, weights=by_row).max(initial=0))
+            gpus_by_row = np.isin(state, of_board).sum(axis=1)
+            gpus_by_host = np.bincount(self._fleet.host_of, weights=gpus_by_row)
+            self._most_gpus[board.key] = int(gpus_by_host.max(initial=0))
         mix = board_mix(board.key, demand, self._largest_of(board), self._most_gpus[board.key])
         priced_pool = self._pools.get(board.key)
         if priced_pool is None or mix_distance(priced_pool.mix, mix) > NEAR_MIX:
@@ -460,7 +469,11 @@ class Losses:
         return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == count else None
 
     def of(self, seatings: Sequence[tuple[Host, Mapping[int, PciAddress]]]) -> list[Loss]:
-        """Return the loss of each of these seatings, which have the GPU of each device by ordinal."""
+        """Return the loss of each of these seatings, which have the GPU of each device by ordinal.
+
+        Each NUMA node (row of the index) on which a seating has a GPU is measured with the new states of its GPUs, and
+        with the part of the VM's memory that falls to its devices there.
+        """
         tables = self.fleet.states
         rows: list[int] = []
         place_of_row: list[int] = []

@@ -70,13 +70,14 @@ def reason_to_stop(before: StepCounts, ended: Sequence[Outcome], inventory: Inve
     if failed >= max(FEWEST_FAILED, FAILED_SHARE * before.planned):
         return f"{failed} of its steps failed"
     failures_by_host = Counter(dict(before.on_host))
-    failures_by_host.update(
-        vm.host for outcome in failed_now if (vm := inventory.vms.get(outcome.step.vm)) is not None and vm.host
-    )
-    failing_host = next(((ref, count) for ref, count in failures_by_host.items() if count >= FAILED_ON_HOST), None)
-    if failing_host is not None:
-        host = inventory.hosts.get(failing_host[0])
-        return f"{failing_host[1]} steps failed on {host.name if host else failing_host[0]}"
+    for outcome in failed_now:
+        vm = inventory.vms.get(outcome.step.vm)
+        if vm is not None and vm.host:
+            failures_by_host[vm.host] += 1
+    for ref, count in failures_by_host.items():
+        if count >= FAILED_ON_HOST:
+            host = inventory.hosts.get(ref)
+            return f"{count} steps failed on {host.name if host else ref}"
     if _count_refusals(before, ended) >= REFUSED_IN_A_ROW:
         return "vCenter refuses one step after the other"
     return None
