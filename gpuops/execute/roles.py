@@ -11,10 +11,10 @@ from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.vcenter_settings import roles_port
-from gpuops.execute.steps.vm_runs import end_cut_off_creations, make_settings, outcome_error, step_failure
+from gpuops.execute.steps.vm_runs import end_cut_off_creations, make_settings, step_failure
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import RoleState, RoleWish
-from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome
 from gpuops.plan.core.steps import SetRole, VcenterSetting
 from gpuops.plan.doctor.finding import Finding
 from gpuops.plan.doctor.login_privileges import of_roles
@@ -34,9 +34,9 @@ def applied_roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool) -> tup
         return states
     end_cut_off_creations(ROLES, socket.gethostname(), site)
     if steps:
-        outcomes = make_settings(ROLES, steps, site.vcenter.inventory(), site)
+        outcomes, failure = make_settings(ROLES, steps, site.vcenter.inventory(), site)
         if step_failure(outcomes[-1]):
-            error = _error(outcomes[-1])
+            error = _error(outcomes[-1], failure)
             if len(outcomes) == 1:
                 raise error
             written = ", ".join(step.name for step in steps[: len(outcomes) - 1])
@@ -53,11 +53,12 @@ def compare_login(wishes: Sequence[RoleWish], vcenter: Vcenter, inventory: Inven
         yield from of_roles(wishes, granted, root, inventory)
 
 
-def _error(outcome: Outcome[VcenterSetting]) -> GpuopsError:
-    if outcome.verdict is Verdict.UNKNOWN:
+def _error(outcome: Outcome[VcenterSetting], failure: GpuopsError | None) -> GpuopsError:
+    """Return the error to raise. `failure`: vCenter's error; None = it is unknown whether the role was written."""
+    if failure is None:
         message = f"the role {outcome.step.name} still differs from its file"
         return OutcomeUnknown(message, hint="gpuops roles show lists how")
-    if outcome.fault == NoPermission.code:
+    if isinstance(failure, NoPermission):
         hint = "use a login with Authorization.ModifyRoles; the login of the nights needs no such right"
-        return NoPermission(outcome.reason, hint=hint)
-    return outcome_error(outcome)
+        return NoPermission(failure.message, hint=hint)
+    return failure

@@ -15,7 +15,6 @@ from gpuops.execute.steps.vm_runs import (
     creation_error,
     end_cut_off_creations,
     make_settings,
-    outcome_error,
     request_vms,
     settle_steps,
     settled_run,
@@ -97,9 +96,9 @@ def _read_inventory(policy: Policy, vcenter: Vcenter) -> Inventory:
 
 def _define_attribute(name: str, inventory: Inventory, site: Site) -> None:
     """Define the attribute. Raises the error of vCenter; the caller reads back whether the attribute exists."""
-    [outcome] = make_settings(INIT, [DefineAttribute(name)], inventory, site)
-    if outcome.verdict is Verdict.FAILED:
-        raise outcome_error(outcome)
+    _, error = make_settings(INIT, [DefineAttribute(name)], inventory, site)
+    if error is not None:
+        raise error
 
 
 def _create_vm(step: CreateVm, site: Site) -> None:

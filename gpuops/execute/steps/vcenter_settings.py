@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from gpuops.errors import Refused
+from gpuops.errors import GpuopsError, Refused
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.step_executor import StepExecutor
 from gpuops.model.vcenter.inventory import Inventory
@@ -42,6 +42,8 @@ def roles_port(vcenter: Vcenter) -> RolesPort:
 class VcenterSettingExecutor(StepExecutor[VcenterSetting]):
     """Makes settings of vCenter in one run, one after another. Each call has ended when vCenter answers it."""
 
+    error: GpuopsError | None = None
+    """vCenter's error for the last request, with its hint; None if there was none."""
     _is_shown = False
     """Whether vCenter showed the setting that was read last."""
 
@@ -74,10 +76,15 @@ class VcenterSettingExecutor(StepExecutor[VcenterSetting]):
 
     def send(self, step: VcenterSetting, op_id: str) -> None:
         """Make the setting."""
-        if isinstance(step, DefineAttribute):
-            self.vcenter.define_attribute(step.name, op_id)
-        else:
-            roles_port(self.vcenter).write_role(_role(step), op_id)
+        self.error = None
+        try:
+            if isinstance(step, DefineAttribute):
+                self.vcenter.define_attribute(step.name, op_id)
+            else:
+                roles_port(self.vcenter).write_role(_role(step), op_id)
+        except GpuopsError as error:
+            self.error = error
+            raise
 
     def find_task(self, step: VcenterSetting, since: datetime) -> None:
         """Return None: a setting has no task."""

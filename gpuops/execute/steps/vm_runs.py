@@ -168,8 +168,11 @@ def end_cut_off_creations(kind: str, order: str, site: Site) -> None:
 
 def make_settings(
     kind: str, steps: Sequence[VcenterSetting], inventory: Inventory, site: Site
-) -> list[Outcome[VcenterSetting]]:
-    """Make these settings of vCenter in a run of this kind, until one fails. Return the outcomes."""
+) -> tuple[list[Outcome[VcenterSetting]], GpuopsError | None]:
+    """Make these settings of vCenter in a run of this kind, until one fails.
+
+    Return the outcomes, and vCenter's error if the last one failed.
+    """
     outcomes: list[Outcome[VcenterSetting]] = []
     with site.unlocked_journal() as journal, settled_run(kind, inventory, journal, site) as run:
         executor = VcenterSettingExecutor(site.vcenter, journal, run, inventory)
@@ -177,12 +180,7 @@ def make_settings(
             outcomes.append(executor.set(step))
             if step_failure(outcomes[-1]):
                 break
-    return outcomes
-
-
-def outcome_error(outcome: Outcome[Any]) -> GpuopsError:
-    """Return the error for a step that was refused, or that failed."""
-    return _ERRORS.get(outcome.fault, StepFailed)(outcome.reason)
+    return outcomes, executor.error if outcomes[-1].verdict is Verdict.FAILED else None
 
 
 def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:
@@ -190,7 +188,7 @@ def creation_error(name: str, outcome: Outcome | None) -> GpuopsError:
     if outcome is not None and outcome.verdict is Verdict.SKIPPED:
         return Refused(f"{name}: {outcome.reason}")
     if outcome is not None and outcome.verdict is Verdict.FAILED:
-        return outcome_error(outcome)
+        return _ERRORS.get(outcome.fault, StepFailed)(outcome.reason)
     reason = outcome.reason if outcome is not None and outcome.reason else "vCenter does not show it yet"
     return OutcomeUnknown(f"{name}: {reason}", hint="run the same command again: it makes no second VM")
 

@@ -36,31 +36,6 @@ _MOST_PRINTED: Final = 1 << 20
 SIMULATED: Final = "simulated: not measured"
 
 
-def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
-    """Return the measurements, and the reasons for missing ones. Raises Refused if none is possible, NotConnected."""
-    work = guest_work(site.vcenter)
-    run_id = secrets.token_hex(8)
-    launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), run_id)
-    if launch_plan.launch is None:
-        reasons = said_once(launch_plan.rejections)
-        raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
-    with used_alone(site, cluster, "cluster bench") as lease:
-        look = shell_command("all_reduce_programs")
-        program = wish.program or all_reduce.chosen_program(LaunchGuests(launch_plan.launch, work).look(look))
-        if program is None:
-            raise Refused(
-                f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
-                hint="install NCCL tests, the OSU micro-benchmarks or python3-mpi4py in the template",
-            )
-        cells: list[BenchCell] = []
-        for transport in wish.transports:
-            for nodes in wish.nodes:
-                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated))
-                if cells[-1].left:
-                    break
-    return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)
-
-
 def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
     """Return the cluster with only its first nodes. Raises UsageError if it has fewer."""
     if nodes > len(cluster.members):
@@ -202,12 +177,31 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
 
 
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
-    """Measure all-reduces over the first nodes of a cluster. Raises as `cluster_run`, and Refused if none can run."""
+    """Return the measurements over the first nodes of a cluster, and the reasons for missing ones.
+
+    Raises as `cluster_run`, and Refused if none is possible.
+    """
     cluster = standing(name, site)
-    reasons = said_once(_missing_ways_in(cluster, site))
-    if reasons:
+    work = guest_work(site.vcenter)
+    launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), secrets.token_hex(8))
+    reasons = said_once(_missing_ways_in(cluster, site) or launch_plan.rejections)
+    if reasons or launch_plan.launch is None:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
-    return bench(wish, cluster, site)
+    with used_alone(site, cluster, "cluster bench") as lease:
+        look = shell_command("all_reduce_programs")
+        program = wish.program or all_reduce.chosen_program(LaunchGuests(launch_plan.launch, work).look(look))
+        if program is None:
+            raise Refused(
+                f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
+                hint="install NCCL tests, the OSU micro-benchmarks or python3-mpi4py in the template",
+            )
+        cells: list[BenchCell] = []
+        for transport in wish.transports:
+            for nodes in wish.nodes:
+                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated))
+                if cells[-1].left:
+                    break
+    return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)
 
 
 def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:

@@ -54,6 +54,7 @@ def test_who_may_not_is_told_and_nothing_is_made(lab: SimServer, tmp_path: Path)
     with pytest.raises(NoPermission) as raised:
         brought(lab, tmp_path, apply=True)
     assert "Authorization.ModifyRoles" in raised.value.hint
+    assert "(" not in raised.value.message, "vCenter's own advice is replaced by ours"
     assert there(lab) == {}
 
 
