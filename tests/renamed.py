@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
@@ -42,7 +43,10 @@ def running(folder: Path) -> dict[str, str]:
 
 
 def _with_other_names(source: str, names: Mapping[str, str]) -> str:
-    """The source with its identifiers renamed; strings and comments stay, but for the expressions in f-strings."""
+    """The source with its identifiers renamed; strings and comments stay, but for the expressions in f-strings.
+
+    A field that is stored keeps its stored name: `stored_as` above its class is given it, as a maintainer has to do.
+    """
     word = re.compile(rf"\b({'|'.join(names)})\b")
 
     def renamed(kind: int, text: str) -> str:
@@ -51,4 +55,22 @@ def _with_other_names(source: str, names: Mapping[str, str]) -> str:
         return names.get(text, text) if kind == tokenize.NAME else text
 
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return tokenize.untokenize((kind, renamed(kind, text)) for kind, text, *_ in tokens)
+    return _with_stored_names(tokenize.untokenize((kind, renamed(kind, text)) for kind, text, *_ in tokens), names)
+
+
+def _with_stored_names(source: str, names: Mapping[str, str]) -> str:
+    """The source where `stored_as` above a class has the earlier name of each renamed field that it does not name."""
+    earlier_names = {after: before for before, after in names.items()}
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+        for call in node.decorator_list:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "stored_as":
+                unnamed = fields & earlier_names.keys() - {keyword.arg for keyword in call.keywords}
+                name = call.args[0]  # what is inserted right after the first argument needs no look at commas behind it
+                line, end = (name.end_lineno or 0) - 1, name.end_col_offset or 0
+                added = "".join(f', {field}="{earlier_names[field]}"' for field in sorted(unnamed))
+                lines[line] = lines[line][:end] + added + lines[line][end:]
+    return "".join(lines)
