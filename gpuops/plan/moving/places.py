@@ -107,10 +107,7 @@ class _Search:
         VM finds no place now: no later arrival makes room for it."""
         next_steps: list[tuple[Vm, Host, Inventory]] = []
         for number, group in enumerate(groups):
-            first_of_kind: dict[int, Vm] = {}
-            for vm in group:
-                first_of_kind.setdefault(self.kinds[vm.ref], vm)
-            for vm in first_of_kind.values():
+            for vm in self._one_of_each(group):
                 places = list(self._on_each(vm, inventory))
                 if not places:
                     return []
@@ -127,6 +124,15 @@ class _Search:
             after = self.admit(vm, inventory.hosts[ref], inventory)
             if after is not None:
                 yield vm, inventory.hosts[ref], after
+
+    def _one_of_each(self, group: Sequence[Vm]) -> Iterator[Vm]:
+        """Yield the first VM of each kind."""
+        yielded_kinds: set[int] = set()
+        for vm in group:
+            kind = self.kinds[vm.ref]
+            if kind not in yielded_kinds:
+                yielded_kinds.add(kind)
+                yield vm
 
     def _state(self, groups: list[list[Vm]], inventory: Inventory) -> object:
         """Return the waiting VMs by kind, and the content of the hosts that may take one of them, by kind too."""

@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 from math import ceil
 from typing import Final, TypeVar
 
@@ -68,12 +69,17 @@ class Durations:
         >>> durations.p99_s("ResumeVm", "host-2", 180.0), durations.p99_s("SuspendVm", "host-1", 300.0)
         (55.0, 300.0)
         """
-        seconds = sorted(self.seconds.get((kind, host or ""), ()))
+        seconds = self.seconds.get((kind, host or ""), ())
         if len(seconds) < ENOUGH_MEASURED:
-            seconds = sorted(
-                second for (name, _), on_host in self.seconds.items() if name == kind for second in on_host
-            )
-        return seconds[ceil(0.99 * len(seconds)) - 1] if seconds else otherwise
+            everywhere = (on_host for (name, _), on_host in self.seconds.items() if name == kind)
+            seconds = tuple(chain.from_iterable(everywhere))
+        return _p99(seconds, otherwise)
+
+
+def _p99(seconds: Iterable[float], otherwise: float) -> float:
+    """Return the 99th percentile by nearest rank, or `otherwise` for no measurements."""
+    ordered = sorted(seconds)
+    return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else otherwise
 
 
 SLOWER_THAN_EVER: Final = 1.5
