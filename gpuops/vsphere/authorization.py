@@ -32,9 +32,8 @@ def lacking(
     empty: then the step itself fails. Raises NotConnected and its subclasses.
     """
     with OptionalRead():
-        login = _login(session)
-        missing = _refused_privileges(session, login, {ref: session.vm(ref) for ref in needed}, needed)
-        if missing and not _may_define(session, login, attributes):
+        missing = _refused_privileges(session, {ref: session.vm(ref) for ref in needed}, needed)
+        if missing and not _may_define(session, attributes):
             for ref in missing:
                 if WRITE_ATTRIBUTE in needed.get(ref, ()):
                     missing[ref] |= {DEFINE_ATTRIBUTE}
@@ -75,7 +74,7 @@ def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[
 def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
     with OptionalRead():
         entities = {ref: session.managed_object(kind, ref) for ref in needed}
-        return _refused_privileges(session, _login(session), entities, needed)
+        return _refused_privileges(session, entities, needed)
     return {}
 
 
@@ -102,17 +101,14 @@ def held_on(
     """
     held_privileges: dict[str, frozenset[str]] = {}
     with OptionalRead():
-        login = _login(session)
         for kind, refs in objects.items():
             privileges = privileges_by_kind[kind] - (ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else frozenset())
             entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
-            held_privileges |= _granted_privileges(session, login, entities, privileges)
+            held_privileges |= _granted_privileges(session, entities, privileges)
         if ASSIGN_TO_POOL & privileges_by_kind.get(ObjectKind.CLUSTER, frozenset()):
             pools = _root_pools(session, objects[ObjectKind.CLUSTER])
             pools_by_ref = {str(pool._moId): pool for pool in pools.values()}
-            _add_pool_privileges(
-                held_privileges, pools, _granted_privileges(session, login, pools_by_ref, ASSIGN_TO_POOL)
-            )
+            _add_pool_privileges(held_privileges, pools, _granted_privileges(session, pools_by_ref, ASSIGN_TO_POOL))
         return held_privileges
     return {}
 
@@ -129,27 +125,23 @@ def _add_pool_privileges(
 
 
 def _granted_privileges(
-    session: Session, login: str | None, entities: Mapping[str, Any], privileges: frozenset[str]
+    session: Session, entities: Mapping[str, Any], privileges: frozenset[str]
 ) -> dict[str, frozenset[str]]:
-    refused = _refused_privileges(session, login, entities, dict.fromkeys(entities, privileges))
+    refused = _refused_privileges(session, entities, dict.fromkeys(entities, privileges))
     return {ref: privileges - refused_privileges for ref, refused_privileges in refused.items() if ref in entities}
 
 
-def _login(session: Session) -> str | None:
-    """Return the key of this session, or None if vCenter does not return it."""
-    login = session.read(lambda: session.content.sessionManager.currentSession)
-    return login.key if login is not None else None
-
-
 def _refused_privileges(
-    session: Session, login: str | None, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
+    session: Session, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
 ) -> dict[str, frozenset[str]]:
     """Return the needed privileges that this login does not have, by entity that vCenter answers for."""
     requested = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
-    if not requested or manager is None or login is None:
+    if not requested or manager is None or session.login_key is None:
         return {}
-    replies = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, requested)
+    replies = session.read(
+        lambda: manager.HasPrivilegeOnEntities(list(entities.values()), session.login_key, requested)
+    )
     refused = {}
     with session.decoding("HasPrivilegeOnEntities"):
         for reply in replies or []:
@@ -159,7 +151,7 @@ def _refused_privileges(
     return refused
 
 
-def _may_define(session: Session, login: str | None, attributes: Collection[str]) -> bool:
+def _may_define(session: Session, attributes: Collection[str]) -> bool:
     """Return whether all of these attributes are defined, or this login may define them."""
     content: Any = session.content
     if not attributes or content.customFieldsManager is None:
@@ -168,7 +160,9 @@ def _may_define(session: Session, login: str | None, attributes: Collection[str]
     if defined.issuperset(attributes):
         return True
     granted = session.read(
-        content.authorizationManager.HasPrivilegeOnEntity, content.rootFolder, login, [DEFINE_ATTRIBUTE]
+        lambda: content.authorizationManager.HasPrivilegeOnEntity(
+            content.rootFolder, session.login_key, [DEFINE_ATTRIBUTE]
+        )
     )
     return bool(granted and granted[0])
 

@@ -24,7 +24,7 @@ from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.messages import REFERENCE, escape_text
 from gpuops.vsphere.transport.vi_json import JsonLogin, offers_vi_json
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, negotiate
-from gpuops.vsphere.transport.xml_values import child, children, texts
+from gpuops.vsphere.transport.xml_values import child, children, text, texts
 
 CANCEL_OPERATION: Final = "gpuops-cancel-"
 """Prefix of the operation ids that cancel a queued task."""
@@ -100,6 +100,8 @@ class Session:
         self._relogin = threading.Lock()
         self._logins = 0
         self._cookie = ""
+        self.login_key: str | None = None
+        """The key of vCenter's UserSession; None if vCenter did not return it."""
         self._spare: list[tuple[Wire, float]] = []
         self.idle_views: dict[tuple[str, str], str] = {}
         """Container views that no read uses now, by the cookie of their login, with which they end, and their types."""
@@ -410,7 +412,7 @@ class Session:
         user_name = f"<userName>{escape_text(self.target.username)}</userName>"
         password = f"<password>{escape_text(self.target.password.reveal())}</password>"
         try:
-            wire.ask("Login", self.service["sessionManager"], user_name + password)
+            reply = wire.ask("Login", self.service["sessionManager"], user_name + password)
         except SessionEnded as ended:
             raise self._login_refusal("the session ends as it begins") from ended
         except WireFault as fault:
@@ -418,7 +420,7 @@ class Session:
             if fault.fault == "InvalidLogin":
                 raise self._login_refusal("user name or password refused", WrongPassword) from None
             raise self._login_refusal(fault_error(fault.fault, str(fault)).message) from None
-        self._cookie = wire.cookie
+        self._cookie, self.login_key = wire.cookie, text(child(reply, "returnval"), "key")
         self._logins += 1
         if "stub" in self.__dict__:
             self.stub.cookie = self._cookie

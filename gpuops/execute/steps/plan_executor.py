@@ -7,7 +7,7 @@ stopped. If a step fails, only the steps that depend on it are skipped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Final
 
 from gpuops.errors import Trouble
@@ -90,19 +90,25 @@ class _Run:
         self._limits = limits
         self._queue = StepQueue(plan, limits, returning=returning)
         self._bad: list[Outcome] = []
+        self._answered: list[tuple[WaitingStep, StepInFlight]] = []
+        """Steps that vCenter answered at once, and that no look has shown as done yet."""
 
     def outcomes(self) -> Iterator[Outcome]:
         while self._queue.has_steps:
             self._executor.keep_lease()
-            yield from self._send()
+            if (yield from self._send()):
+                continue  # others waited for the steps that ended at once
             self._in_flight([sent.in_flight.step for sent in self._queue.sent])
             if self._queue.sent:
                 yield from self._wait()
             elif self._queue.rest_s:
                 self._wait_for_retry(self._queue.rest_s)
 
-    def _send(self) -> Iterator[Outcome]:
-        """Send the steps that may be sent now, and yield those that end at once."""
+    def _send(self) -> Generator[Outcome, None, bool]:
+        """Send the steps that may be sent now, and yield those that end at once.
+
+        Return whether steps that vCenter answered at once were judged: then others may be ready.
+        """
         batch = []
         for waiting in self._ready():
             reason = None if waiting.whatever_failed else self._failed_dependency(waiting.step)
@@ -114,27 +120,38 @@ class _Run:
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
         leaving = {sent.step.vm for sent in self._queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest)}
-        answered: list[tuple[WaitingStep, StepInFlight]] = []
         for waiting in batch:
             started = self._executor.begin(waiting.step, leaving)
             if isinstance(started, StepInFlight) and started.answered:
-                answered.append((waiting, started))
+                self._queue.end(waiting)
+                self._answered.append((waiting, started))
             elif isinstance(started, StepInFlight):
                 self._queue.add_sent(waiting, started)
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
                 yield from self._handle_end(waiting, started)
-        for waiting, _ in answered:
-            self._queue.end(waiting)
-        self._look_after([waiting.step.vm for waiting, _ in answered])
+        # no step waits for a marker that a return clears: the look after the next wait shows that it is cleared
+        judges = bool(self._answered) and (not self._queue.sent or bool(self._ready()))
+        if judges:
+            self._look_after()
+            yield from self._judge_answered()
+        return judges
+
+    def _judge_answered(self) -> Iterator[Outcome]:
+        """Yield the outcomes of the steps that vCenter answered at once, by the latest look."""
+        answered, self._answered = self._answered, []
         for waiting, sent in answered:
             yield from self._handle_end(waiting, self._executor.judge(sent.op_id, sent.step, sent.since))
 
     def _ready(self) -> list[WaitingStep]:
         return self._queue.ready(self._executor.inventory, broker_fails=self._executor.step_gates.fails)
 
-    def _look_after(self, ended: Collection[str]) -> None:
-        """Read the VMs whose steps have ended, and in the same look the VMs of the steps that may follow at once."""
+    def _look_after(self, finished: Collection[str] = ()) -> None:
+        """Read the VMs whose steps have finished or were answered at once.
+
+        The same look reads the VMs of the steps that may follow at once.
+        """
+        ended = {*finished, *(waiting.step.vm for waiting, _ in self._answered)}
         following = [waiting.step for waiting in self._ready()] if ended else []
         if following:
             self._executor.look_before(following, ended)
@@ -231,6 +248,7 @@ class _Run:
             else:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
             yield from self._handle_end(sent.waiting, outcome)
+        yield from self._judge_answered()
         self._withdraw()
         yield from self._end_overdue()
 

@@ -89,3 +89,15 @@ def test_what_is_in_flight_is_told_before_each_wait(world: World, journal: Journ
     execute(plan, executor, limits, lambda _: None, in_flight=lambda sent: in_flight.append([*sent]))
     assert [sent for sent in in_flight if sent] == [[each] for each in stops]
     assert in_flight[-1] in ([], [stops[-1]])
+
+
+def test_a_marker_that_nothing_waits_for_is_judged_by_the_look_after_the_next_wait(do: Do, world: World) -> None:
+    outcomes = do((PowerOffVm("vm-1"), SetAttribute("vm-2", "marker", "x")), guard=None)
+    assert set(verdicts(outcomes).values()) == {Verdict.DONE}
+    assert world.looks == 2, "one before them and one after both"
+
+
+def test_what_waits_for_a_marker_is_sent_before_the_next_wait(do: Do, world: World) -> None:
+    steps = (PowerOffVm("vm-1"), SetAttribute("vm-2", "marker", "x"), PowerOffVm("vm-2"))
+    assert {outcome.verdict for outcome in do(steps, guard=None)} == {Verdict.DONE}
+    assert world.in_flight_most == 2
