@@ -78,7 +78,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         files={
             "pool": InputFile("A pool of `gpuops pool`", "lease_book:PoolFile", "pool.yaml"),
             "remote-gpu": InputFile(
-                "A program that lends GPUs over the network", "remote_gpu:RemoteProgram", "remote-gpu/lupine.yaml"
+                "A program that lends GPUs over the network", "pool_file:RemoteProgram", "remote-gpu/lupine.yaml"
             ),
         },
     ),

@@ -116,7 +116,7 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
 def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
     """What --add-hosts says: `2xL40S:8`, `2xL40S:8:mixed-size`, or with --like `2`. Raises UsageError."""
     if like is not None and not texts:
-        raise UsageError("--like is of --add-hosts", hint="say how many: --add-hosts 2 --like HOST")
+        raise UsageError("--like needs --add-hosts", hint="say how many: --add-hosts 2 --like HOST")
     for text in texts:
         match = _HOSTS.fullmatch(text.strip()) or (_COPIES.fullmatch(text.strip()) if like is not None else None)
         if match is None:

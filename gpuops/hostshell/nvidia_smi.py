@@ -136,7 +136,9 @@ class NvidiaSmi:
             # "Enabled MIG Mode for GPU 00000000:36:00.0" (NVIDIA MIG User Guide)
             said_done = f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU" in reply.stdout
             if reply.exit_status and not (reply.exit_status in OTHER_GPUS and said_done):
-                raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first_line(reply)}")
+                raise Refused(
+                    f"{host} {gpu}: nvidia-smi failed with exit status {reply.exit_status}: {_first_line(reply)}"
+                )
 
 
 def _names_gpus(text: str) -> bool:
@@ -145,7 +147,7 @@ def _names_gpus(text: str) -> bool:
 
 
 def _exit_refusal(host: str, reply: CommandResult) -> Refused:
-    return Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first_line(reply)}")
+    return Refused(f"{host}: nvidia-smi failed with exit status {reply.exit_status}: {_first_line(reply)}")
 
 
 def _states(text: str) -> Iterator[SmiState]:

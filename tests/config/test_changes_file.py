@@ -114,7 +114,7 @@ def test_options_say_the_same() -> None:
         (lambda: list(added_hosts(["0xL40S:8"], None)), "--add-hosts 0xL40S:8: count: "),
         (lambda: list(added_hosts(["1xL40S:99"], None)), "--add-hosts 1xL40S:99: gpus: "),
         (lambda: list(added_hosts(["1xL40S:8:mixed"], None)), "--add-hosts 1xL40S:8:mixed: mode: "),
-        (lambda: list(added_hosts([], "esx-1")), "--like is of --add-hosts"),
+        (lambda: list(added_hosts([], "esx-1")), "--like needs --add-hosts"),
         (lambda: list(lost_gpus(["0000:3b:00.0"])), "--lose-gpu '0000:3b:00.0' cannot be read"),
         (lambda: list(lost_gpus(["esx-1/3b"])), "'3b' is not a PCI address"),
         (lambda: list(changed_profiles(["a40-4q"])), "--change-profile 'a40-4q' cannot be read"),

@@ -133,7 +133,7 @@ def test_instances_that_cannot_be_listed_are_still_refused(tmp_path: Path) -> No
     answers = {VGPUS: (LISTING, 0), INDEX: ("0, 00000000:3B:00.0\n", 0), INSTANCES: ("Insufficient Permissions\n", 4)}
     with (
         entered(tmp_path, NAME, lambda command: answers[command]) as host,
-        pytest.raises(Refused, match="ends with 4: Insufficient Permissions"),
+        pytest.raises(Refused, match="exit status 4: Insufficient Permissions"),
     ):
         NvidiaSmi(host.ssh).vgpus(NAME)
 
@@ -210,6 +210,6 @@ def test_details_join_what_the_short_answer_reports(tmp_path: Path) -> None:
 )
 def test_a_switch_is_judged_by_its_own_gpu(tmp_path: Path, text: str, status: int, is_done: bool) -> None:
     with entered(tmp_path, NAME, lambda command: (text, status)) as host:
-        expected = nullcontext() if is_done else pytest.raises(Refused, match=f"ends with {status}")
+        expected = nullcontext() if is_done else pytest.raises(Refused, match=f"exit status {status}")
         with expected:
             NvidiaSmi(host.ssh).set_mig(NAME, [FIRST], on=True)

@@ -106,7 +106,7 @@ def test_an_answer_that_is_none_is_refused(tmp_path: Path, rows: str, said: str)
 def test_a_host_without_a_driver_is_refused_and_one_that_is_silent_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "nvidia-smi ends with 9: NVIDIA-SMI has failed"
+    said = "nvidia-smi failed with exit status 9: NVIDIA-SMI has failed"
     with entered(tmp_path, NAME, lambda command: (said[-21:], 9)) as host, pytest.raises(Refused, match=said):
         NvidiaSmi(host.ssh).readings(NAME)
     monkeypatch.setattr(asking, "READING_S", 1.0)

@@ -69,7 +69,11 @@ def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], Shel
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("NVIDIA-SMI has failed because it couldn't communicate\n", 9, "nvidia-smi ends with 9: NVIDIA-SMI has failed"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate\n",
+            9,
+            "nvidia-smi failed with exit status 9: NVIDIA-SMI has failed",
+        ),
         ("<html>login</html>\n", 0, "gpuops cannot read the output of nvidia-smi"),
         ("nonsense, Enabled, Enabled, Enabled, Enabled\n", 0, "gpuops cannot read the output of nvidia-smi"),
     ],
@@ -237,7 +241,9 @@ def test_doctor_and_mig_show_name_a_sick_gpu_and_read_the_others(
 def test_doctor_does_not_take_a_silent_nvidia_smi_for_a_privilege(bench: Bench) -> None:
     bench.host.state.driver_version = ""
     [finding] = [each for each in doctor(bench.site, Scope(host=NAME)).findings if "nvidia-smi: " in each.reason]
-    assert finding.reason.startswith("the state of its GPUs is unknown: nvidia-smi: esx-01.lab: nvidia-smi ends with 9")
+    assert finding.reason.startswith(
+        "the state of its GPUs is unknown: nvidia-smi: esx-01.lab: nvidia-smi failed with exit status 9"
+    )
     assert finding.fix == "gpuops host mig show --host esx-01.lab --host-shell ssh shows why it does not answer"
 
 
@@ -315,7 +321,7 @@ def test_a_long_error_is_cut(enter: Callable[[Answer], ShellHost]) -> None:
     host = enter(lambda command: ("no " * 300_000, 9))
     for ask in (lambda smi: smi.mig(NAME), lambda smi: smi.set_mig(NAME, [PciAddress.parse(FIRST)], on=True)):
         with pytest.raises(
-            Refused, match=r"ends with 9: no no .*… \(900000 characters\)|ends with 9: no no"
+            Refused, match=r"exit status 9: no no .*… \(900000 characters\)|exit status 9: no no"
         ) as refused:
             ask(NvidiaSmi(host.ssh))
         assert len(refused.value.message) < 400

@@ -38,7 +38,7 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_looks_only_is_not_asked_of_runners(policy: Path, words: list[str]) -> None:
     asked = CliRunner().invoke(app, ["rotate", "night", "--fleet", "--policy", str(policy), *words])
     assert asked.exit_code == 2
-    assert "--fleet asks runners to play a night" in asked.output
+    assert "--fleet asks the runners for the night" in asked.output
 
 
 def test_nobody_is_asked_for_a_night_without_consent(policy: Path) -> None:

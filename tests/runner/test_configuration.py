@@ -115,7 +115,7 @@ def test_one_vcenter_that_is_two_targets_is_not_played_twice(edited: Edited) -> 
     other = f"[targets.other]\nhost = 'https://VC-prod:443/sdk'\nrotations = ['{edited.policy('other')}']\n"
     edited.write("prod", more=other)
     assert edited.read() is None
-    assert "targets.prod and targets.other are one vCenter" in edited.said[0]
+    assert "targets.prod and targets.other are the same vCenter" in edited.said[0]
     edited.write("prod", more=other.partition("rotations")[0])
     assert edited.read() is None
     assert edited.said[1:] == [f"{edited.file} is valid again"]

@@ -170,8 +170,8 @@ def night(
 
         if run_options.dry_run or saved is not None:
             raise UsageError(
-                "--fleet asks runners to play a night: it has no --dry-run and no --inventory",
-                hint="gpuops rotate night --dry-run shows it, without --fleet",
+                "--fleet asks the runners for the night: it cannot be combined with --dry-run or --inventory",
+                hint="without --fleet, gpuops rotate night --dry-run shows the plan",
             )
         load("gpuops.extras.fleet.cli.ask_fleet")(common, policy, yes=run_options.yes)
         return

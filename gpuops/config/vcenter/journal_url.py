@@ -176,9 +176,8 @@ def _refuse_weaker(parameters: Mapping[str, str]) -> None:
         mode, origin = os.environ.get("PGSSLMODE"), "the environment says PGSSLMODE"
     if mode and mode != VERIFIED:
         raise UsageError(
-            f"{origin}={mode}, which is weaker than {VERIFIED}: another machine than this one must prove itself",
-            hint=f"say sslmode={VERIFIED} in the URL, and name the authority of the server's certificate: "
-            "sslrootcert=FILE",
+            f"{origin}={mode}, which is weaker than {VERIFIED}: a server on another machine must prove who it is",
+            hint=f"set sslmode={VERIFIED} in the URL, and sslrootcert=FILE, the CA certificate of the server",
         )
 
 

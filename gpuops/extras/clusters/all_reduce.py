@@ -80,7 +80,8 @@ def parse_times(program: AllReduceProgram, printed: str, sizes: Sequence[int]) -
     missing = [size for size in sizes if size not in time_of_size or not 0 < time_of_size[size].seconds < 1e6]
     if missing:
         last = next((line for line in reversed(printed.splitlines()) if line.strip()), "nothing")
-        raise UsageError(f"{program} printed no time for {missing[0]} bytes; its last line: {last[:200]}")
+        message = f"{program} printed no time for {missing[0]} bytes; its last line: {last[:200]}"
+        raise UsageError(message, hint="run the program by hand in a guest of the cluster")
     return tuple(time_of_size[size] for size in sizes)
 
 

@@ -286,7 +286,10 @@ class _ClusterCreation:
             left_s = max(0.0, began_s + BOOT_S - self.site.passed_s())
             guest = self.site.vcenter.wait_for_guest(member.vm.ref, left_s, address=True)
             if guest.address is None:
-                lacks = "address" if guest.tools_running else "VMware Tools"
-                raise StepFailed(f"{member.vm.name}: its guest shows no {lacks} within {BOOT_S:.0f} s of its start")
+                lacks = "IP address" if guest.tools_running else "running VMware Tools"
+                raise StepFailed(
+                    f"{member.vm.name}: its guest reports no {lacks} {BOOT_S:.0f} s after its start",
+                    hint="see in its console whether it booted and has a network",
+                )
             addresses[member.vm.name] = guest.address
         return addresses

@@ -442,11 +442,19 @@ def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm
     removes = f"gpuops cluster delete {wish.name} removes it"
     for member in existing:
         if member.marker.wish != wish.digest:
-            yield Rejection(member.vm.name, f"is of a cluster {wish.name} that another file wanted", hint=removes)
+            yield Rejection(
+                member.vm.name,
+                f"belongs to a cluster {wish.name} that was made from other contents of its file",
+                hint=removes,
+            )
         elif member.marker.id != id_now:
             yield Rejection(member.vm.name, f"belongs to another cluster that is also called {wish.name}", hint=removes)
     ranks = [member.marker.rank for member in existing]
     for member in existing:
         if ranks.count(member.marker.rank) > 1:
             path = member.vm.path or member.vm.ref
-            yield Rejection(path, f"claims rank {member.marker.rank} of it as another VM does", hint="rename the copy")
+            yield Rejection(
+                path,
+                f"claims rank {member.marker.rank} of cluster {wish.name} as another VM does",
+                hint="rename the copy",
+            )

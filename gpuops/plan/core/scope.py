@@ -31,7 +31,7 @@ class Scope:
         if self.host is not None and not _is_named(host, self.host):
             return Rejection(host.name, f"its name does not fit {self.host}")
         if self.tag and host.tags is None:
-            return Rejection(host.name, "its tags were not read")
+            return Rejection(host.name, "its tags were not read, so --tag cannot be checked")
         missing = [tag for tag in self.tag if tag not in (host.tags or ())]
         return Rejection(host.name, f"does not carry the tag {', '.join(missing)}") if missing else None
 

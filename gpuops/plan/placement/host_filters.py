@@ -117,7 +117,7 @@ def sees_files(needs: Wanted, host: Host, inventory: Inventory) -> Rejection | N
     if host.ref == vm.host:
         return None
     if "datastore" in vm.unreadable:
-        return Rejection(vm.name, "which datastores hold its files cannot be read")
+        return Rejection(vm.name, "its datastores cannot be read, so it is unknown which hosts see its files")
     if vm.datastores and host.datastores is None:
         rule = f"its datastores cannot be read, so it is unknown whether it sees the files of {vm.name}"
         return Rejection(host.name, rule)

@@ -185,5 +185,7 @@ def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
         try:
             ids.append((int(vendor, 16), int(device, 16)))
         except ValueError:
-            raise PolicyError(f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE") from None
+            raise PolicyError(
+                f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE, as 10de:26b9"
+            ) from None
     return DirectPathConfig(declared.vgpu, declared.group, tuple(ids), declared.label)

@@ -227,8 +227,8 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
     other = typed.run(*MAKE, typed.changed("nodes: 2", "nodes: 3"), "--yes")
     assert (other.exit_code, other.stdout) == (3, "")
     assert other.stderr == (
-        "error: train-00, train-01: is of a cluster train that another file wanted (next: gpuops cluster delete "
-        "train removes it)\n"
+        "error: train-00, train-01: belongs to a cluster train that was made from other contents of its file "
+        "(next: gpuops cluster delete train removes it)\n"
     )
     ranks = typed.run("cluster", "run", "train", "--ranks", "9", "--dry-run", "true")
     assert (ranks.exit_code, ranks.stdout) == (3, "")

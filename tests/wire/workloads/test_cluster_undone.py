@@ -101,7 +101,7 @@ def test_a_whole_cluster_whose_guest_tells_nothing_any_more_is_not_removed(train
     site.vcenter = SilentGuests(port)
     failed = training.create(PVRDMA)
     assert (failed.exit_code, failed.undone) == (4, False)
-    assert "shows no VMware Tools" in failed.failed
+    assert "reports no running VMware Tools" in failed.failed
     site.vcenter = port
     assert [each.vm.power for each in marked_vms(port.inventory(), "train")] == [PowerState.ON] * 2
 

@@ -105,9 +105,9 @@ def _refuse_one_vcenter_twice(configured: Configuration) -> None:
         address = Address.parse(target.host, port=target.port)
         if address in named:
             raise UsageError(
-                f"targets.{named[address]} and targets.{name} are one vCenter, {address}, and both have rotations: a "
-                "return of one ends every night of the other",
-                hint=f"list all policies of it under one: rotations of [targets.{named[address]}]",
+                f"targets.{named[address]} and targets.{name} are the same vCenter ({address}) and both have "
+                "rotations: the return of one target would end the nights of the other",
+                hint=f"move all its policies to rotations of [targets.{named[address]}]",
             )
         named[address] = name
 

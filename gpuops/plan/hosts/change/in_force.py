@@ -44,8 +44,10 @@ def gpus_of_driver(host: Host) -> tuple[PciAddress, ...]:
 
 
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
-    """Return the GPUs in MIG mode that the step leaves in it. A boot keeps that mode (assumption:
-    mig-mode-after-boot)."""
+    """Return the GPUs in MIG mode that the step leaves in it.
+
+    A boot keeps that mode (assumption: mig-mode-after-boot).
+    """
     switched = step.devices if isinstance(step, ConfigureMig) else ()
     changed_addresses = {*switched, *_given_whole(step)}
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
