@@ -61,12 +61,14 @@ def test_a_notice_is_not_sent_on_to_another_address(asks: str, status: int, stat
     line = f"HTTP/1.1 {status} Elsewhere\r\nLocation: {other}\r\nContent-Length: 0\r\n\r\n".encode()
     with receiver(lambda connection: connection.sendall(line)) as url:
         (receipt,) = send_test(Told(state, url + asks).way)
-    assert (receipt.trouble, webhook.calls) == ("it did not accept it", [])
+    assert (receipt.trouble, webhook.calls) == ("the receiver did not accept it", [])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("reply", "trouble"), [(drip, "no answer within 20 s"), (flood, "it did not accept it")], ids=["drip", "flood"]
+    ("reply", "trouble"),
+    [(drip, "no answer within 20 s"), (flood, "the receiver did not accept it")],
+    ids=["drip", "flood"],
 )
 def test_a_reply_without_end_ends_with_the_time_or_the_memory_that_it_has(
     reply: Callable[[socket.socket], None], trouble: str, state: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +78,7 @@ def test_a_reply_without_end_ends_with_the_time_or_the_memory_that_it_has(
     with receiver(reply) as url:
         (receipt,) = send_test(Told(state, url).way)
     assert monotonic() - began < 60
-    assert receipt.trouble in {trouble, "it ended in MemoryError"}
+    assert receipt.trouble in {trouble, "sending failed with MemoryError"}
     assert [each.name for each in threading.enumerate() if each.name == "gpuops-notice"] == []
 
 

@@ -150,7 +150,7 @@ def test_a_receiver_that_refuses_gets_it_from_the_next_run(
     run(told, left_out("vdi-07"))
     (line,) = told.lines
     assert line == (
-        "notices not accepted by json://127.0.0.1 (env:URL_0): it did not accept it; "
+        "notices not accepted by json://127.0.0.1 (env:URL_0): the receiver did not accept it; "
         "mailto://127.0.0.1 (env:URL_1): the mail server refused it; the next run, or gpuops notify flush, tries again"
     )
     webhook.status, mail_server.refuses = 200, False
@@ -174,7 +174,8 @@ def test_a_receiver_that_hangs_delays_nobody_for_long(
         assert len(webhook.calls) == 1, "the others are not kept waiting"
         assert len(told.lines) == 1
         assert re.match(
-            r"notices not accepted by json://127.0.0.1 \(env:URL_0\): (no answer within|it did not accept it)",
+            r"notices not accepted by json://127.0.0.1 \(env:URL_0\): "
+            r"(no answer within|the receiver did not accept it)",
             told.lines[0],
         )
 

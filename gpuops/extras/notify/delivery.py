@@ -51,9 +51,10 @@ NO_MAIL_ACCEPTED: Final = MailParts(lambda address: False, lambda address: None)
 
 
 def deliver(url: str, notice: NoticeText, parts: MailParts = NO_MAIL_ACCEPTED) -> str:
-    """Return why the receiver did not accept it; '' = it did. Never repeats anything of the URL.
+    """Send a notice to the receiver with this URL. Return why the receiver did not accept it; '' = it did.
 
-    Redirects are not followed: a notice goes to the address that the admin wrote.
+    The reason repeats no part of the URL, which may contain a password. Redirects are not followed: a notice goes only
+    to the address that the admin wrote. `parts`: the mail addresses that accepted the notice in an earlier attempt.
     """
     from apprise import Apprise, AppriseAsset, NotifyFormat, PersistentStoreMode
 
@@ -61,7 +62,7 @@ def deliver(url: str, notice: NoticeText, parts: MailParts = NO_MAIL_ACCEPTED) -
     try:
         plugin: Any = Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
         if plugin is None:
-            return "it is not the URL of a receiver that apprise knows"
+            return "apprise knows no receiver with this type of URL"
         plugin.redirects = False  # also where the URL asks for them
         plugin.socket_connect_timeout = min(plugin.socket_connect_timeout, CONNECT_S)
         plugin.socket_read_timeout = min(plugin.socket_read_timeout, READ_S)
@@ -73,8 +74,8 @@ def deliver(url: str, notice: NoticeText, parts: MailParts = NO_MAIL_ACCEPTED) -
         sender.add(plugin)
         is_accepted = sender.notify(body=notice.body, title=notice.subject, body_format=NotifyFormat.TEXT)
     except Exception as error:  # third-party code; a failed notice must not end the run
-        return f"it ended in {type(error).__name__}"
-    return "" if is_accepted else "it did not accept it"
+        return f"sending failed with {type(error).__name__}"
+    return "" if is_accepted else "the receiver did not accept it"
 
 
 def _is_mail(plugin: Any) -> bool:
@@ -84,7 +85,10 @@ def _is_mail(plugin: Any) -> bool:
 
 
 def _send_mails(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> str:
-    """Send the mails of a notice. Like the plugin's own `send`, which would give each mail a new Message-ID."""
+    """Send the mails of a notice; return why a mail was not accepted, or '' if all were.
+
+    The plugin's own `send` is not used, because it gives a mail a new Message-ID in each attempt.
+    """
     from apprise import NotifyFormat
     from apprise.plugins.email.base import NotifyEmail
     from apprise.plugins.email.smtp import AppriseSMTPController
@@ -117,7 +121,7 @@ def _send_mails(plugin: NotifyEmail, notice: NoticeText, parts: MailParts) -> st
             socket_connect_timeout=plugin.socket_connect_timeout,
         ) as server:
             for mail in mails:
-                if parts.has(mail.recipient):
+                if parts.has(mail.recipient):  # accepted in an earlier attempt
                     continue
                 if server.sendmail(plugin.from_addr[1], mail.to_addrs, _with_id(mail.body, notice.key)):
                     parts.note(mail.recipient)
@@ -152,7 +156,7 @@ def deliver_ordered(order: dict[str, Any], answer: Callable[[dict[str, str]], No
 
         trouble = deliver(order["url"], notice, _mail_parts(notice.key, has, answer))
         answer({"key": notice.key, "trouble": trouble})
-        if trouble:
+        if trouble:  # the rest stays in the outbox for the next run
             return
 
 

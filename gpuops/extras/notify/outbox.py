@@ -80,23 +80,23 @@ class Outbox:
             notices_of_run_lock(self.state_dir, begun.run.id).unlink(missing_ok=True)
 
     def find_dead_runs(self, vcenter: str) -> tuple[BegunRun, ...]:
-        """Return the runs of this target that did not end and whose process has ended.
+        """Return the runs of this target that are still entered although their process has ended: they died.
 
-        Their locks are held until `end` or `let_go`.
+        Each is returned with its lock, which is held until `end` or `let_go`.
         """
         with self._reading() as connection:
             rows = connection.execute("SELECT id, command, began FROM runs WHERE vcenter = ?", (vcenter,)).fetchall()
         dead_runs = []
-        for run, command, began in rows:
-            descriptor = self._lock(notices_of_run_lock(self.state_dir, run))
-            if descriptor is None:
+        for run_id, command, began in rows:
+            descriptor = self._lock(notices_of_run_lock(self.state_dir, run_id))
+            if descriptor is None:  # the process of the run holds its lock: it is alive
                 continue
-            begun = BegunRun(ToldRun(run, vcenter, command), datetime.fromisoformat(began), descriptor)
-            if self._is_entered(run):
+            begun = BegunRun(ToldRun(run_id, vcenter, command), datetime.fromisoformat(began), descriptor)
+            if self._is_entered(run_id):
                 dead_runs.append(begun)
-            else:  # it has ended meanwhile
+            else:  # it ended in good order after `rows` was read; `_lock` has created its lock file again
                 begun.let_go()
-                notices_of_run_lock(self.state_dir, run).unlink(missing_ok=True)
+                notices_of_run_lock(self.state_dir, run_id).unlink(missing_ok=True)
         return tuple(dead_runs)
 
     def _is_entered(self, run: str) -> bool:
@@ -114,7 +114,10 @@ class Outbox:
             return connection.execute("SELECT 1 FROM notices WHERE key = ?", (key,)).fetchone() is not None
 
     def waiting(self, vcenter: str, receiver: str = "") -> tuple[NoticeText, ...]:
-        """Return the notices of this target that this receiver, or any if empty, has not accepted; the oldest first."""
+        """Return the notices of this target that the receiver has not accepted, the oldest first.
+
+        `receiver` '' = those that at least one receiver has not accepted.
+        """
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT DISTINCT n.key, n.subject, n.body, n.at FROM notices n JOIN deliveries d ON d.key = n.key "
@@ -137,7 +140,7 @@ class Outbox:
         return tuple(receiver for (receiver,) in rows)
 
     def forget(self, vcenter: str, receivers: Sequence[str], at: datetime) -> None:
-        """Delete old notices, and the deliveries to receivers that are not configured any more."""
+        """Delete notices older than `KEPT`, and deliveries that wait for receivers that are not configured any more."""
         with self._writing() as connection:
             connection.execute("DELETE FROM notices WHERE at < ?", ((at - KEPT).isoformat(),))
             connection.execute("DELETE FROM deliveries WHERE key NOT IN (SELECT key FROM notices)")
@@ -146,8 +149,8 @@ class Outbox:
                 "WHERE n.vcenter = ? AND d.accepted IS NULL",
                 (vcenter,),
             ).fetchall()
-            removed_receivers = [(key, receiver) for key, receiver in rows if receiver not in receivers]
-            connection.executemany("DELETE FROM deliveries WHERE key = ? AND receiver = ?", removed_receivers)
+            abandoned = [(key, receiver) for key, receiver in rows if receiver not in receivers]
+            connection.executemany("DELETE FROM deliveries WHERE key = ? AND receiver = ?", abandoned)
 
     @contextmanager
     def sending_to(self, receiver_id: str) -> Iterator[bool]:
@@ -190,7 +193,7 @@ class Outbox:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._writing() as connection:
+        with self._writing() as connection:  # creates the tables of a new file
             yield connection
 
     @contextmanager

@@ -94,9 +94,9 @@ def send_once(way: NoticeWay, notice: NoticeText) -> tuple[Receipt, ...]:
 
 
 def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: float) -> Iterator[Mapping[str, str]]:
-    """Order a process to deliver these notices, and yield its answers (`delivery.py`).
+    """Start a process that delivers these notices, and yield its answers (`deliver_ordered`).
 
-    It is killed after `limit_s` seconds, or when the caller stops iterating.
+    The process is killed after `limit_s` seconds, or when the caller stops iterating. There are then no more answers.
     """
     with subprocess.Popen(  # noqa: S603 (gpuops itself)
         [sys.executable, "-m", _PROGRAM],
@@ -116,7 +116,7 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
         timer.daemon = True
         timer.start()
         try:
-            with suppress(BrokenPipeError), process.stdin:
+            with suppress(BrokenPipeError), process.stdin:  # the process may end before it has read the order
                 json.dump({"url": url.reveal(), "notices": notices}, process.stdin)
             for line in process.stdout:
                 yield parse_json(line)
@@ -159,12 +159,12 @@ def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
 
 
 def _send(
-    receiver: Receiver, notices: Sequence[tuple[NoticeText, Sequence[str]]], accepted: Callable[[str, str], None]
+    receiver: Receiver, notices: Sequence[tuple[NoticeText, Sequence[str]]], note_accepted: Callable[[str, str], None]
 ) -> None:
-    """Deliver notices and set `trouble` and `accepted` of the receiver.
+    """Deliver notices, and set `trouble` and `accepted` of the receiver.
 
-    Each notice comes with the digests of the mail addresses that accepted it before. `accepted` is called with the key
-    of a notice and the outbox row of the receiver, or of the mail address, that accepted it.
+    Each notice comes with the digests of the mail addresses that accepted it before. `note_accepted` is called with the
+    key of a notice and the outbox row of the receiver, or of the mail address, that accepted it.
     """
     assert receiver.url is not None, "callers skip receivers without a URL"
     ordered_notices = [
@@ -174,10 +174,11 @@ def _send(
     trouble = ""
     for answer in deliver_all(receiver.url, ordered_notices, LIMIT_S):
         if "address" in answer:
-            accepted(answer["key"], f"{receiver.address_prefix}{answer['address']}")
+            note_accepted(answer["key"], f"{receiver.address_prefix}{answer['address']}")
             continue
         trouble = answer["trouble"]
         if not trouble:
-            accepted(answer["key"], receiver.entry)
+            note_accepted(answer["key"], receiver.entry)
             receiver.accepted += 1
+    # fewer answers than notices: the process was killed because it took too long
     receiver.trouble = trouble or ("" if receiver.accepted == len(notices) else NO_ANSWER)

@@ -26,6 +26,7 @@ NAMED_AT_MOST: Final = 20
 _LONGEST: Final = 300
 _BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 _ALARMING: Final = frozenset({4, 7})
+"""Exit codes that cause a notice even if a refusal is due to the time of day."""
 _DAY: Final = "%Y-%m-%d"
 _OF_FILES: Final = (PolicyError, TargetError)
 """Errors in a file that a run at night uses."""
@@ -43,10 +44,11 @@ class ToldRun:
 
 
 def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:
-    """Return the notice of a run that ended, or None if it did nothing and names nothing.
+    """Return the notice of a run that ended: an alarm if something failed or was refused, else what was changed.
 
-    There is no notice of a night that is refused because of the time of day: cron starts it outside its window too. The
-    same names are reported once a day, however often a return tries again.
+    None = nothing was changed, or only the time of day was refused: cron starts nights outside their window too. The
+    key of an alarm holds the day and the names, so the same names are reported once a day, however often a return tries
+    again.
     """
     kind = _kind(report, run.command)
     code = report.exit_code

@@ -61,31 +61,31 @@ class RunWatch:
 
         def consent_noted(report: Any) -> None:
             self.declined = True
-            consent(report)
+            consent(report)  # raises if the admin declines
             self.declined, self.agreed = False, True
 
         return consent_noted
 
     def end(self, notice: Notice | None) -> None:
-        """Remove the run, add its notice and send the waiting notices."""
-        words, at = notice_text(notice) if notice is not None else None, self._way.clock()
+        """Remove the run from the outbox, add its notice and send the waiting notices. None = the run has no notice."""
+        text, at = notice_text(notice) if notice is not None else None, self._way.clock()
         try:
-            if self._trouble is not None:
+            if self._trouble is not None:  # the outbox could not be used at the begin: send without it
                 raise self._trouble
             if self._begun is not None:
-                self._outbox.end(self._begun, self.run.vcenter, words, at, self._way.settings.entries)
-            elif words is not None:
-                self._outbox.put(self.run.vcenter, words, at, self._way.settings.entries)
+                self._outbox.end(self._begun, self.run.vcenter, text, at, self._way.settings.entries)
+            elif text is not None:  # `begin` was not called
+                self._outbox.put(self.run.vcenter, text, at, self._way.settings.entries)
             _tell(self._way, send_waiting(self._way, self._outbox))
         except StateDamaged as damaged:
-            self._without_outbox(words, damaged)
+            self._without_outbox(text, damaged)
         except GpuopsError as error:
             self._way.say(f"notices are not sent: {error.line}")
 
     def cut_off(self) -> None:
-        """End the watch without sending: the run was stopped, or goes on under its own watch.
+        """End the watch without a notice: the run was interrupted, or `run_watched` watches the rest of it.
 
-        If the run may have changed something, the next run sends a notice about it.
+        If the admin agreed to changes, the run stays in the outbox, and the next run sends a notice that it died.
         """
         if self._begun is None:
             return
@@ -97,15 +97,15 @@ class RunWatch:
         except StateDamaged:
             self._begun.let_go()
 
-    def _without_outbox(self, words: NoticeText | None, damaged: StateDamaged) -> None:
+    def _without_outbox(self, text: NoticeText | None, damaged: StateDamaged) -> None:
         """Send the notice directly: receivers may get it twice, but they do not miss it."""
         if self._begun is not None:
             self._begun.let_go()
         self._way.say(damaged.line)
-        if words is None:
+        if text is None:
             return
         try:
-            _tell(self._way, send_once(self._way, words))
+            _tell(self._way, send_once(self._way, text))
         except GpuopsError as error:
             self._way.say(f"notices are not sent: {error.line}")
 
@@ -161,27 +161,28 @@ def note_deaths(way: NoticeWay, outbox: Outbox) -> int:
     dead_runs = outbox.find_dead_runs(way.settings.vcenter)
     for begun in dead_runs:
         at = way.clock()
-        words = notice_text(notice_of_death(begun.run, begun.began, at))
-        outbox.end(begun, begun.run.vcenter, words, at, way.settings.entries)
+        text = notice_text(notice_of_death(begun.run, begun.began, at))
+        outbox.end(begun, begun.run.vcenter, text, at, way.settings.entries)
     return len(dead_runs)
 
 
 def flush(way: NoticeWay) -> tuple[Receipt, ...]:
-    """Send the waiting notices, and those about runs that died; for `OnFailure=` of systemd also one about the unit.
+    """Send the waiting notices, with new ones about runs that died, and return the receipt of each receiver.
 
-    Raises StateDamaged, UsageError without apprise.
+    If systemd's `OnFailure=` started this, and no run has reported the failure of its unit, add a notice about the
+    unit. Raises StateDamaged, and UsageError without apprise.
     """
     outbox = Outbox(way.state_dir)
     died = note_deaths(way, outbox)
     failed, at = _failed_unit(way.environ), way.clock()
-    if failed is not None and not died and not _told_itself(way, outbox, at):
-        words = notice_text(notice_of_unit(way.settings.vcenter, *failed, at))
-        outbox.put(way.settings.vcenter, words, at, way.settings.entries)
+    if failed is not None and not died and not _reported_today(way, outbox, at):
+        text = notice_text(notice_of_unit(way.settings.vcenter, *failed, at))
+        outbox.put(way.settings.vcenter, text, at, way.settings.entries)
     return send_waiting(way, outbox)
 
 
-def _told_itself(way: NoticeWay, outbox: Outbox, at: datetime) -> bool:
-    """Return whether the unit failed for a file that cannot be read, and its run sent a notice about that today."""
+def _reported_today(way: NoticeWay, outbox: Outbox, at: datetime) -> bool:
+    """Return whether the unit failed because a file cannot be read, and its run sent a notice about that today."""
     if _exit_status(way.environ) != _UNREADABLE:
         return False
     runs = (ToldRun("", way.settings.vcenter, command) for command in _OF_UNITS)

@@ -73,7 +73,7 @@ def test_a_receiver_that_refuses_changes_no_exit_code(prod: Gpuops, webhook: Web
     night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
     assert night.exit_code == 0, night.output
     told = [line for line in night.stderr.splitlines() if "notices not accepted" in line]
-    trouble = "notices not accepted by json://127.0.0.1 (env:HOOK): it did not accept it"
+    trouble = "notices not accepted by json://127.0.0.1 (env:HOOK): the receiver did not accept it"
     assert told == [f"warning: {trouble}; the next run, or gpuops notify flush, tries again"]
     refused = prod("notify", "flush")
     assert refused.exit_code == 5
@@ -123,7 +123,7 @@ def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
     webhook.status = 404
     refused = prod("notify", "test")
     assert refused.exit_code == 5
-    assert refused.stdout == "not accepted  json://127.0.0.1 (env:HOOK): it did not accept it\n"
+    assert refused.stdout == "not accepted  json://127.0.0.1 (env:HOOK): the receiver did not accept it\n"
     assert len(webhook.calls) == 2
 
 
