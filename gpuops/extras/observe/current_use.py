@@ -24,7 +24,9 @@ _SAMPLE_S: Final = 20
 
 
 def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: Collection[str]) -> CurrentUse:
-    """Return what the GPUs of these hosts (refs) and the vGPUs of these VMs use, by one call for each fifty of them.
+    """Return the newest measured use of the GPUs of these hosts and of the vGPUs of these VMs, all given by their refs.
+
+    Calls vCenter once for each fifty hosts or VMs.
 
     Raises NotConnected and its subclasses, and ProtocolError for an invalid reply.
     """

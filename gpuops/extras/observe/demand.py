@@ -35,7 +35,7 @@ _UNKNOWN_MOST: Final = 10
 
 
 def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
-    """Return by pool how many of its present desktops were in use, for each slot of the last weeks.
+    """Return for each pool how many of today's desktops were in use in each slot of the last weeks.
 
     Covers the time for which steps of five minutes are kept. Empty if this vCenter was never measured. Raises
     UsageError, StateDamaged.
@@ -49,6 +49,7 @@ def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> M
             return {}
         now_s = int(inventory.taken_at.timestamp())
         oldest = max(observed[0].begin, inventory.taken_at - timedelta(weeks=WEEKS, days=1))
+        # complete slots: the begin is rounded down, the end up
         begin_s, until_s = int(oldest.timestamp()) // _SLOT_S * _SLOT_S, -(-now_s // _SLOT_S) * _SLOT_S
         slots = max(0, (until_s - begin_s) // _SLOT_S)
         is_observed = _observed_slots(observed, begin_s, slots)
@@ -70,7 +71,7 @@ def limits_of(rule: IdleRule) -> Mapping[str, int]:
 
 
 def slot_use(series: Mapping[str, Values], limits: Mapping[str, int]) -> NDArray[np.int64]:
-    """Return three rows with a column for each slot: the desktop was in use; it ran; it ran and its use is unknown.
+    """Return for each slot (column) as 1 or 0: the desktop was in use; it ran; it ran and its use is unknown.
 
     `series`: for each limit one row (average, highest, fifteenths covered) for each step of five minutes.
     """
@@ -80,7 +81,9 @@ def slot_use(series: Mapping[str, Values], limits: Mapping[str, int]) -> NDArray
         average, highest, covered = series[name].T
         has_samples = covered > 0
         ran |= has_samples
+        # an average at the limit proves that the highest reached it too
         busy |= has_samples & (np.where(highest >= 0, highest, average) >= below)
+        # only samples of the complete step prove that the limit was not reached
         quiet &= (covered >= WHOLE) & (highest >= 0) & (highest < below)
     is_used, is_running, is_unsure = (
         per_step.reshape(-1, _SLOT_S // FINE_S).any(axis=1) for per_step in (busy, ran, ran & ~busy & ~quiet)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def host_readings(shell: HostShell, inventory: Inventory, say: Callable[[str], None]) -> tuple[dict[str, Block], int]:
-    """Return one step for each VM and host (ids) with a reading, and how many hosts answered.
+    """Return what nvidia-smi reports now, as one step for each VM and host (ids), and how many hosts answered.
 
     Asks all connected hosts with GPUs, several at once. A host that does not answer is reported by `say` and left out.
     """
@@ -79,7 +79,8 @@ def _blocks(host: Host, readings: SmiReadings, inventory: Inventory) -> Iterator
 
 
 def _gpu(gpu: SmiGpu) -> Iterator[tuple[str, int | None]]:
-    numbers = (
+    """Return each counter of a GPU with its number; None = nvidia-smi does not report it."""
+    numbers = (  # in the order of the counters below
         _hundredths(gpu.utilization_percent),
         gpu.clock_mhz,
         gpu.temperature_c,
@@ -186,7 +187,7 @@ def observe_for_ever(site: Site, retention: Retention, report: Callable[[Cycle],
         began = site.passed_s()
         try:
             report(observe(site, retention))
-        except LoginRefused:
+        except LoginRefused:  # a NotConnected, but another try would be refused too
             raise
         except NotConnected as error:
             site.say(f"vCenter does not answer; next try in {EVERY_S // 60} min: {error.message}")
@@ -194,29 +195,31 @@ def observe_for_ever(site: Site, retention: Retention, report: Callable[[Cycle],
 
 
 def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
+    """Observe once, as `observe` describes. Times that are numbers are seconds since 1970, at borders of steps."""
     inventory = site.vcenter.inventory()
     now = inventory.taken_at
     until = (int(now.timestamp()) - _LATE_S) // FINE_S * FINE_S
-    before = store.observed_spans()
-    last = int(before[-1].until.timestamp()) if before else None
-    if last is not None and last >= until:
+    earlier_spans = store.observed_spans()
+    observed_until = int(earlier_spans[-1].until.timestamp()) if earlier_spans else None
+    if observed_until is not None and observed_until >= until:
         return _nothing(inventory)
     hour_ago = -(-int((now - _HOUR).timestamp()) // FINE_S) * FINE_S
     # read the last stored step again: some of its samples may have been late
-    begin = max(hour_ago, last - FINE_S) if last is not None else hour_ago
+    begin = max(hour_ago, observed_until - FINE_S) if observed_until is not None else hour_ago
     pace, found_entities = _Pace(site.passed_s, site.pause), _MeasuredEntities()
+    # what lies before `begin` is filled from vCenter's averages
     oldest = -(-int((now - _DAY).timestamp()) // FINE_S) * FINE_S
-    fill_from = max(oldest, last if last is not None else oldest)
+    fill_from = max(oldest, observed_until if observed_until is not None else oldest)
     filled = (fill_from, begin) if fill_from < begin else None
     if filled is not None:
         _read(site, store, inventory, FINE_S, filled, pace, _MeasuredEntities())
     _read(site, store, inventory, SAMPLE_S, (begin, until), pace, found_entities)
-    entered = None
+    answered_hosts = None
     if site.shell is not None:
-        blocks, entered = host_readings(site.shell, inventory, site.say)
-        store.write(int(now.timestamp()) // FINE_S * FINE_S, blocks)
+        blocks, answered_hosts = host_readings(site.shell, inventory, site.say)
+        store.write(int(now.timestamp()) // FINE_S * FINE_S, blocks)  # in the step that has begun
     store.note_vgpus(now, running_vgpus(inventory))
-    store.note_observed(begin, until)
+    store.note_observed(begin, until)  # not what was filled: that stays a gap
     store.roll_up(until)
     store.forget(now, retention)
     vms = _vms(inventory)
@@ -233,7 +236,7 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
         hosts=len(inventory.hosts),
         hosts_measured=len(found_entities.hosts),
         calls=pace.calls,
-        hosts_entered=entered,
+        hosts_entered=answered_hosts,
     )
 
 
@@ -250,7 +253,10 @@ def _read(
     pace: _Pace,
     found_entities: _MeasuredEntities,
 ) -> None:
-    """Read the samples of the span and write them after each call, so that an interruption loses only the rest."""
+    """Read the samples of the span and write them after each call, so that an interruption loses only later calls.
+
+    `span`: begin and end in seconds since 1970. Adds the VMs and hosts with a sample to `found_entities`.
+    """
     to_steps = steps_of_samples if interval_s == SAMPLE_S else steps_of_averages
     begin, until = span
     moments = (_at(begin), _at(until))

@@ -59,7 +59,7 @@ class Block:
 
 
 def pack(block: Block) -> bytes:
-    """Return the bytes of a block, without series of unknown counters."""
+    """Return the bytes of a block, without series whose counter is not in `_NUMBERED`."""
     names = [name for name in sorted(block.series) if name.partition("@")[0] in _NUMBERS]
     head = bytearray()
     head += block.steps.to_bytes(2, "little") + len(names).to_bytes(2, "little")
@@ -70,10 +70,11 @@ def pack(block: Block) -> bytes:
     if not names:
         return _compress(bytes(head))
     cube = np.stack([block.series[name] for name in names])
+    # codes are stored plus 1, so that 0 is MISSING; the highest is stored as how far it is above the average
     average, highest = _codes(cube[:, :, 0]) + 1, _codes(cube[:, :, 1]) + 1
     above = np.where(highest > 0, np.maximum(highest - average, 0) + 1, 0)
     from_last = np.diff(average, axis=1, prepend=0)
-    zigzag = (from_last << 1) ^ (from_last >> 63)
+    zigzag = (from_last << 1) ^ (from_last >> 63)  # 0, -1, 1, -2 become 0, 1, 2, 3: no negative numbers
     planes = (zigzag & 0xFF, zigzag >> 8, above & 0xFF, above >> 8, cube[:, :, 2])
     return _compress(bytes(head) + b"".join(plane.astype(np.uint8).tobytes() for plane in planes))
 
@@ -88,7 +89,7 @@ def unpack(packed: bytes) -> Block:
         body, bits = _decompress(packed)
         names, steps, offset = _parse_head(body)
         count = len(names) * steps
-        if len(body) != offset + 5 * count:
+        if len(body) != offset + 5 * count:  # `pack` writes five planes, of one byte for each number
             raise ValueError("it is cut off")
         planes = np.frombuffer(body, dtype=np.uint8, offset=offset).astype(np.int64).reshape(5, len(names), steps)
     except (lzma.LZMAError, zlib.error, IndexError, UnicodeDecodeError) as error:

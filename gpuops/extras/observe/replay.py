@@ -212,7 +212,10 @@ def hours_of(night: Night, rule: IdleRule) -> Span:
 
 
 def gaps(observed: Sequence[Span], periods: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the parts of the periods that were not observed. Both arguments are in order of time."""
+    """Return the parts of the periods that were not observed.
+
+    Both arguments are in order of time. Periods may overlap; what they have in common is returned once.
+    """
     unobserved = []
     covered_until: datetime | None = None
     for period in periods:
@@ -237,7 +240,7 @@ def desktop_night(
     observed: Sequence[Span],
     sessions: Callable[[datetime], Sessions] | None = None,
 ) -> DesktopNight:
-    """Return the outcome of this night for this desktop.
+    """Return the outcome of this night for this desktop: suspended at the first moment at which it was idle, or not.
 
     `series`: its series in `hours_of` the night, all with the same begin. `sessions`: returns the sessions at a moment,
     from all sources that the rule requires; None = they are unknown.
@@ -245,24 +248,29 @@ def desktop_night(
     counters_alone = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
     record = _Record(vm, counters_alone, replace(counters_alone, for_s=int(STEP.total_seconds())), series)
     known_sources = {Source.COUNTERS, Source.NVIDIA_SMI, *(SESSION_SOURCES if sessions is not None else ())}
-    narrowed = replace(rule, required=(rule.needed & known_sources) | {Source.COUNTERS})
+    # of the sources that the rule requires, only those that are known here
+    known_rule = replace(rule, required=(rule.needed & known_sources) | {Source.COUNTERS})
     reasons: Counter[Untold] = Counter()
     for last in range(_steps_of(rule) - 1, record.steps):
         moment = record.end_of(last)
         if not night.takes_at(moment):
             continue
-        use = record.use(last, narrowed, sessions(moment) if sessions is not None else None)
+        use = record.use(last, known_rule, sessions(moment) if sessions is not None else None)
         if use is Use.IDLE:
             return replace(_after_suspend(record, last, night), taken_at=moment)
         if use is Use.UNKNOWN:
-            reasons[record.why_unknown(last, observed, narrowed)] += 1
+            reasons[record.why_unknown(last, observed, known_rule)] += 1
     if not reasons:
         return DesktopNight(Use.BUSY)
     return DesktopNight(Use.UNKNOWN, max(Untold, key=lambda why: reasons[why]))
 
 
 def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNight:
-    """Return the outcome for a desktop that would have been suspended at the end of this step."""
+    """Return the outcome for a desktop that would have been suspended at the end of the step `suspended`.
+
+    Looks for the first step in which it was in use again, up to the moment at which it is due back, and at least for
+    `SOON_STEPS`. Before that step, idle time is harvested, and time with unknown use is `unseen`.
+    """
     harvested = unseen = _NOTHING
     unwatched = False
     at = suspended + 1
@@ -273,6 +281,7 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
         at += idle
         if at == end:
             break
+        # in this step it was in use, or its use is unknown
         soon = at - suspended <= SOON_STEPS
         if record.use(at, record.one_step) is Use.BUSY:
             within = (at - suspended) * STEP if soon else None
@@ -284,14 +293,14 @@ def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNigh
 
 
 def _idle_steps(record: _Record, first: int, end: int) -> int:
-    """Return for how many steps in a row, from `first` on and before `end`, it was idle.
+    """Return for how many steps in a row the desktop was idle, from `first` on and before `end`.
 
     A desktop that is idle for n steps is also idle for fewer, so this is a binary search: a night has over 100 steps.
     """
     if record.use(first, record.one_step) is not Use.IDLE:
         return 0
     low, high = 1, end - first
-    middle = high  # most stay idle until they are due
+    middle = high  # tried first: most desktops stay idle until they are due
     while low < high:
         rule = replace(record.rule, for_s=middle * int(STEP.total_seconds()))
         if record.use(first + middle - 1, rule) is Use.IDLE:
@@ -330,13 +339,14 @@ class _Record:
         return -((self.series[CPU_MHZ].begin - moment) // STEP)
 
     def use(self, last: int, rule: IdleRule, sessions: Sessions | None = None) -> Use:
-        """Return the verdict at the end of this step."""
+        """Return the use of the desktop that this rule would have found at the end of the step `last`."""
         count, at = _steps_of(rule), self.end_of(last)
         ran = any(self.series[name].steps[last] is not None for name in rule.limits)
         window_by_counter = {
             name: _window(self.series[name].steps[last - count + 1 : last + 1], at) for name in rule.limits
         }
         windows = {name: window for name, window in window_by_counter.items() if window is not None}
+        # only a VM that is on, on a connected host, has samples; without samples both are unknown
         power = PowerState.ON if ran else None
         connected = True if ran else None
         smi = self.series.get(VGPU_USE) if rule.vgpu_below_percent is not None else None
@@ -353,7 +363,7 @@ class _Record:
         return idleness(past_vm, rule).use
 
     def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> Untold:
-        """Return what is missing for a verdict by this rule at the end of this step: the newest gap."""
+        """Return why `use` is unknown by this rule at the end of the step `last`: what is missing in the newest gap."""
         for step in range(last, last - _steps_of(self.rule), -1):
             measurements = [self.series[name].steps[step] for name in self.rule.limits]
             if all(measurement is None for measurement in measurements):

@@ -31,7 +31,7 @@ def idle_replay(
     """Return what nights of this policy would have suspended since then, by the store of measurements. Changes nothing.
 
     The desktops of a pool are those that vCenter shows now. Raises UsageError for an unknown pool, for a policy that
-    cannot be replayed, and if nothing was measured; StateDamaged.
+    cannot be replayed, and if nothing was measured; StateDamaged if the store cannot be read.
     """
     refuse_unknown_pool(policy, pool)
     if policy.needs_tags:
@@ -42,10 +42,10 @@ def idle_replay(
 def replay(
     state_dir: Path, url: str, inventory: Inventory, policy: Policy, since: datetime, pool: str | None = None
 ) -> advice.Replay:
-    """Replay the nights of the policy that opened since then and are over, for all pools or this one.
+    """Replay the nights of the policy that opened since then and are over. `pool`: only for this pool.
 
-    Raises UsageError if the time is not stored, if no night or pool can be replayed, or if nothing was measured;
-    StateDamaged.
+    Raises UsageError if the store does not reach back so far, if no night or pool can be replayed, or if nothing was
+    measured; StateDamaged if the store cannot be read.
     """
     now = inventory.taken_at
     nights = _nights(policy, since, now)
@@ -56,7 +56,7 @@ def replay(
         if (refused := advice.refusal(chosen_pool)) is not None
     }
     replayed_pools = [chosen_pool for chosen_pool in chosen_pools if chosen_pool.name not in refusals]
-    if not replayed_pools:
+    if not replayed_pools:  # all are refused: tell the reason for the first
         reason, next_move = refusals[chosen_pools[0].name]
         raise UsageError(f"pool {chosen_pools[0].name} cannot be replayed: {reason}", hint=next_move)
     hours = [_hours(night, replayed_pools) for night in nights]

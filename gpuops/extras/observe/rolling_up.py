@@ -112,6 +112,7 @@ def _choose_better(first_rows: Values, second_rows: Values) -> Values:
 
 
 def _hours_of_rows(rows: Values, per_hour: int) -> Values:
+    """Return a row for each hour from `per_hour` rows each; in the average a row counts by the time that it covers."""
     by_hour = rows.reshape(-1, per_hour, 3)
     average, highest, covered = by_hour[:, :, 0], by_hour[:, :, 1], by_hour[:, :, 2]
     has_samples = covered > 0
@@ -123,15 +124,15 @@ def _hours_of_rows(rows: Values, per_hour: int) -> Values:
     )
     is_highest_known = has_weight & ((highest >= 0) | ~has_samples).all(axis=1)
     hour_rows[is_highest_known, 1] = highest.max(axis=1)[is_highest_known]
-    hour_rows[has_weight, 2] = np.maximum(weight[has_weight] // per_hour, 1)
+    hour_rows[has_weight, 2] = np.maximum(weight[has_weight] // per_hour, 1)  # 0 would mean that the hour is missing
     return hour_rows
 
 
 def without_unknown_use(vm: Vm, samples: Samples) -> Samples:
-    """Return the samples of a VM as far as they are known.
+    """Return the samples of a VM without the numbers of GPU counters that do not show its real use.
 
-    All GPU counters are removed for a VM without a vGPU or with a MIG-backed vGPU. For other VMs a 0 is kept if GPU
-    memory is in use in the same sample: a guest with a running driver always uses some (our inference).
+    All GPU counters are removed for a VM without a vGPU or with a MIG-backed vGPU. For other VMs a 0 becomes MISSING,
+    unless GPU memory is in use in the same sample: a guest with a running driver always uses some (our inference).
     """
     if not any(name.startswith(OF_GPUS) for name in samples.values):
         return samples
@@ -140,12 +141,12 @@ def without_unknown_use(vm: Vm, samples: Samples) -> Samples:
         return replace(samples, values=other_series)
     memory = samples.values.get(GPU_MEMORY)
     in_use = memory > 0 if memory is not None else np.zeros(len(samples.ends), dtype=bool)
-    believed = {
+    known_gpu_series = {
         name: np.where(in_use | (numbers > 0), numbers, MISSING)
         for name, numbers in samples.values.items()
         if name.startswith(OF_GPUS)
     }
-    return replace(samples, values=other_series | believed)
+    return replace(samples, values=other_series | known_gpu_series)
 
 
 def _is_mig_backed(profile: str) -> bool:

@@ -71,8 +71,8 @@ class RunOut:
 def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> RunOut:
     """Return the forecast for a profile with `running` vGPUs and room for `fit` more today."""
     past_peaks = {day: most for day, most in peaks.items() if day <= today}
-    of_week = [most for day, most in past_peaks.items() if day > today - _WEEK]
-    without_growth = RunOut(profile, running, fit, len(past_peaks), max(of_week, default=None))
+    peaks_of_week = [most for day, most in past_peaks.items() if day > today - _WEEK]
+    without_growth = RunOut(profile, running, fit, len(past_peaks), max(peaks_of_week, default=None))
     if len(past_peaks) < FEWEST_DAYS:
         return without_growth
     growth = _growth(past_peaks, today)
@@ -83,6 +83,7 @@ def run_out(profile: str, peaks: Peaks, running: int, fit: int, today: date) -> 
         return _expect_use(past_peaks, today, day, growth)
 
     def first_full(margin: float) -> date | None:
+        """Return the first day on which all slots are taken if use is above the forecast by `margin` vGPUs."""
         days = (today + timedelta(days=ahead) for ahead in range(1, HORIZON.days + 1))
         return next(
             (day for day in days if (use := use_on(day)) is not None and use + margin >= without_growth.slots), None
@@ -127,15 +128,19 @@ def _expect_use(peaks: Peaks, today: date, day: date, growth: float) -> float | 
 
 
 def _forecast_errors(peaks: Peaks) -> list[tuple[float, float]]:
-    """Return the errors of our forecast and of seasonal-naive, for each past day that both could forecast."""
+    """Return the errors, in vGPUs, of our forecast and of seasonal-naive for each past day that both could forecast.
+
+    Each day is forecast from the peaks that were known `TESTED_AHEAD` before it.
+    """
     errors = []
     first = min(peaks)
     for day in sorted(peaks):
-        seen_from = day - TESTED_AHEAD
-        if (seen_from - first).days + 1 < FEWEST_DAYS or seen_from not in peaks:
+        forecast_on = day - TESTED_AHEAD
+        if (forecast_on - first).days + 1 < FEWEST_DAYS or forecast_on not in peaks:
             continue
-        before = {known_day: most for known_day, most in peaks.items() if known_day <= seen_from}
-        ours = _expect_use(before, seen_from, day, _growth(before, seen_from))
+        known_peaks = {known_day: most for known_day, most in peaks.items() if known_day <= forecast_on}
+        ours = _expect_use(known_peaks, forecast_on, day, _growth(known_peaks, forecast_on))
         if ours is not None:
-            errors.append((peaks[day] - ours, float(peaks[day] - peaks[seen_from])))
+            naive = peaks[forecast_on]  # two weeks before: the same weekday
+            errors.append((peaks[day] - ours, float(peaks[day] - naive)))
     return errors

@@ -45,7 +45,7 @@ def recorded_peaks(store: tuple[Path, str], inventory: Inventory) -> Mapping[str
 def run_outs(
     store: tuple[Path, str], inventory: Inventory, fit: Mapping[str, Slots], profile: str | None = None
 ) -> tuple[RunOut, ...]:
-    """Return when each profile runs out that a VM has or had, the earliest first.
+    """Return the forecast for each profile that a VM has or had, the one that runs out first at the top.
 
     `store`: the state directory and the URL of the store of measurements. `fit`: how many more fit now, by profile.
     `profile`: only this profile. Raises UsageError, StateDamaged.

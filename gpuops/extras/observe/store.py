@@ -31,7 +31,7 @@ class Measurements(MeasurementReads):
         return cls(made_database(state_dir, url), vcenter)
 
     def write(self, begin: int, measured: Mapping[str, Block]) -> None:
-        """Add steps of five minutes from `begin` on, by managed object id, and merge them with the stored steps.
+        """Merge steps of five minutes, by managed object id, into the stored ones; `begin`: seconds since 1970.
 
         The steps are durable when this returns. If two processes write the same steps, they are stored once.
         """
@@ -50,8 +50,8 @@ class Measurements(MeasurementReads):
         day = (now.astimezone(UTC).date() - FIRST_DAY).days
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
-            mine = (vgpus_table.c.vcenter == self._vcenter, vgpus_table.c.day == day)
-            query = select(vgpus_table.c.profile, vgpus_table.c.most).where(*mine)
+            of_this_day = (vgpus_table.c.vcenter == self._vcenter, vgpus_table.c.day == day)
+            query = select(vgpus_table.c.profile, vgpus_table.c.most).where(*of_this_day)
             earlier_peaks = {str(row.profile): int(row.most) for row in connection.execute(query)}
             for profile, count in running.items():
                 if profile not in earlier_peaks:
@@ -59,7 +59,7 @@ class Measurements(MeasurementReads):
                     connection.execute(insert(vgpus_table).values(row))
                 elif count > earlier_peaks[profile]:
                     of_profile = vgpus_table.c.profile == profile
-                    connection.execute(update(vgpus_table).where(*mine, of_profile).values(most=count))
+                    connection.execute(update(vgpus_table).where(*of_this_day, of_profile).values(most=count))
 
     def note_observed(self, begin: int, until: int) -> None:
         """Store this span of time as observed, joined with the spans that it touches."""
@@ -92,13 +92,14 @@ class Measurements(MeasurementReads):
             blocks_table.c.vcenter == self._vcenter,
             blocks_table.c.rolled_up.is_(False),
         )
-        while True:
+        while True:  # one commit for each batch of blocks, until a batch is not full
             with self._database.writing() as connection:
                 hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
                 rows = connection.execute(due.limit(ROWS_AT_ONCE)).all()
                 for begin in {row.begin for row in rows}:
-                    at = begin // hour.block_s * hour.block_s
-                    place = (begin - at) // hour.step_s
+                    # a block of hours is longer: the hours of this block begin at step `place` of it
+                    hour_block_begin = begin // hour.block_s * hour.block_s
+                    place = (begin - hour_block_begin) // hour.step_s
                     parts = {
                         row.entity: rolling_up.place_block(
                             rolling_up.hours(self._unpack(row.packed)), place, hour.steps
@@ -106,7 +107,7 @@ class Measurements(MeasurementReads):
                         for row in rows
                         if row.begin == begin
                     }
-                    self._merge(connection, Step.HOUR, at, parts)
+                    self._merge(connection, Step.HOUR, hour_block_begin, parts)
                     connection.execute(
                         update(blocks_table)
                         .where(
@@ -143,15 +144,17 @@ class Measurements(MeasurementReads):
             )
 
     def _merge(self, connection: Connection, step: Step, at: int, parts: Mapping[str, Block]) -> None:
-        """Merge these blocks with the stored ones and write those that changed."""
-        mine = (
+        """Merge the blocks that begin at `at`, by managed object id, with the stored ones; write those that changed."""
+        at_this_begin = (
             blocks_table.c.step_s == step.seconds,
             blocks_table.c.begin == at,
             blocks_table.c.vcenter == self._vcenter,
         )
         packed_by_entity: dict[str, bytes] = {}
         for names in _in_pieces(parts):
-            query = select(blocks_table.c.entity, blocks_table.c.packed).where(*mine, blocks_table.c.entity.in_(names))
+            query = select(blocks_table.c.entity, blocks_table.c.packed).where(
+                *at_this_begin, blocks_table.c.entity.in_(names)
+            )
             packed_by_entity.update((row.entity, row.packed) for row in connection.execute(query))
         rows: list[dict[str, Any]] = []
         for entity, part in parts.items():
@@ -170,7 +173,7 @@ class Measurements(MeasurementReads):
                     }
                 )
         for names in _in_pieces([row["entity"] for row in rows]):
-            connection.execute(delete(blocks_table).where(*mine, blocks_table.c.entity.in_(names)))
+            connection.execute(delete(blocks_table).where(*at_this_begin, blocks_table.c.entity.in_(names)))
         if rows:
             connection.execute(insert(blocks_table), rows)
 
@@ -180,7 +183,10 @@ class Measurements(MeasurementReads):
 
 
 def _cut(block: Block, begin: int, tier: Tier) -> Iterable[tuple[int, Block]]:
-    """Yield the begin of each block of the tier, and the part of these steps that is in it."""
+    """Cut the steps at the borders of the tier's blocks: yield the begin of each block, and the block with its steps.
+
+    All begins are in seconds since 1970. Blocks without a measured step are left out.
+    """
     end = begin + block.steps * tier.step_s
     for at in range(begin // tier.block_s * tier.block_s, end, tier.block_s):
         first = max(0, (at - begin) // tier.step_s)

@@ -98,7 +98,7 @@ class MeasurementReads:
     def window(
         self, entity: str, counters: Collection[str], begin: datetime, until: datetime, step: Step = Step.FINE
     ) -> Mapping[str, CounterSeries]:
-        """Return these series of a VM or host from `begin` to `until`, from the begin of the first step on.
+        """Return the series of these counters of a VM or host; they begin with the step in which `begin` lies.
 
         Missing steps are None; a series without any measurement consists of None only.
         """
@@ -116,7 +116,10 @@ class MeasurementReads:
     def windows(
         self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
     ) -> Iterator[tuple[str, Mapping[str, CounterSeries]]]:
-        """Yield the same for each of these VMs and hosts in steps of five minutes, by one query, one at a time."""
+        """Yield each of these VMs and hosts with its series as of `window`, in steps of five minutes, by one query.
+
+        Those without any measurement come last.
+        """
         remaining, step = set(entities), Step.FINE
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
@@ -137,9 +140,10 @@ class MeasurementReads:
     def arrays(
         self, entities: Collection[str], counters: Collection[str], begin_s: int, steps: int
     ) -> Iterator[tuple[str, Mapping[str, Values]]]:
-        """Yield the steps of five minutes of each of these VMs and hosts that has any, as arrays by counter.
+        """Yield each of these VMs and hosts that has a block, with an array of `steps` five-minute steps by counter.
 
-        `begin_s` is the begin of the first step. For many desktops over weeks `windows` would take minutes.
+        `begin_s` is the begin of the first step, in seconds since 1970. Use this for many desktops over weeks, for
+        which `windows` would take minutes.
         """
         begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.FINE_S, UTC) for at in (0, steps))
         query = (
@@ -154,7 +158,7 @@ class MeasurementReads:
                 series_arrays = {name: rolling_up.empty(steps) for name in counters}
                 for row in rows:
                     block, place = self._unpack(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
-                    skipped = max(0, -place)
+                    skipped = max(0, -place)  # the first block may begin before the first step
                     for name in series_arrays.keys() & block.series.keys():
                         rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
                         series_arrays[name][place + skipped : place + skipped + len(rows_of_block)] = rows_of_block
@@ -163,15 +167,17 @@ class MeasurementReads:
     def hours(
         self, entities: Collection[str], counters: Collection[str], begin_s: int, steps: int
     ) -> Iterator[tuple[str, Mapping[str, Values]]]:
-        """Yield the hours of each of these VMs and hosts that has any, as arrays by series (`counter`, `counter@GPU`).
+        """Yield each of these VMs and hosts that has a block, with an array of `steps` hours by series.
 
-        `begin_s` is the begin of the first hour. The newest hours are not rolled up yet: they are made here.
+        A series is a counter, or a counter of a GPU (`counter@GPU`). `begin_s` is the begin of the first hour, in
+        seconds since 1970. Five-minute steps that are not rolled up yet are combined into hours here.
         """
         begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.HOUR_S, UTC) for at in (0, steps))
         not_rolled_up = and_(*self._in_blocks(begin, until, Step.FINE), blocks_table.c.rolled_up.is_(False))
         query = (
             select(blocks_table.c.entity, blocks_table.c.step_s, blocks_table.c.begin, blocks_table.c.packed)
             .where(or_(and_(*self._in_blocks(begin, until, Step.HOUR)), not_rolled_up))
+            # stored hours come first, so that hours made of newer five-minute steps replace them
             .order_by(blocks_table.c.entity, blocks_table.c.step_s.desc(), blocks_table.c.begin)
         )
         with self._database.reading() as connection:
@@ -335,10 +341,10 @@ def newest_use(
     now: datetime,
     earlier_answer: NewestUse | None = None,
 ) -> NewestUse | None:
-    """Return what VMs and GPUs of these VMs and hosts (ids) did in the last observation; None without an observation.
+    """Return the numbers of these VMs, and of the GPUs of these hosts (ids), in the last observation, from the store.
 
-    `earlier_answer` is an earlier answer for the same entities; it is returned if nothing was observed since. Asks no
-    vCenter. Raises UsageError, StateDamaged.
+    None = there was no observation; without numbers if the last one is older than `OLD`. `earlier_answer`: an answer
+    for the same entities, which is returned if nothing was observed since. Raises UsageError, StateDamaged.
     """
     store = MeasurementReads.open_if_exists(state_dir, url, vcenter)
     if store is None:

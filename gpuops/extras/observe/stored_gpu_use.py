@@ -81,15 +81,16 @@ class StoredUse:
 
 
 def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredUse | None = None) -> StoredUse | None:
-    """Return what was measured of this vCenter; None without a store or an observation. Asks no vCenter.
+    """Return the stored use of the GPUs and VMs of this vCenter; None without a store or an observation.
 
-    `earlier` is an earlier answer, which is returned if nothing was observed since. Raises UsageError, StateDamaged.
+    `earlier`: an answer for the same vCenter, which is returned if nothing was observed since. Asks no vCenter. Raises
+    UsageError, StateDamaged.
     """
     hosts = {host.ref for host in inventory.hosts.values() if host.gpus}
     entities = hosts | {vm.ref for vm in inventory.vms.values() if vm.profiles}
-    before = earlier.newest if earlier is not None else None
-    newest = newest_use(state_dir, url, inventory.vcenter, entities, inventory.taken_at, before)
-    if newest is None or newest is before:
+    earlier_newest = earlier.newest if earlier is not None else None
+    newest = newest_use(state_dir, url, inventory.vcenter, entities, inventory.taken_at, earlier_newest)
+    if newest is None or newest is earlier_newest:
         return earlier
     is_old = inventory.taken_at - newest.until > OLD
     last_hour = -(-int(newest.until.timestamp()) // HOUR_S)
@@ -103,7 +104,7 @@ def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredU
 
 
 def current_use_of(newest: NewestUse, inventory: Inventory) -> CurrentUse:
-    """Return the newest stored numbers by GPU and by VM. A number of vCenter comes before the same of nvidia-smi."""
+    """Return the newest stored numbers by GPU and by VM: those of vCenter, or else those of nvidia-smi."""
     gpus: dict[GpuKey, MeasuredUse] = {}
     vms: dict[str, MeasuredUse] = {}
     for ref, series in newest.averages.items():
@@ -118,6 +119,7 @@ def current_use_of(newest: NewestUse, inventory: Inventory) -> CurrentUse:
 
 
 def _measured(numbers: Mapping[str, int]) -> MeasuredUse:
+    """Return the numbers of counters in the units of `MeasuredUse`: use is stored in hundredths of a percent."""
     use, memory_kb = numbers.get(GPU_USE, numbers.get(SMI_USE)), numbers.get(GPU_MEMORY)
     by_heat, by_power = numbers.get(SMI_SLOWED_BY_HEAT), numbers.get(SMI_SLOWED_BY_POWER)
     return MeasuredUse(
@@ -136,7 +138,7 @@ def _measured(numbers: Mapping[str, int]) -> MeasuredUse:
 def numbers_by_gpu(series: Mapping[str, Number], host: Host) -> Mapping[PciAddress, Mapping[str, Number]]:
     """Return the numbers of each GPU of a host by counter, from series such as `gpu.utilization.average@gpu-1`.
 
-    vCenter and nvidia-smi may name the same GPU differently, so that the instances of each are mapped by themselves.
+    vCenter and nvidia-smi may name the same GPU differently, so their instances are mapped to GPUs separately.
     """
     by_source: dict[bool, dict[str, dict[str, Number]]] = {False: {}, True: {}}
     for name, number in series.items():
@@ -160,7 +162,10 @@ def _histories(
 
 def _history(hours: Mapping[str, Values]) -> GpuHistory:
     def averages(*counters: str, scale: float = 1.0) -> Numbers | None:
-        """Return the averages of the first counter that was measured, in steps of three hours."""
+        """Return the averages in steps of three hours, times `scale`, of the first of these counters that was measured.
+
+        None = none of them was. In an average an hour counts by the time that its samples cover.
+        """
         first = next((hours[counter] for counter in counters if counter in hours), None)
         if first is None:
             return None
@@ -173,7 +178,7 @@ def _history(hours: Mapping[str, Values]) -> GpuHistory:
         numbers[is_measured] = sums[is_measured] / weights[is_measured] * scale
         return numbers
 
-    # readings are 0 or 1 and rare: an average would be rounded to 0, so it is the highest that counts
+    # readings are 0 or 1, and 1 is rare: an average would be rounded to 0, so the highest is used
     slowed = [hours[name] for name in (SMI_SLOWED_BY_HEAT, SMI_SLOWED_BY_POWER) if name in hours]
     highest = None
     if slowed:

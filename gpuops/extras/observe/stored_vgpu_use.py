@@ -45,12 +45,12 @@ class StoredVgpuUse:
         # imported here, because most sites do not need it
         from gpuops.extras.observe.store_reads import MeasurementReads
 
-        nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
+        without_reading = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
         store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
         if store is None:
-            return nothing
+            return without_reading
         now = inventory.taken_at
-        with store:
+        with store:  # up to the end of the step that has begun: the newest reading may be in it
             windows = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _LAST, now + _STEP)
             use_by_ref = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in windows}
-        return nothing | {ref: use for ref, use in use_by_ref.items() if use is not None}
+        return without_reading | {ref: use for ref, use in use_by_ref.items() if use is not None}

@@ -18,7 +18,7 @@ _GAPS_SHOWN = 10
 
 
 def cycle_text(cycle: Cycle) -> Shown:
-    """Return one line for a measurement, and a further one if a gap was filled."""
+    """Return what one observation measured, which use is unknown, and which gap was filled, a line for each."""
     if cycle.until is None or cycle.begin is None:
         return Text("nothing to do: the last look was less than five minutes ago", "bold")
     lines = [
