@@ -115,7 +115,7 @@ def size_alike_vms(busy: float, sharers: int | None, limits: SharingLimits, over
             for count in range(1, limits.most + 1):
                 share = _share_of_alike_vms(policy, busy, count, limits, overlap)
                 if share.highest_slowdown > limits.at_most + _ROUNDED:
-                    break
+                    break  # more sharers are never faster
                 best = _better(best, SharersAdvice(count, policy, share, 1))
         if best is not None:
             counts.add(best.sharers)
@@ -146,6 +146,7 @@ def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) ->
 
     `sharers`: only this number of VMs on a GPU; None = several numbers. The pool must have at least one VM.
     """
+    # what is guaranteed must hold even while all VMs run
     pool_shares = shares.always_running() if limits.guaranteed else shares
     everybody = range(len(pool_shares.names))
     advice, members = _advise(pool_shares, limits) if limits.at_most is not None else (None, list(everybody))
@@ -156,6 +157,7 @@ def size_pool(shares: BusyShares, sharers: int | None, limits: SharingLimits) ->
             policy: _group_slowdowns(pool_shares, members, policy, count, limits)[0] for policy in SchedulerPolicy
         }
         rows.append(SharersRow(count, share_by_policy))
+    # the number of VMs on a GPU for which the slowdown of each VM is returned
     vms_at = sharers or (advice.sharers if advice is not None else min(2, limits.most))
     by_policy = {policy: _slowdowns_of_each(pool_shares, members, policy, vms_at, limits) for policy in SchedulerPolicy}
     sharing, mean = set(members), pool_shares.mean
@@ -179,15 +181,18 @@ def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> lis
 
 
 def _advise(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
-    """Return the recommendation, and the VMs (columns of `shares`) that should share."""
+    """Return the recommendation, and the VMs (columns of `shares`) that should share a GPU.
+
+    None = even one VM on a GPU exceeds the allowed slowdown. The other VMs should have a GPU each.
+    """
     everybody = list(range(len(shares.names)))
-    first = _most(shares, everybody, limits.policies, limits)
-    if first is None:
+    advice_for_all = _most(shares, everybody, limits.policies, limits)
+    if advice_for_all is None:
         return None, everybody
-    best, best_members = first, everybody
+    best, best_members = advice_for_all, everybody
     busiest = sorted(everybody, key=lambda at: (-shares.mean[at], shares.names[at]))
     for excluded_count in _left_out(len(everybody)):
-        members = sorted(busiest[excluded_count:])
+        members = sorted(busiest[excluded_count:])  # each of the excluded ones needs a GPU
         candidate = _most(shares, members, limits.policies, limits)
         if candidate is not None and candidate.gpus + excluded_count < best.gpus:
             best = SharersAdvice(candidate.sharers, candidate.policy, candidate.share, candidate.gpus + excluded_count)
@@ -207,11 +212,14 @@ def _left_out(count: int) -> Iterable[int]:
 def _most(
     shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: SharingLimits
 ) -> SharersAdvice | None:
-    """Return the most sharers of these VMs with an allowed slowdown; None if one VM alone already exceeds it."""
+    """Return the most of these VMs that may share a GPU, under the best of the policies.
+
+    None = under each policy one VM on a GPU already exceeds the allowed slowdown.
+    """
     best: SharersAdvice | None = None
     for policy in policies:
         low, high, share = 0, min(limits.most, MOST_SHARERS), None
-        while low < high:  # more sharers are never faster
+        while low < high:  # a binary search, because more sharers are never faster
             count = (low + high + 1) // 2
             group_share = _group_slowdowns(shares, members, policy, count, limits)[0]
             if group_share.highest_slowdown <= (limits.at_most or 1.0) + _ROUNDED:
@@ -249,36 +257,44 @@ def _group_slowdowns(
 ) -> tuple[GpuShare, Floats]:
     """Return the slowdowns in groups of `count` of these VMs, and the slowdown of each VM (column) in its groups.
 
-    A VM that is in no group has the slowdown 1. `every`: put each of the members into some group.
+    Each slowdown is a mean in which a step counts by how much the VM used the GPU in it. A VM that is in no group has
+    the slowdown 1. `every`: put each of the members into some group.
     """
-    used, took = np.zeros(len(shares.names)), np.zeros(len(shares.names))
+    work_by_vm, time_by_vm = np.zeros(len(shares.names)), np.zeros(len(shares.names))
     works, working = shares.at_work, shares.working
     by_day, throughputs = [], []
     first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
     for group in _groups(members, count, every=every):
         busy = shares.busy[:, group]
-        longer = slowdowns(policy, busy, limits.slots or count)
+        step_slowdowns = slowdowns(policy, busy, limits.slots or count)
         if shares.pairs is not None:
             kinds = [shares.kinds[at] for at in group]
-            longer = np.maximum(1.0, longer * corrections(shares.pairs, kinds, works[:, group], working[group]))
+            # what pairs show may correct the model, but no VM is faster than alone
+            step_slowdowns = np.maximum(
+                1.0, step_slowdowns * corrections(shares.pairs, kinds, works[:, group], working[group])
+            )
         work = np.nan_to_num(busy)
-        time = work * np.nan_to_num(longer)
-        np.add.at(used, group, work.sum(axis=0))
-        np.add.at(took, group, time.sum(axis=0))
+        time = work * np.nan_to_num(step_slowdowns)
+        np.add.at(work_by_vm, group, work.sum(axis=0))
+        np.add.at(time_by_vm, group, time.sum(axis=0))
         throughputs.append(float((1.0 / _ratio(time.sum(axis=0), work.sum(axis=0))).sum()))
         of_days = [np.add.reduceat(measure, first_of_day, axis=0) for measure in (time, work)]
         by_day.append(_ratio(*of_days)[of_days[1] > 0])
-    of_vm = _ratio(took, used)
-    slowdowns_at_work = of_vm[used > 0]
-    cells = np.concatenate(by_day)
+    slowdown_by_vm = _ratio(time_by_vm, work_by_vm)
+    slowdowns_at_work = slowdown_by_vm[work_by_vm > 0]
+    daily_slowdowns = np.concatenate(by_day)
     slowdown = float(slowdowns_at_work.mean()) if len(slowdowns_at_work) else 1.0
-    low, high = (float(bound) for bound in np.percentile(cells, (_TENTH, 100 - _TENTH))) if len(cells) else (1.0, 1.0)
+    low, high = (
+        (float(bound) for bound in np.percentile(daily_slowdowns, (_TENTH, 100 - _TENTH)))
+        if len(daily_slowdowns)
+        else (1.0, 1.0)
+    )
     differs = high - low > _ROUNDED
     worst = float(slowdowns_at_work.max(initial=1.0))
     share = GpuShare(
         slowdown, low if differs else None, high if differs else None, worst, sum(throughputs) / len(throughputs)
     )
-    return share, of_vm
+    return share, slowdown_by_vm
 
 
 def _ratio(time: Floats, work: Floats) -> Floats:

@@ -72,7 +72,10 @@ def _answer(
     busy: str | None,
     overlap: str | None,
 ) -> SizingAnswer:
-    """Return the answer. Raises UsageError for options that exclude each other, before vCenter is read."""
+    """Return the answer by stated shares, or else by the history of VMs.
+
+    Raises UsageError for options that exclude each other, before vCenter is read.
+    """
     from gpuops.extras.sizing.sizing import size_stated
 
     of_history = {"--policy": policy, "--pool": pool, "--since": since}

@@ -98,6 +98,7 @@ def _rolling(options: MeasureOptions) -> Rolling:
 
 
 def _remove(common: CommonOptions, options: MeasureOptions) -> None:
+    """Remove the VMs of an unfinished measurement after consent, and print the outcome."""
     from gpuops.console.opening import open_site
     from gpuops.console.running import confirm
     from gpuops.extras.sizing.measured_view import SizeMeasureRemoveDocument, removal_text
@@ -143,16 +144,18 @@ def _wish(options: MeasureOptions) -> MeasureWish:
     words = [word.strip() for word in counts.split(",")]
     wrong = next((word for word in words if not word.isdecimal() or len(word) > 3), None)
     if wrong is not None:
-        raise UsageError(f"--counts {counts}: {wrong!r} is no number of VMs", hint="write --counts 1,2,4,8")
+        raise UsageError(f"--counts {counts}: {wrong!r} is not a number of VMs", hint="write --counts 1,2,4,8")
     named = [word.strip() for word in (options.schedulers or "").split(",") if word.strip()]
     unknown = next((word for word in named if word not in list(SchedulerPolicy)), None)
     if unknown is not None:
-        raise UsageError(f"there is no scheduler {unknown!r}", hint=f"one of {', '.join(SchedulerPolicy)}")
+        raise UsageError(f"there is no scheduler {unknown!r}", hint=f"choose from {', '.join(SchedulerPolicy)}")
     if options.set_schedulers and not named:
-        raise UsageError("--set-schedulers needs --schedulers", hint="--schedulers best-effort,equal-share")
+        raise UsageError("--set-schedulers needs --schedulers", hint="add --schedulers best-effort,equal-share")
     if (options.window or options.running_vms) and not options.set_schedulers:
         stray = "--window" if options.window else "--running-vms"
-        raise UsageError(f"{stray} is of --set-schedulers", hint="without it no host is rebooted")
+        raise UsageError(
+            f"{stray} needs --set-schedulers", hint=f"without --set-schedulers no host is rebooted: leave {stray} out"
+        )
     return MeasureWish(
         template,
         profile,

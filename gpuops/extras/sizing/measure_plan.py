@@ -101,15 +101,16 @@ def measure_plan(
 ) -> MeasurePlan:
     """Return the plan for the rest of the measurement on this snapshot.
 
-    Raises UsageError for invalid options or names.
+    `in_force`: the scheduler of the measured GPU; None = it is not known, or not read yet. Raises UsageError for
+    invalid options or names.
     """
     wish = measurement.wish
     _check(wish)
     template = inventory.find_vm(wish.template)
-    before = measurement.before
+    scheduler_before = measurement.before
     host = inventory.find_host(wish.host) if wish.host is not None else inventory.host_of(template)
-    if before is not None:  # the template may have gone elsewhere since
-        host = inventory.hosts.get(before.host)
+    if scheduler_before is not None:  # the scheduler was set on this host; the template may be on another one by now
+        host = inventory.hosts.get(scheduler_before.host)
     name = profile_meant(wish.profile, template, host, inventory, catalog)
     profile = catalog.profile(name)
     if profile is None:
@@ -120,30 +121,43 @@ def measure_plan(
             hint=f"gpuops capacity --profile {name} shows how many fit",
         )
     schedulers = wish.schedulers or ((in_force,) if in_force is not None else ())
-    now = tuple(
+    counts_now = tuple(
         count
         for count in wish.counts
         if in_force in schedulers and in_force and not measurement.measured_count(in_force, count)
     )
-    later = tuple(
+    later_schedulers = tuple(
         scheduler
         for scheduler in schedulers
         if scheduler is not in_force
         and any(measurement.measured_count(scheduler, sharers) is None for sharers in wish.counts)
     )
     own_vms = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
-    only = before.gpu if before is not None else None
-    gpu = _gpu(host, name, wish, own_vms, only, inventory, catalog) if host is not None else None
+    required_gpu = scheduler_before.gpu if scheduler_before is not None else None
+    gpu = _gpu(host, name, wish, own_vms, required_gpu, inventory, catalog) if host is not None else None
     whole, notes = (
         _plan_whole_gpus(measurement, profile, template, own_vms, host, inventory, catalog) if wish.whole else ((), ())
     )
-    is_complete = bool(schedulers) and not now and not later and not whole
+    is_complete = bool(schedulers) and not counts_now and not later_schedulers and not whole
     reasons = (
-        () if is_complete else tuple(_refusals(template, host, gpu, name, profile.max_per_gpu, wish, in_force, before))
+        ()
+        if is_complete
+        else tuple(_refusals(template, host, gpu, name, profile.max_per_gpu, wish, in_force, scheduler_before))
     )
     slots = profile.max_per_gpu
     return MeasurePlan(
-        measurement, name, slots, template, host, gpu, in_force, now, later, whole, notes, rejections=reasons
+        measurement,
+        name,
+        slots,
+        template,
+        host,
+        gpu,
+        in_force,
+        counts_now,
+        later_schedulers,
+        whole,
+        notes,
+        rejections=reasons,
     )
 
 
@@ -175,7 +189,7 @@ def _check(wish: MeasureWish) -> None:
     wrong = next((count for count in wish.counts if not 1 <= count <= MOST), None)
     if wrong is not None:
         raise UsageError(
-            f"--counts {wrong}: a GPU cannot be shared by that many VMs", hint=f"1 to {MOST}: --counts 1,2,4,8"
+            f"--counts {wrong}: a GPU cannot be shared by that many VMs", hint=f"choose 1 to {MOST}: --counts 1,2,4,8"
         )
     if wish.limit_s < 1:
         raise UsageError(
@@ -193,12 +207,15 @@ def _gpu(
     inventory: Inventory,
     catalog: Catalog,
 ) -> PhysicalGpu | None:
-    """Return the first GPU of the host that has room for all of the VMs and runs no others. `only`: no other GPU."""
+    """Return the first GPU of the host that runs no other VMs and has room for all VMs of the measurement, or None.
+
+    `only`: consider only the GPU with this address.
+    """
     for state in gpu_states(host, inventory, catalog):
         if only is not None and state.gpu.address != only:
             continue
         other_tenants = [tenant for tenant in state.tenants if tenant.vm not in own_vms]
-        if state.unclear or other_tenants:
+        if state.unclear or other_tenants:  # unclear: other VMs may run on it
             continue
         if free_slots(state.gpu, (), profile, catalog).at_least >= max(wish.counts):
             return state.gpu
@@ -214,7 +231,10 @@ def _plan_whole_gpus(
     inventory: Inventory,
     catalog: Catalog,
 ) -> tuple[tuple[WholeGpu, ...], tuple[str, ...]]:
-    """Return the whole GPUs that are still to be measured, and why one is not."""
+    """Return the whole GPUs that are still to be measured for comparison, and a note for each that cannot be.
+
+    These are one GPU in DirectPath I/O, and a vGPU that has a GPU to itself, both of the measured GPU model.
+    """
     board = catalog.board(profile.board)
     if host is None or board is None:
         return (), ()
@@ -236,18 +256,20 @@ def _plan_whole_gpus(
         if free:
             whole_gpus.append(WholeGpu(MeasuredDevice.DIRECT_PATH, address=free[0].address))
         else:
-            notes.append(f"{host.name} has no free {board.name} in DirectPath I/O: it is not measured beside them")
+            notes.append(f"{host.name} has no free {board.name} in DirectPath I/O: that is not measured")
     if profile.max_per_gpu > 1 and measurement.measured_whole(MeasuredDevice.WHOLE_VGPU) is None:
-        is_whole = (
+        whole_profiles = (
             vgpu_profile
             for vgpu_profile in board.profiles
             if vgpu_profile.max_per_gpu == 1 and not vgpu_profile.mig_backed
         )
-        of_series = next((vgpu_profile for vgpu_profile in is_whole if vgpu_profile.series is profile.series), None)
-        if of_series is not None:
-            whole_gpus.append(WholeGpu(MeasuredDevice.WHOLE_VGPU, profile=of_series.name))
+        whole_profile = next(
+            (vgpu_profile for vgpu_profile in whole_profiles if vgpu_profile.series is profile.series), None
+        )
+        if whole_profile is not None:
+            whole_gpus.append(WholeGpu(MeasuredDevice.WHOLE_VGPU, profile=whole_profile.name))
         else:
-            notes.append(f"{board.name} has no vGPU of its series that is a whole GPU: it is not measured beside them")
+            notes.append(f"{board.name} has no vGPU of this series with a whole GPU: that is not measured")
     return tuple(whole_gpus), tuple(notes)
 
 
@@ -274,9 +296,9 @@ def _refusals(
     if out_of_reach is not None:
         yield out_of_reach
     if max(wish.counts) > slots:
-        yield Rejection(host.name, f"a GPU holds {slots} vGPUs of {profile}, {max(wish.counts)} are to share one")
+        yield Rejection(host.name, f"a GPU holds at most {slots} vGPUs of {profile}, --counts has {max(wish.counts)}")
     elif gpu is None and before is not None:
-        rule = f"GPU {before.gpu} does not take {max(wish.counts)} VMs of {profile} alone, and was set for it"
+        rule = f"GPU {before.gpu}, where the measurement began, is not free for {max(wish.counts)} VMs of {profile}"
         yield Rejection(
             host.name,
             rule,
@@ -285,12 +307,12 @@ def _refusals(
     elif gpu is None:
         yield Rejection(
             host.name,
-            f"has no GPU for {max(wish.counts)} VMs of {profile} on which nothing runs",
+            f"has no unused GPU with room for {max(wish.counts)} VMs of {profile}",
             hint="choose another host (--host), or free a GPU: gpuops defrag --dry-run",
         )
     elif in_force is None:
         yield Rejection(
-            host.name, f"the scheduler of GPU {gpu.address} cannot be read", hint="gpuops host scheduler show"
+            host.name, f"the scheduler of GPU {gpu.address} cannot be read", hint="see gpuops host scheduler show"
         )
 
 
@@ -330,7 +352,10 @@ class MeasuredCurve:
 
 
 def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) -> MeasuredCurve:
-    """Return the curve of these counts. `slots`: how many vGPUs of the profile a GPU holds."""
+    """Return the times of these counts relative to one VM alone, and the busy share for which the model fits best.
+
+    `slots`: how many vGPUs of the profile a GPU holds; `overlap`: as in `staggered_slowdowns`.
+    """
     shared = [measured_count for measured_count in counts if measured_count.device is MeasuredDevice.SHARE]
     alone = {
         measured_count.scheduler: float(np.mean(measured_count.times_s))
@@ -343,29 +368,32 @@ def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) 
             shared, key=lambda measured_count: (measured_count.scheduler, measured_count.sharers)
         )
     )
-    telling = [
+    # under fixed share no VM notices the others, so its times tell nothing about the busy share
+    fitted_rows = [
         row
         for row in rows
         if row.mean is not None and row.count.sharers > 1 and row.count.scheduler is not SchedulerPolicy.FIXED_SHARE
     ]
-    if not telling:
+    if not fitted_rows:
         return MeasuredCurve(rows, None)
     shares = np.linspace(0.0, 1.0, _STEPS + 1)
-    measured_logs = np.log([row.mean or 1.0 for row in telling])
-    errors = [float(((np.log(_models(telling, share, slots, overlap)) - measured_logs) ** 2).sum()) for share in shares]
+    measured_logs = np.log([row.mean or 1.0 for row in fitted_rows])
+    errors = [
+        float(((np.log(_models(fitted_rows, share, slots, overlap)) - measured_logs) ** 2).sum()) for share in shares
+    ]
     busy = float(shares[int(np.argmin(errors))])
-    foreseen = {
+    predicted = {
         (row.count.scheduler, row.count.sharers): _model(row.count, busy, slots, overlap) for row in rows if row.mean
     }
-    worst = max(abs(foreseen[row.count.scheduler, row.count.sharers] / (row.mean or 1.0) - 1.0) for row in telling)
-    return MeasuredCurve(tuple(_with_model(row, foreseen) for row in rows), busy, worst)
+    worst = max(abs(predicted[row.count.scheduler, row.count.sharers] / (row.mean or 1.0) - 1.0) for row in fitted_rows)
+    return MeasuredCurve(tuple(_with_model(row, predicted) for row in rows), busy, worst)
 
 
 def overheads(counts: Sequence[MeasuredCount]) -> Mapping[str, float]:
-    """Return how many times as long one VM alone took as one with a whole GPU by DirectPath I/O, by what it had.
+    """Return how many times as long one VM alone took with a vGPU as one with a GPU in DirectPath I/O.
 
-    The vGPU that is a whole GPU, and the share of each scheduler. Empty = DirectPath I/O was not measured. What is
-    more than 1 is what virtualisation and the scheduler take, with no other VM on the GPU.
+    The keys are `WHOLE` for a vGPU that has a GPU to itself, and the schedulers for a vGPU that may share it. 1.05 =
+    virtualisation and the scheduler cost 5 %, with no other VM on the GPU. Empty = DirectPath I/O was not measured.
     """
     times = {
         measured_count.device: float(np.mean(measured_count.times_s))

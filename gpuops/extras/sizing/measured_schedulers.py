@@ -76,10 +76,10 @@ def measure_schedulers(
     apply: bool,
     consent: Callable[[SchedulersMeasured], None] = agreed,
 ) -> SchedulersMeasured:
-    """Measure under all schedulers of `wish`; set the host in between, and finally back to its scheduler before.
+    """Measure under all schedulers of `wish`: set each on the host in turn, and finally restore the original one.
 
-    Without `apply`, and if anything is rejected, nothing is created or changed. Raises as `measure` and `change`, which
-    take their locks.
+    Without `apply`, and if anything is rejected, nothing is created or changed. Raises the errors of `measure` and
+    `change`, each of which takes its own lock.
     """
     planned, run = _look(wish, site, setting)
     if run is None or planned.deeds is None or not apply:
@@ -99,7 +99,7 @@ def measure_schedulers(
 def _look(
     wish: MeasureWish, site: Site, setting: SettingSchedulers
 ) -> tuple[SchedulersMeasured, _Changing] | tuple[SchedulersMeasured, None]:
-    """Return what is to be measured, and the changes of the host; None if it cannot be measured there at all."""
+    """Return the plan, and the changes of the host; None if the plan is refused and no scheduler must be restored."""
     from gpuops.execute.site.kept_measurement import load_measurement
     from gpuops.extras.sizing.measuring import measure
 
@@ -115,7 +115,7 @@ def _look(
     if first.plan.rejections:
         return _with_undone(first, (), undone), run
     foreseen = [run.set(VgpuScheduler(policy), apply=False) for policy in first.plan.later]
-    if undone:
+    if undone:  # an interrupted call has left another scheduler
         foreseen.append(run.set_back(apply=False))
     return _with_undone(first, tuple(foreseen), undone), run
 
@@ -126,7 +126,7 @@ def _measure_all(run: _Changing, planned: SchedulersMeasured, wish: MeasureWish,
     try:
         measured = _measure_each(run, planned.measured, wish, site)
         undone = run.why_not_as_before()
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the original scheduler is not restored then
         if planned.undone or run.begun:
             site.say(run.restore_hint())
         raise
@@ -137,7 +137,7 @@ def _measure_all(run: _Changing, planned: SchedulersMeasured, wish: MeasureWish,
 
 
 def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, site: Site) -> SharingMeasured:
-    """Measure under each scheduler in turn, and finally set back the one before."""
+    """Measure under each scheduler in turn, and finally restore the original one. Stop at the first failure."""
     from gpuops.extras.sizing.measuring import measure
 
     measured = measure(wish, site, apply=True, before=run.before)
@@ -153,8 +153,10 @@ def _measure_each(run: _Changing, first: SharingMeasured, wish: MeasureWish, sit
 
 
 def why_not_as_before(before: SchedulerBefore, site: Site) -> str:
-    """That the GPU is set to something else than before, or something else is in force, and what sets it back; empty =
-    it is as before, or it is gone."""
+    """Return that the GPU's scheduler differs from the one before the measurement, and the command that restores it.
+
+    '' = the scheduler that is set and the one in force are those from before, or the GPU does not exist any more.
+    """
     from gpuops.plan.hosts.scheduler.change import restoring_command
 
     inventory = site.vcenter.inventory()
@@ -215,11 +217,13 @@ class _Changing:
         from gpuops.plan.hosts.scheduler.change import restoring_command
 
         return (
-            f"the scheduler of GPU {self.before.gpu} of {self.host_name} was {self.before.scheduler} before: the same "
-            f"again sets it back at last, or {restoring_command(self.before, self.host_name)}"
+            f"the scheduler of GPU {self.before.gpu} of {self.host_name} was {self.before.scheduler} before: run the "
+            "same command again, which restores it at the end, or "
+            f"{restoring_command(self.before, self.host_name)}"
         )
 
     def _change(self, request: HostRequest, *, apply: bool) -> ChangeReport:
+        """Return the planned change, or with `apply` its outcome; refused if it would shut down VMs without consent."""
         from gpuops.api import change
 
         rolling, hear = self.setting.rolling, self.setting.hear
@@ -302,7 +306,7 @@ def _scheduler_of(before: SchedulerBefore, inventory: Inventory, site: Site) -> 
 
 
 def _read_scheduler_before(plan: MeasurePlan, site: Site) -> SchedulerBefore:
-    """Return the scheduler that the GPU is set to. Raises Refused if it is unknown or could not be set again."""
+    """Return the scheduler that the GPU is set to. Raises Refused if gpuops could not restore it after measuring."""
     from gpuops.execute.site import catalog_of
     from gpuops.plan.hosts.scheduler.state import scheduler_of
 
@@ -315,7 +319,7 @@ def _read_scheduler_before(plan: MeasurePlan, site: Site) -> SchedulerBefore:
     can_be_set_again = isinstance(configured, VgpuScheduler) and configured.weighted and not _only_averaging(configured)
     if not isinstance(configured, VgpuScheduler) or not can_be_set_again or options is None:
         raise Refused(
-            f"{plan.host.name}: what the scheduler of GPU {plan.gpu.address} is set to could not be set again: "
+            f"{plan.host.name}: gpuops could not restore the scheduler of GPU {plan.gpu.address} after measuring: "
             f"{configured}",
             hint="leave --set-schedulers out, and set schedulers yourself: gpuops help hosts",
         )

@@ -76,7 +76,7 @@ class MeasuringCall:
             self._remove_all()  # existing VMs have another device
             self._measure_and_keep(scheduler, 1, whole)
         if self.measurement.wish.whole:
-            self._remove_all()
+            self._remove_all()  # for the same reason
         for sharers in self.plan.now:
             if self._measure_and_keep(scheduler, sharers).error:
                 return
@@ -84,7 +84,7 @@ class MeasuringCall:
     def _measure_and_keep(
         self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None = None
     ) -> MeasuredCount:
-        """Measure a count, store it on disk and return it."""
+        """Measure a count, or note why it failed; store it on disk and return it. Raises NotConnected."""
         from gpuops.execute.site.kept_measurement import keep_measurement
 
         try:
@@ -107,7 +107,10 @@ class MeasuringCall:
         return remove_vms(self.measurement, self.site)
 
     def _count(self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None) -> MeasuredCount:
-        """Run this number of VMs on the GPU, and return how long they took. Raises the first error."""
+        """Run the command in this number of VMs on the GPU, and return how long they took. Raises the first error.
+
+        `whole`: run it in one VM with this whole GPU instead.
+        """
         from gpuops.execute.site.kept_measurement import keep_measurement
 
         gpu = self.plan.gpu
@@ -126,16 +129,20 @@ class MeasuringCall:
             return self._run_commands(scheduler, refs, self.site.vcenter.inventory())
         before = self._require_alone(refs, gpu)
         count = self._run_commands(scheduler, refs, before)
-        after = self._require_alone(refs, gpu)
+        after = self._require_alone(refs, gpu)  # another VM may have started there meanwhile
         return replace(count, gpu_use=self._gpu_use(gpu, before, after))
 
     def _gpu_use(self, gpu: PhysicalGpu, before: Inventory, after: Inventory) -> float | None:
-        """Return the mean of the host's samples of 20 s between two snapshots; None if it has no sample yet."""
+        """Return the mean use of the GPU between two snapshots, 0 to 1, from the host's samples of 20 s.
+
+        None = there is no sample yet.
+        """
         from gpuops.advise.gpu_counters import gpus_of_instances
 
         host = self.plan.host
         if host is None:
             return None
+        # a sample covers the 20 s before its end: the first one must begin after `before`
         first_s, span = before.taken_at.timestamp() + _SAMPLE_S, (before.taken_at, after.taken_at)
         use_samples: list[int] = []
         for batch in self.site.vcenter.samples("HostSystem", [host.ref], (GPU_USE,), _SAMPLE_S, span, lambda: None):
@@ -186,6 +193,7 @@ class MeasuringCall:
         return vm
 
     def _make_vm(self, number: int, settings: Mapping[str, str]) -> str:
+        """Clone the VM of that number from the template, unless it exists; return its id. Raises Refused."""
         from gpuops.execute.steps.vm_runs import CREATION_S, creation_error, request_vms, settle_steps, settled_run
         from gpuops.plan.vm.clone import Clone
 
@@ -193,8 +201,8 @@ class MeasuringCall:
         before = self.site.vcenter.inventory()
         with suppress(VmNotFound):
             return self._find_own(name, before)
-        set_back = self.measurement.before
-        host = wish.host if set_back is None else set_back.host
+        scheduler_before = self.measurement.before
+        host = wish.host if scheduler_before is None else scheduler_before.host
         planned = Clone(name, wish.template, host).planned(before, None)
         if planned.new is None:
             raise Refused("; ".join(rejection.line for rejection in planned.rejections))
@@ -204,7 +212,7 @@ class MeasuringCall:
             outcomes, after = settle_steps(after, journal, run, self.site, timeout_s=CREATION_S)
         try:
             return self._find_own(name, after)
-        except VmNotFound:
+        except VmNotFound:  # not on the new snapshot: the clone failed
             raise creation_error(name, (ended | outcomes).get(step.vm)) from None
 
     def _find_own(self, name: str, inventory: Inventory) -> str:
@@ -214,6 +222,7 @@ class MeasuringCall:
         return vm.ref
 
     def _run_commands(self, scheduler: SchedulerPolicy, refs: Sequence[str], inventory: Inventory) -> MeasuredCount:
+        """Start the command in each VM, one after another as the overlap requires, and return how long each ran."""
         wish = self.measurement.wish
         alone = self.measurement.measured_count(scheduler, 1)
         alone_s = sum(alone.times_s) / len(alone.times_s) if alone is not None else 0.0
@@ -228,6 +237,7 @@ class MeasuringCall:
         if failed is not None:
             raise StepFailed(f"{failed.name}: {failed.error}{_last_line(failed.printed)}")
         times = tuple(ends[command.name].took_s or 0.0 for command in started)
+        # with an overlap below 1 the VMs are meant to begin apart
         return MeasuredCount(scheduler, len(refs), times, apart_s if wish.overlap == 1.0 else 0.0)
 
 
@@ -249,7 +259,7 @@ def remove_vms(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
         return ()
     failures: dict[str, str] = {}
     with site.unlocked_journal() as journal, settled_run(MEASURE, inventory, journal, site) as run:
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS):  # a step for each VM: power it off, then remove it
             steps = [next_removal_step(vm, measurement.marker) for vm in own_vms(measurement, inventory)]
             outcomes = execute_steps(steps, inventory, journal, run, site)
             failures.update((ref, step_failure(outcome)) for ref, outcome in outcomes.items())
@@ -303,7 +313,7 @@ def measure(
 
     `before`: the scheduler that the caller sets back at the end; until then the measurement is kept.
     Raises UsageError for unknown options or names, Refused while another measurement of this vCenter is unfinished,
-    Locked while one runs, NotConnected; then the next call continues.
+    Locked while one runs, NotConnected if vCenter does not answer: the next call then continues.
     """
     from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement, measuring_port
 
@@ -418,6 +428,7 @@ def _require_unchanged(stored: SharingMeasurement | None, site: Site) -> None:
 
 
 def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
+    """Return the plan on a new snapshot, with all reasons to refuse it."""
     from gpuops.execute.site import catalog_of
     from gpuops.plan.core.plan import Rejection
     from gpuops.plan.core.privileges import lacks_privileges, too_old
@@ -428,6 +439,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     if template.devices is None:
         inventory = site.vcenter.observe(inventory, [template.ref])
     catalog = catalog_of(inventory)
+    # this plan only selects the GPU whose scheduler the final plan needs
     first = measure_plan(measurement, inventory, catalog, None)
     in_force = _in_force(first, inventory, site)
     plan = measure_plan(measurement, inventory, catalog, in_force)

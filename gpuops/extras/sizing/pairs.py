@@ -70,12 +70,12 @@ class PairModel:
 
 
 def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
-    """Return the two numbers of each workload that was in a pair."""
+    """Return the share of its speed that each workload of these pairs keeps, and the share that it leaves to others."""
     names = tuple(sorted({name for pair in pairs for name in pair.names}))
     if not names:
         return PairModel((), (), ())
     place = {name: at for at, name in enumerate(names)}
-    directed = [
+    directed = [  # (workload, its neighbour, its speed): two of each pair
         (place[of], place[beside], speed)
         for pair in pairs
         for of, beside, speed in zip(pair.names, pair.names[::-1], pair.speeds, strict=True)
@@ -86,9 +86,9 @@ def fit_pairs(pairs: Sequence[ObservedPair]) -> PairModel:
 
 
 def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
-    """Return the mean error of speed on pairs that the fit does not know (ten-fold cross-validation); None = too few.
+    """Return the mean error of the speeds of pairs that the fit does not know (ten-fold cross-validation).
 
-    Both directions of a pair are left out together.
+    1 = the speed alone; None = there are too few pairs. Both directions of a pair are left out together.
     """
     if len(pairs) < FEWEST_TESTED:
         return None
@@ -111,7 +111,7 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
     predicts for two such VMs while both work. The result is the geometric mean over these VMs.
     """
     logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
-    np.fill_diagonal(logs, np.nan)
+    np.fill_diagonal(logs, np.nan)  # a VM is no neighbour of its own
     is_known = (~np.isnan(logs)).astype(float)
     at_work = works.astype(float)
     factors: Floats = np.exp((at_work @ np.nan_to_num(logs).T) / np.maximum(at_work @ is_known.T, 1.0))
@@ -121,16 +121,18 @@ def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_]
 def _fit(
     workloads: NDArray[np.int64], neighbours: NDArray[np.int64], speed: Floats, count: int
 ) -> tuple[Floats, Floats]:
+    """Return what each workload keeps and leaves; the arguments have one number for each direction of a pair."""
     usual = float(np.sqrt(speed.mean()))
     keeps, leaves, weight = np.full(count, usual), np.full(count, usual), np.ones(len(speed))
     for _ in range(_ROUNDS):
-        # what i keeps, by what those beside it leave, and then the other way round
+        # first what workloads keep, given what their neighbours leave; then what they leave, given what others keep
         beside = leaves[neighbours]
         keeps = np.bincount(workloads, weight * speed * beside, count) + _DRAWN * usual
         keeps /= np.bincount(workloads, weight * beside * beside, count) + _DRAWN
         kept_speed = keeps[workloads]
         leaves = np.bincount(neighbours, weight * speed * kept_speed, count) + _DRAWN * usual
         leaves /= np.bincount(neighbours, weight * kept_speed * kept_speed, count) + _DRAWN
+        # a large error counts by its size and not by its square
         weight = 1.0 / np.maximum(np.abs(speed - keeps[workloads] * leaves[neighbours]), _ORDINARY)
         weight /= weight.mean()
     return keeps, leaves

@@ -47,7 +47,7 @@ halfway to the prediction."""
 def seen_pairs(
     used: Mapping[str, Shares], groups: Collection[Collection[str]], hours: NDArray[np.int64]
 ) -> Iterator[ObservedPair]:
-    """Yield the pairs in these groups that worked together often enough.
+    """Yield the pairs in these groups that worked at the same time often enough, with the speed of each VM.
 
     `used`: for each VM the share of each step in which it used its GPU; NaN = it was off. `groups`: the VMs of each
     GPU; a group with a VM without history is skipped. `hours`: the hour of each step, ascending, counted from a
@@ -95,14 +95,15 @@ def _speed(used: Shares, alone: Steps, beside: Steps, hours: NDArray[np.int64], 
     was_at_work = ((steps > 0) & (weight > 0)).any(axis=2)
     if weight.sum() < FEWEST_STEPS or was_at_work.sum(axis=1).min() < FEWEST_DAYS:
         return None
+    # how much the speed differs if a day is left out (jackknife) is the noise; a noisy speed is moved towards `usual`
     log_speed = log(_ratio(steps.sum(axis=1), sums.sum(axis=1)))
-    without = []
+    logs_without_a_day = []
     for day in np.flatnonzero(was_at_work.any(axis=0)):
         other_days = steps.sum(axis=1) - steps[:, day]
         if other_days.min(axis=0).sum() == 0:
             return None  # all common hours are on one day: the noise is unknown
-        without.append(log(_ratio(other_days, sums.sum(axis=1) - sums[:, day])))
-    noise = (1.0 - 1.0 / len(without)) * float(((np.array(without) - log_speed) ** 2).sum())
+        logs_without_a_day.append(log(_ratio(other_days, sums.sum(axis=1) - sums[:, day])))
+    noise = (1.0 - 1.0 / len(logs_without_a_day)) * float(((np.array(logs_without_a_day) - log_speed) ** 2).sum())
     drawn = usual + (log_speed - usual) * _SPREAD**2 / (_SPREAD**2 + noise)
     return min(_FASTEST, float(np.exp(drawn)))
 

@@ -52,8 +52,8 @@ MOST_SHARERS: Final = 64
 def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
     """Return how many times as long as alone each VM takes.
 
-    `busy`: in its last dimension the busy shares of the VMs of one GPU, each 0 to 1; NaN = it does not run. The result
-    has the same shape, and NaN where it has. `slots`: how many vGPUs of their type the GPU holds.
+    `busy`: in its last dimension the busy shares of the VMs of one GPU, each 0 to 1; NaN = the VM does not run. The
+    result has the same shape, and NaN at the same places. `slots`: how many vGPUs of their type the GPU holds.
     """
     match policy:
         case SchedulerPolicy.BEST_EFFORT:
@@ -92,13 +92,13 @@ def _running(busy: Floats) -> Floats:
 
 
 def alone(used: Floats, rounds: int = 200) -> Floats:
-    """Return what VMs would have kept the GPU busy for alone, that shared it under best effort when they were measured.
+    """Return the busy shares that VMs would have alone, from their measured use of a GPU shared under best effort.
 
-    A VM that had to wait used the GPU for u / slowdown of the time. The smallest u that explain all of it together are
-    found from below, u = used * slowdown(u), where each round can only raise them. Where the GPU was full many u
-    explain it, up to 1, and the smallest is the least that was wanted. Shapes as in `slowdowns`.
+    A VM with the busy share u uses a shared GPU for u / slowdown of the time. The smallest u that explain the use of
+    all VMs together are found from below, u = used * slowdown(u), where each round can only raise them. If the GPU was
+    full, larger u up to 1 explain the same use; the smallest is what the VMs needed at least. Shapes as in `slowdowns`.
 
-    Without `SWITCHING`: a GPU that changes from one to the next counts as used, nvidia-smi tells 100 % of it.
+    `SWITCHING` is left out: while a GPU changes between VMs it counts as used, nvidia-smi reports 100 %.
     """
     busy = np.minimum(used, 1.0)
     for _ in range(rounds):
@@ -113,18 +113,19 @@ _SETTLED: Final = 1e-4
 
 
 def staggered_slowdowns(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, overlap: float) -> Floats:
-    """The slowdowns of so many equal VMs that begin one after another, each beside the next for this share of its work.
+    """Return the slowdown of each of `sharers` equal VMs that begin one after another.
 
-    `overlap` 1 = all begin together, 0 = each begins as the one before ends. The VM m places later comes when this one
-    has done m * (1 - overlap) of its work. Three VMs with an overlap of a quarter: the first and the last are beside
-    one other for a quarter of their work, the middle one for two quarters.
+    Each runs next to the following one for the share `overlap` of its work: 1 = all begin together, 0 = each begins
+    when the one before ends. The VM m places later begins when this one has done m * (1 - overlap) of its work. Three
+    VMs with an overlap of a quarter: the first and the last run next to one other VM for a quarter of their work, the
+    middle one for two quarters.
     """
     by_running = [float(slowdowns(policy, np.full(running, busy), slots)[0]) for running in range(1, sharers + 1)]
     apart = 1.0 - overlap
     times = []
     for place in range(sharers):
-        later = [m * apart for m in range(1, sharers - place)]  # the others come
-        earlier = [1.0 - m * apart for m in range(1, place + 1)]  # the others end
+        later = [m * apart for m in range(1, sharers - place)]  # share of its work at which each later VM begins
+        earlier = [1.0 - m * apart for m in range(1, place + 1)]  # and at which each earlier VM ends
         cuts = sorted({0.0, 1.0, *(cut for cut in (*later, *earlier) if 0.0 < cut < 1.0)})
         took = 0.0
         for begin, end in pairwise(cuts):

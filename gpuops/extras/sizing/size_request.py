@@ -63,7 +63,7 @@ class SizeRequest:
         if self.at_most is not None and not 1.0 <= self.at_most < float("inf"):
             raise UsageError(
                 f"--at-most {self.at_most:g} is not 1 or more",
-                hint="1.2 means: a fifth longer than alone",
+                hint="set the allowed slowdown: 1.2 = a fifth longer than alone",
             )
         if self.guaranteed and self.at_most is None:
             raise UsageError("--guaranteed needs --at-most", hint="add the allowed slowdown: --at-most 1.2")
@@ -133,7 +133,7 @@ def size_workloads(request: SizeRequest, sharing: SharingWorkloads, profile: Vgp
 
 
 def size_history(request: SizeRequest, pool: SizingPool, history: BusyHistory, inventory: Inventory) -> SizingAnswer:
-    """Return the answer for VMs whose history is known."""
+    """Return the answer for the VMs of the pool, by their history."""
     limits = SharingLimits(request.at_most, pool.slots, request.guaranteed)
     model = fit_pairs(history.pairs) if history.pairs else None
     shares = replace(history.shares, kinds=history.shares.names, pairs=model)
@@ -174,7 +174,7 @@ def known_profile(text: str, catalog: Catalog) -> VgpuProfile:
         suggestion = f"; near: {', '.join(alike)}" if alike else ""
         raise ProfileUnknown(
             f"no GPU of the catalogue offers a vGPU profile {text!r}{suggestion}",
-            hint="gpuops help profiles says how their names are made",
+            hint="gpuops help profiles explains the names of profiles",
         ) from error
     assert vgpu_profile is not None, "its name is of the catalogue"
     return vgpu_profile
@@ -206,8 +206,8 @@ def sizing_pool(
         message = f"none of these VMs can be sized: {first[0]} {first[1]}" if first else "no VM with a vGPU is selected"
         raise UsageError(message, hint="gpuops inventory --vms shows VMs and their vGPUs")
     slots = _slots(vms, catalog)
-    all_of = {catalog.profile(vm.profiles[0]) for vm in vms}
-    common_profile = all_of.pop() if len(all_of) == 1 else None
+    vgpu_profiles = {catalog.profile(vm.profiles[0]) for vm in vms}
+    common_profile = vgpu_profiles.pop() if len(vgpu_profiles) == 1 else None
     request.limits(common_profile)
     return SizingPool(vms, common_profile, slots, left_out, sharing_groups(vms, inventory, catalog))
 

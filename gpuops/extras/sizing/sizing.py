@@ -104,7 +104,7 @@ def _use_and_hours(series: Mapping[str, Values]) -> tuple[Floats, float]:
     """
     steps = len(series[GPU_USE])
     use, covered = np.full(steps, np.nan), np.zeros(steps)
-    for name in (VGPU_USE, GPU_USE):
+    for name in (VGPU_USE, GPU_USE):  # where both are known, vCenter's number replaces that of nvidia-smi
         average, _, covered_fifteenths = series[name].T
         use = np.where(covered_fifteenths > 0, np.clip(average / _WHOLE_USE, 0.0, 1.0), use)
         # nvidia-smi is read once in 20 minutes, so one reading covers its step completely
@@ -153,10 +153,10 @@ def size_stated(
     overlap: str | None,
     of_history: Mapping[str, object],
 ) -> SizingAnswer | None:
-    """Return the answer by stated shares; None if none are stated, and the history of VMs is needed. Reads no vCenter.
+    """Return the answer by stated shares; None if none are stated: the answer then needs the history of VMs.
 
     `busy` and `overlap` as typed (`0.7`, `70%`); `of_history` has the other options about VMs (`--pool`), None = not
-    set. Raises UsageError for options that exclude each other, PolicyError for the file.
+    set. Reads no vCenter. Raises UsageError for options that exclude each other, PolicyError for an invalid file.
     """
     from gpuops.catalog import load
     from gpuops.config.workloads_file import load_workloads, share_of

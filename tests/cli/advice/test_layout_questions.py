@@ -85,7 +85,7 @@ def test_a_changed_fleet_that_is_saved_keeps_its_layout(lab: Lab, gpuops: Gpuops
             ("what-if", "--mig-layout", BALANCED, "--vgpu-mode", "mig"),
             "--mig-layout exclude each other",
         ),
-        (("what-if", "--model", "a40"), "--model is of --vgpu-mode or --mig-layout"),
+        (("what-if", "--model", "a40"), "--model needs --vgpu-mode or --mig-layout"),
         (("what-if", "--mig-layout", BALANCED, "--model", "a40"), "the layout has no part for this NVIDIA A40"),
         (("place", "--profile", "a40-8q", *ONE_VM, "--mig-layout", "/nowhere.yaml:a"), "/nowhere.yaml"),
     ],

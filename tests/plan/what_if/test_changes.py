@@ -167,7 +167,7 @@ class TestVms:
         (ChangeProfile("nobody-*", "a40-8q"), UsageError, "there is no VM with a vGPU named nobody-*"),
         (ChangeProfile("desk-*", "a40-8q"), UsageError, "nothing would change: 4 VMs have nvidia_a40-8q already"),
         (AddVms(1, "office"), UsageError, "'office' is neither a pool nor a profile"),
-        (AddVms(1, "l40s-8q"), UsageError, "there is no VM of nvidia_l40s-8q to make others as"),
+        (AddVms(1, "l40s-8q"), UsageError, "there is no VM of nvidia_l40s-8q to copy"),
     ],
 )
 def test_what_is_not_there_or_cannot_be_is_refused(change: FleetChange, kind: type[GpuopsError], said: str) -> None:

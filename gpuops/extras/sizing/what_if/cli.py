@@ -111,7 +111,7 @@ def what_if(
     if requests is not None and arrivals is not None:
         raise UsageError("--requests and --arrivals exclude each other", hint="leave one of them out")
     if at is not None and policy is None:
-        raise UsageError("--at is of --policy", hint="say --policy FILE, whose night is planned")
+        raise UsageError("--at needs --policy", hint="add --policy FILE: its night is planned")
     question = WhatIf(
         _changes(change_options, changes),
         load_requests(requests) if requests is not None else (),
@@ -166,5 +166,5 @@ def _of_gpus(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
     stray = {"--host": change_options.host, "--model": change_options.model, "--gpu": change_options.gpu}
     option = next((name for name, setting in stray.items() if setting), None)
     if option is not None:
-        raise UsageError(f"{option} is of --vgpu-mode or --mig-layout", hint="say which: --vgpu-mode mixedSize")
+        raise UsageError(f"{option} needs --vgpu-mode or --mig-layout", hint="add what changes: --vgpu-mode mixedSize")
     return ()

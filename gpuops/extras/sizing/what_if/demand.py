@@ -77,7 +77,7 @@ class PlacedDemand:
 
 
 def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
-    """Return for each of the last days the vGPUs that ran in addition to those that run now."""
+    """Return a draw for each of the last days: a request for each vGPU of its peaks beyond those that run now."""
     running: dict[str, int] = {}
     sizes: dict[str, list[Vm]] = {}
     for vm in inventory.vms.values():
@@ -101,7 +101,9 @@ def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
         ]
         draws.append(tuple(sorted(arrivals, key=lambda arrival: drawn(day.toordinal(), arrival.name, 2**32))))
     if not any(draws):
-        return FleetDemand(DemandSource.NONE, because=f"on none of {len(days)} recorded days more ran than now")
+        return FleetDemand(
+            DemandSource.NONE, because=f"on none of {len(days)} recorded days did more vGPUs run than now"
+        )
     return FleetDemand(DemandSource.RECORDED, tuple(draws))
 
 
@@ -118,7 +120,7 @@ def made_up_demand(inventory: Inventory, catalog: Catalog, arrivals: int, seeds:
     candidates = (_workload(vm, inventory, catalog) for vm in vms if vm.power is PowerState.ON)
     alike = [workload for workload in candidates if workload is not None]
     if not alike:
-        return FleetDemand(DemandSource.NONE, because="no VM with a GPU runs that requests could be made up as")
+        return FleetDemand(DemandSource.NONE, because="no VM with a GPU runs that requests could be copies of")
     return FleetDemand(
         DemandSource.MADE_UP,
         tuple(
@@ -159,14 +161,14 @@ def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None
 def place_demand(
     demand: FleetDemand, workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
 ) -> PlacedDemand:
-    """Return what becomes of these requests, one draw of the demand. The GPUs of suspended VMs are kept for them.
+    """Return which of these requests, one draw of the demand, find a place. The GPUs of suspended VMs stay theirs.
 
-    Where hosts let vGPUs start on GPUs that are empty now is expected (`advise/expected_start.py`).
+    On which GPU a host will start a vGPU is not certain; the expected one is used (`advise/expected_start.py`).
     """
     claimed, _ = with_claims(inventory, catalog)
     world, _ = with_claims(expecting_starts(inventory, claimed), catalog)
     queue = Queue(world, catalog, explain=False, pin=PinPolicy.AUTO, any_reason=False)
-    if demand.source is DemandSource.FILE:
+    if demand.source is DemandSource.FILE:  # the largest first, as `gpuops place --file` does
         queue = queue.with_best(workloads)
         workloads = [answer.workload for answer in queue.answers]
     hopeless: set[Workload] = set()
@@ -174,12 +176,12 @@ def place_demand(
     for workload in workloads:
         first_choice = () if workload.name in answered else (workload,)
         alternatives = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
-        for way in () if answered.get(workload.name) else (*first_choice, *alternatives):
-            # No VM leaves, so a request like a refused one is refused too.
-            shape = replace(way, name="")
+        for attempt in () if answered.get(workload.name) else (*first_choice, *alternatives):
+            # no VM leaves, so a request that equals a refused one would be refused too
+            shape = replace(attempt, name="")
             if shape in hopeless:
                 continue
-            queue = queue.after([way])
+            queue = queue.after([attempt])
             if isinstance(queue.answers[-1], Placed):
                 break
             hopeless.add(shape)

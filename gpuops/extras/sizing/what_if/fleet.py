@@ -36,7 +36,7 @@ from gpuops.plan.placement.project import project
 
 
 def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Changed:
-    """Return the snapshot with the layout on the GPUs that it is for; GPUs that cannot have it stay unchanged.
+    """Return the snapshot with the layout on the GPUs that the change selects; GPUs that cannot have it stay unchanged.
 
     Raises UsageError if no GPU can have it, or if a GPU that was named by its address cannot; HostNotFound.
     """
@@ -86,7 +86,7 @@ def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: 
     if layout.form is LayoutForm.VGPUS and not part.counts:
         return "the part names no vGPUs, so it does not say how to divide the GPU"
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
-        return "it serves no vGPUs: its graphics type is another one"
+        return "it serves no vGPUs: its graphics type is not shared direct"
     if board is None:
         return f"{gpu.name} is not in the catalogue"
     judged = judge_part(part, layout.form, board)
@@ -175,8 +175,9 @@ class ChangedFleet:
 def changed_fleet(
     changes: Sequence[FleetChange], inventory: Inventory, catalog: Catalog, policy: Policy | None, seed: int
 ) -> ChangedFleet:
-    """Return the snapshot after all of these changes.
+    """Return the snapshot after all of these changes; VMs are added last, on the GPUs that are free then.
 
+    `seed`: for the selection of the VMs that added ones are copies of.
     Raises UsageError, HostNotFound and ProfileUnknown for names that do not exist.
     """
     world = inventory
@@ -222,10 +223,10 @@ def _restart_displaced(refs: Sequence[str], inventory: Inventory, catalog: Catal
     for cluster_or_host, vms in clusters.items():
         hosts = [host for host in world.hosts.values() if cluster_or_host in (host.cluster, host.ref)]
         cluster = cluster_or_host if cluster_or_host in world.clusters else None
-        loss = find_restarts(vms, [host for host in hosts if host.connected is True], cluster, world, catalog)
-        for vm, host in loss.places:
+        found_restarts = find_restarts(vms, [host for host in hosts if host.connected is True], cluster, world, catalog)
+        for vm, host in found_restarts.places:
             world = project(PowerOnVm(vm.ref, host.ref), world, catalog)
-        restarts += loss.places
-        stranded += loss.stranded
-        proven = proven and loss.proven
+        restarts += found_restarts.places
+        stranded += found_restarts.stranded
+        proven = proven and found_restarts.proven
     return ChangedFleet(world, restarts=tuple(restarts), stranded=tuple(stranded), proven=proven)

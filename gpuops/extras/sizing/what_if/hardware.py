@@ -33,17 +33,17 @@ _FIRST_BUS: Final = 0x10
 
 
 def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Catalog) -> tuple[tuple[Host, ...], str]:
-    """Return the hosts, and what was done in words. `number`: which of the changes it is, for their names.
+    """Return the new hosts, and the change in words. `number`: the position of the change, for the hosts' names.
 
-    Raises UsageError for a model that the catalogue lacks, or a mode that it has not; HostNotFound.
+    Raises UsageError for a model that the catalogue lacks, or for a mode that the model lacks; HostNotFound.
     """
     board = board_meant(change.model, catalog) if change.model is not None else None
     like = inventory.find_host(change.like) if change.like is not None else _model_host(board, inventory, catalog)
     if board is not None and (why := lacks(change.mode or GpuServing.SAME_SIZE, board)):
-        raise UsageError(why, hint="gpuops help what-if tells the modes that GPUs are added in")
+        raise UsageError(why, hint="gpuops help what-if lists the modes of added GPUs")
     gpus = _like(like, change.mode, catalog) if board is None else _new(board, change, like)
     if not gpus:
-        raise UsageError(f"{like.name} has no GPU", hint="say which: --add-hosts 2xL40S:8")
+        raise UsageError(f"{like.name} has no GPU", hint="name the GPUs of the new hosts: --add-hosts 2xL40S:8")
     hosts = tuple(
         _bare(like, gpus, f"what-if-host-{number}-{host_number}", f"new-{number}-{host_number}")
         for host_number in range(1, change.count + 1)
@@ -59,7 +59,7 @@ def new_hosts(change: AddHosts, number: int, inventory: Inventory, catalog: Cata
 def _model_host(board: Board | None, inventory: Inventory, catalog: Catalog) -> Host:
     hosts = gpu_hosts(inventory)
     if not hosts:
-        raise UsageError("no host here has a GPU to make others as", hint="name one: --like HOST")
+        raise UsageError("no host here has a GPU, so there is none to copy", hint="name a host to copy: --like HOST")
 
     def gpus(host: Host) -> tuple[int, int]:
         of_model = sum(board_of(gpu, catalog) == board for gpu in host.gpus) if board is not None else 0
@@ -70,6 +70,7 @@ def _model_host(board: Board | None, inventory: Inventory, catalog: Catalog) -> 
 
 
 def _new(board: Board, change: AddHosts, like: Host) -> tuple[PhysicalGpu, ...]:
+    """Return the GPUs of a new host: empty, and spread over the NUMA nodes of the host that it is a copy of."""
     pci = board.pci_ids[0]
     mode = change.mode or GpuServing.SAME_SIZE
     nodes: list[int | None] = [*(node.id for node in like.numa_nodes)] or [None]
@@ -100,7 +101,7 @@ def _like(like: Host, mode: GpuServing | None, catalog: Catalog) -> tuple[Physic
 def _empty(gpu: PhysicalGpu, mode: GpuServing | None, catalog: Catalog) -> PhysicalGpu:
     board = board_of(gpu, catalog)
     if mode is not None and board is not None and (why := lacks(mode, board)):
-        raise UsageError(why, hint="leave the mode out, or say it of single GPUs in a file (gpuops help what-if)")
+        raise UsageError(why, hint="leave the mode out, or set it for single GPUs in a file (gpuops help what-if)")
     serves = gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through
     vgpu_mode: VgpuMode | None = MODES[mode] if mode is not None and serves else gpu.vgpu_mode
     vms = () if gpu.vms is not None or serves else None
@@ -108,6 +109,7 @@ def _empty(gpu: PhysicalGpu, mode: GpuServing | None, catalog: Catalog) -> Physi
 
 
 def _bare(like: Host, gpus: tuple[PhysicalGpu, ...], ref: str, name: str) -> Host:
+    """Return a copy of the host with these GPUs, without VMs and without settings of its own."""
     nodes = tuple(
         replace(node, devices=tuple(gpu.address for gpu in gpus if gpu.numa_node == node.id))
         for node in like.numa_nodes
@@ -147,9 +149,9 @@ class Changed:
 
 
 def with_hardware(change: HardwareChange, number: int, inventory: Inventory, catalog: Catalog) -> Changed:
-    """Return the snapshot after one change; `number` says which, for the names of hosts.
+    """Return the snapshot after one change. `number`: the position of the change, for the names of added hosts.
 
-    Raises UsageError for what is not there, or what GPUs cannot do; HostNotFound.
+    Raises UsageError for hosts or GPUs that do not exist, and for a mode that GPUs lack; HostNotFound.
     """
     match change:
         case AddHosts():
@@ -206,7 +208,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
         displaced += off
         addresses = {gpu.address for gpu in gpus}
         changed_host = world.hosts[host.ref]
-        # Empty then, and nobody knows where what starts there will lie: as vCenter shows it.
+        # the GPUs are empty then; which parts of them new vGPUs will have is unknown
         changed = tuple(
             replace(gpu, vgpu_mode=MODES[change.mode], vgpus=None, gpu_instances=None)
             if gpu.address in addresses
@@ -252,9 +254,9 @@ def gpus_meant(
 def _able(
     change: ChangeGpuMode, requested_gpus: Iterable[tuple[Host, PhysicalGpu]], catalog: Catalog
 ) -> tuple[list[tuple[Host, PhysicalGpu]], list[str]]:
-    """Return those that have the mode, and notes of the others.
+    """Return the GPUs that can be in the mode, and notes on those that cannot, or of which it is not known.
 
-    Raises UsageError for one that was named, or if none has.
+    Raises UsageError if none can be, or if one that was selected by its address cannot.
     """
     able: list[tuple[Host, PhysicalGpu]] = []
     against: list[str] = []
@@ -262,7 +264,7 @@ def _able(
     for host, gpu in requested_gpus:
         board, where = board_of(gpu, catalog), f"{host.name} {gpu.address}"
         if gpu.passed_through or gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
-            against.append(f"{where} serves no vGPUs: it is given whole, or its graphics type is another one")
+            against.append(f"{where} serves no vGPUs: passthrough, or its graphics type is not shared direct")
         elif board is not None and (why := lacks(change.mode, board)):
             against.append(f"{where}: {why}")
         else:
@@ -271,7 +273,7 @@ def _able(
                 name = board.name if board is not None else gpu.name
                 doubts.append(f"{where}: whether {name} has a {change.mode.adjective} mode is not known")
     if against and (change.gpu or not able):
-        raise UsageError(against[0], hint="choose GPUs that have it: --host, --gpu or --model")
+        raise UsageError(against[0], hint="choose GPUs that have the mode: --host, --gpu or --model")
     return able, [*(f"left as it is: {reason}" for reason in against), *doubts]
 
 

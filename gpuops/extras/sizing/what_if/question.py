@@ -147,10 +147,10 @@ class WhatIf:
         Raises UsageError if nothing is changed, and for a change that is impossible or names something missing.
         """
         if not self.changes:
-            hint = "say what is: --add-hosts 2xL40S:8, --lose-host HOST, --vgpu-mode mixedSize, --changes FILE"
+            hint = "name a change: --add-hosts 2xL40S:8, --lose-host HOST, --vgpu-mode mixedSize, --changes FILE"
             raise UsageError("nothing is changed", hint=hint)
         policy = night.request.policy if night is not None else None
-        # More VMs of a pool differ by the seed; nothing else does.
+        # only the VMs that are added to a pool differ by the seed
         seeds = range(1, self.seeds + 1) if any(isinstance(change, AddVms) for change in self.changes) else (1,)
         then = [changed_fleet(self.changes, inventory, catalog, policy, seed) for seed in seeds]
         Place(self.requests).check_profiles(then[0].inventory, catalog)
@@ -181,6 +181,7 @@ def _outcome(
     hosts = [host for host in first.hosts.values() if host.gpus and host.connected is not False]
     gpus = [gpu for host in hosts for gpu in host.gpus]
     boards = [board_of(gpu, catalog) for gpu in gpus]
+    # each draw is placed on a fleet; the shorter of the two lists begins again
     pairs = max(len(fleets), len(demand.draws)) if demand.draws else 0
     return FleetOutcome(
         fleet=fleets[0],
@@ -208,7 +209,10 @@ def _outcome(
 def unwanted_models(
     changes: Sequence[FleetChange], demand: FleetDemand, then: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
-    """Return names of the GPU models that are added and that no request asks for: a profile is of one model."""
+    """Return the names of GPU models that are added although no request can use them: a profile belongs to one model.
+
+    Empty if there are no requests, if they may use any model, or if one asks for GPUs without a profile.
+    """
     models = [change.model for change in changes if isinstance(change, AddHosts) and change.model is not None]
     workloads = {replace(workload, name="") for draw in demand.draws for workload in draw}
     if not workloads or demand.any_model or any(not workload.vgpus for workload in workloads):

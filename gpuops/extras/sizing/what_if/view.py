@@ -21,7 +21,10 @@ _FEW: Final = 6
 
 
 def what_if_text(answer: WhatIfAnswer, saved: Path | None = None) -> Shown:
-    """Return the changes, one table, and its basis."""
+    """Return the changes, a table of both fleets, notes on it, and where the placed requests are from.
+
+    `saved`: the file that the changed fleet was written to.
+    """
     inventory, then = answer.inventory, answer.then.fleet
     lines: list[Shown] = [
         Text(

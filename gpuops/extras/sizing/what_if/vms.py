@@ -36,9 +36,10 @@ _BINDINGS: Final = ("gpu-pci-id", AFFINITY_KEY)
 
 
 def with_profile(change: ChangeProfile, inventory: Inventory, catalog: Catalog, policy: Policy | None) -> Changed:
-    """Return the snapshot in which all vGPUs of these VMs are of another profile.
+    """Return the snapshot in which all vGPUs of the selected VMs have the profile of the change.
 
-    Running VMs must restart; suspended VMs are powered off. Raises UsageError if it selects no VM, or no profile.
+    Running VMs must restart; suspended VMs are powered off. Raises UsageError if the change selects no VM, if all of
+    them have the profile already, or if the profile does not exist.
     """
     profile = _profile(change.profile, inventory, catalog)
     selected_vms = [vm for vm in _vms(change.of, inventory, policy) if vm.vgpus and not vm.template]
@@ -134,15 +135,15 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
             profile = _profile(change.of, inventory, catalog)
         except UsageError as error:
             pools = ", ".join(pool.name for pool in policy.pools) if policy is not None else ""
-            hint = f"pools of the policy: {pools}" if pools else "a pool is named with --policy FILE"
+            hint = f"pools of the policy: {pools}" if pools else "to name a pool, add --policy FILE"
             raise type(error)(f"{change.of!r} is neither a pool nor a profile: {error.message}", hint=hint) from error
         vms = [vm for vm in _vms("*", inventory, policy) if set(vm.profiles) == {profile}]
         model_source = profile
     usable = [vm for vm in vms if vm.vgpus and vm.vcpus and vm.memory_mib and not vm.template]
     usable = [vm for vm in usable if len(vm.vgpus) == len(vm.devices or ())]
     if not usable:
-        hint = "name a profile or a pool of which VMs are there, or ask for them by --requests FILE"
-        raise UsageError(f"there is no VM of {model_source} to make others as", hint=hint)
+        hint = "name a profile or a pool that has VMs, or describe the new VMs in a file: --requests FILE"
+        raise UsageError(f"there is no VM of {model_source} to copy", hint=hint)
     return [vm for vm in usable if vm.power is PowerState.ON] or usable, model_source
 
 

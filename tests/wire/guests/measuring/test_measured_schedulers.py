@@ -230,7 +230,7 @@ def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     with pytest.raises(VcenterUnreachable):
         measure_schedulers(wanted, lab.site, SHUT, apply=True)
     command = f"gpuops host scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
-    assert said[-1].endswith(f"the same again sets it back at last, or {command}")
+    assert said[-1].endswith(f"run the same command again, which restores it at the end, or {command}")
     assert "RmPVMRL=0x01" in lab.host.state.loaded_module_options
     monkeypatch.undo()
     removed = remove_measurement(lab.site, apply=True)

@@ -79,7 +79,7 @@ def test_a_dry_run_makes_nothing_and_keeps_nothing(lab: Lab) -> None:
     ("change", "said"),
     [
         ({"template": "vm-01"}, "vm-01: is not a template"),
-        ({"counts": (1, 6, 7)}, "esx-01: a GPU holds 6 vGPUs of nvidia_a40-8q, 7 are to share one"),
+        ({"counts": (1, 6, 7)}, "esx-01: a GPU holds at most 6 vGPUs of nvidia_a40-8q, --counts has 7"),
         ({"profile": "a40-12q"}, ""),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
     with lab.server.world.lock:
         lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != GPU)
     found = lab.measure(wish("true"))
-    assert any("no GPU for 1 VMs of nvidia_a40-8q on which nothing runs" in each.line for each in found.plan.rejections)
+    assert any("no unused GPU with room for 1 VMs of nvidia_a40-8q" in each.line for each in found.plan.rejections)
 
 
 @pytest.mark.long
@@ -164,7 +164,7 @@ def test_without_a_free_gpu_in_directpath_the_others_are_measured(lab: Lab) -> N
     with lab.server.world.lock:
         lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != "0000:d8:00.0")
     found = lab.measure(wish("true", whole=True))
-    assert found.plan.notes == ("esx-01 has no free NVIDIA A40 in DirectPath I/O: it is not measured beside them",)
+    assert found.plan.notes == ("esx-01 has no free NVIDIA A40 in DirectPath I/O: that is not measured",)
     assert [each.device for each in found.measurement.done] == [MeasuredDevice.WHOLE_VGPU, MeasuredDevice.SHARE]
     assert overheads(found.measurement.done) == {}, "there is nothing to compare with"
 
