@@ -30,10 +30,10 @@ _VM, _GPU, _OTHERS = (f"{of}:{GPU_USE}" for of in ("vm", "gpu", "neighbours"))
 
 
 def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[str, ...]]:
-    """Return the case without series that contradict each other, and a note on each that was left out.
+    """Return the case without series that contradict each other, and a note on each contradiction.
 
-    A VM that uses 60 % of a GPU whose own use is 0 %: neither is believed, nor is what its neighbours use. Where VMs
-    together use more than there is, what its neighbours use is unknown.
+    If the VM uses more of the GPU than the GPU's own counter shows (60 % and 0 %), the use of the VM, of the GPU and of
+    the neighbours is left out. If the VM and its neighbours together use more than a GPU, that of the neighbours is.
     """
     series = dict(case.series)
     vm, gpu, neighbours = (series.get(name) for name in (_VM, _GPU, _OTHERS))
@@ -170,9 +170,9 @@ class JudgedCases:
 def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     """Return the probability of each component: a row for each case, a column for each of COMPONENTS.
 
-    A component that a rule names is certain; one that a rule excludes has 0, and so has one without its own counters.
-    The model's share of these counts for `none` where `none` is the most probable one. Otherwise `none` has 0: "no
-    other fault" is no answer beside a fault.
+    A component that a rule names has `CERTAIN`. A component that a rule excludes, or that has no counters of its own,
+    has 0. If `none` is the most probable component, it gets the shares that the model gave to these. If a fault is the
+    most probable one, `none` has 0, because "no fault" is no alternative to it.
     """
     none = COMPONENTS.index(Component.NONE)
     cases = [without_contradictions(case)[0] for case in cases]
@@ -192,7 +192,7 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
 
 
 def diagnose_cases(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
-    """Return the diagnosis of each case; without a model by the rules alone."""
+    """Return the diagnosis of each case by the rules and the model; None = by the rules alone."""
     diagnoses = []
     for original, row in zip(cases, scores(cases, model), strict=True):
         case, contradictions = without_contradictions(original)

@@ -58,10 +58,10 @@ class CaseLine(Section, kw_only=True):
 
 
 def load_cases(folder: Path) -> tuple[LabelledCase, ...]:
-    """The cases of all files `*.jsonl` of a directory. Raises UsageError, naming the file and the line."""
+    """Return the cases of all files `*.jsonl` of a directory. Raises UsageError that names the file and the line."""
     files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
     if not files:
-        raise UsageError(f"{folder}: there is no directory with files *.jsonl", hint=_HINT)
+        raise UsageError(f"{folder} is not a directory with files *.jsonl", hint=_HINT)
     cases: list[LabelledCase] = []
     for file in files:
         try:
@@ -74,7 +74,7 @@ def load_cases(folder: Path) -> tuple[LabelledCase, ...]:
                 f"{folder} has more than {MOST_CASES} cases", hint="put some of the cases into another directory"
             )
     if not cases:
-        raise UsageError(f"{folder}: its files have no case", hint=_HINT)
+        raise UsageError(f"{folder}: its files contain no case", hint=_HINT)
     return tuple(cases)
 
 

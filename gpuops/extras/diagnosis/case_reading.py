@@ -43,9 +43,10 @@ _NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops 
 def read_cases(
     store: tuple[Path, str], inventory: Inventory, catalog: Catalog, vms: Sequence[Vm], since: datetime | None
 ) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
-    """Return the case of each of these VMs by id, and why a VM has none by its name.
+    """Return the cases of these VMs by id, and the reason for each VM without a case by its name.
 
-    Raises UsageError if no VM has a history; StateDamaged.
+    `since`: the begin of the history; None = `LOOKED_AT` before now. Raises UsageError if no VM has a history;
+    StateDamaged if the store cannot be read.
     """
     begin = inventory.taken_at - LOOKED_AT if since is None else since
     begin_s = int(begin.timestamp()) // FINE_S * FINE_S
@@ -71,6 +72,7 @@ class _CaseReading:
         self._begin_s, self._steps = begin_s, steps
 
     def cases(self, vms: Sequence[Vm]) -> dict[str, DiagnosisCase]:
+        """Return by id the case of each of these VMs that has enough measured steps."""
         hosts = [self._inventory.hosts[ref] for ref in sorted({vm.host for vm in vms if vm.host is not None})]
         neighbour_refs = {tenant.ref for host in hosts for tenant in self._inventory.vms_on(host)}
         of_vm = dict(self._store.arrays(neighbour_refs | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
@@ -92,6 +94,7 @@ class _CaseReading:
         of_host: Mapping[str, Mapping[str, NDArray[np.float64]]],
         best: Mapping[str, tuple[int | None, int | None]],
     ) -> DiagnosisCase:
+        """Return the case of a VM from the series of all VMs and hosts; `best`: link width and clock by GPU model."""
         series = {f"vm:{name}": averages for name, averages in vm_averages.items()}
         host = self._inventory.hosts.get(vm.host or "")
         if host is None:
@@ -107,12 +110,12 @@ class _CaseReading:
             neighbours = {tenant.vm for tenant in state.tenants} - {vm.ref}
             neighbour_use = [_averages(of_vm.get(ref, {})).get(GPU_USE) for ref in sorted(neighbours)]
             known_use = [averages for averages in neighbour_use if averages is not None]
-            if len(known_use) == len(neighbour_use):
+            if len(known_use) == len(neighbour_use):  # otherwise the sum would be too low
                 series[f"neighbours:{GPU_USE}"] = np.sum([*known_use, np.zeros(self._steps)], axis=0)
         return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best, limit_w))
 
     def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
-        """Return averages by series; those of a GPU end with its address, in place of its instance."""
+        """Return the averages of a host by series; a GPU is named by its address (`counter@0000:3b:00.0`)."""
         begin, until = (
             datetime.fromtimestamp(self._begin_s + step * FINE_S, self._inventory.taken_at.tzinfo)
             for step in (0, self._steps)
@@ -124,7 +127,7 @@ class _CaseReading:
         averages_by_series = {}
         for name, averages in _averages(arrays).items():
             counter, separator, instance = name.partition("@")
-            if not separator or name.startswith(_SMI):
+            if not separator or name.startswith(_SMI):  # nvidia-smi names GPUs by their address
                 averages_by_series[name] = averages
             elif instance in addresses:
                 averages_by_series[f"{counter}@{addresses[instance]}"] = averages
@@ -179,6 +182,7 @@ def _facts(
     best: Mapping[str, tuple[int | None, int | None]],
     power_limit_w: int | None,
 ) -> CaseFacts:
+    """Return the facts of a VM, its host and its GPU; `best`: the best link width and clock seen, by GPU model."""
     profile = catalog.profile(vm.profiles[0]) if len(vm.vgpus) == 1 else None
     width, clock = best.get(state.gpu.name, (None, None)) if state is not None else (None, None)
     policy, branch = _scheduling(host, state, catalog)

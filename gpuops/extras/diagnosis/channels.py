@@ -77,7 +77,7 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     total = _first_known(of("gpu:gpu.utilization.average", _WHOLE), of("gpu:smi.gpu.utilization.latest", _WHOLE))
     neighbour_use = of("neighbours:gpu.utilization.average", _WHOLE)
     use, neighbour_use = (
-        _first_known(use, np.maximum(total - neighbour_use, 0)),  # without a counter of its own: what the others leave
+        _first_known(use, np.maximum(total - neighbour_use, 0)),  # a use without a counter is what the others leave
         _first_known(neighbour_use, np.maximum(total - use, 0)),
     )
     cpu = of("vm:cpu.usagemhz.average", _times(facts.vcpus, facts.cpu_mhz))
@@ -85,7 +85,7 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     net = counter("vm:net.usage.average")
     dropped = counter("vm:net.droppedRx.summation") + np.nan_to_num(counter("vm:net.droppedTx.summation"))
     clock = of("gpu:smi.gpu.clock.latest", facts.clock_mhz)
-    series = (
+    series = (  # in the order of CHANNELS
         use,
         use / np.maximum(1 - neighbour_use, 0.02),
         neighbour_use,
@@ -103,7 +103,7 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         of("vm:mem.swapped.average", _times(facts.memory_mib, kb)),
         latency,
         disk,
-        latency - 0.3 * disk,
+        latency - 0.3 * disk,  # the latency that the load of the disk does not explain
         np.log1p(net),
         np.log1p(dropped),
         np.log1p(1000 * dropped / np.maximum(net, 1)),

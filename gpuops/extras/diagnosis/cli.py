@@ -67,7 +67,8 @@ def look(
         conflicting = [name for name, setting in of_vms.items() if setting is not None]
         if conflicting:
             raise UsageError(
-                f"--cases and {conflicting[0]} exclude each other", hint="cases are of files, and not of VMs"
+                f"--cases and {conflicting[0]} exclude each other",
+                hint="leave one of them out: cases are read from files",
             )
         judged = judge_cases(load_cases(cases), journal_of(common)[0])
         output.show(cases_text(judged), DiagnoseCasesDocument.made_of(judged))

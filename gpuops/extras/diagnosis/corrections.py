@@ -51,9 +51,10 @@ class LocalCorrections:
         return cls({group: tuple(findings) for group, findings in by_group.items()})
 
     def apply_to(self, diagnosis: Diagnosis, vm: Vm) -> Diagnosis:
-        """Return the diagnosis with people's finding in place of the first suspect, unless a rule is certain of that.
+        """Return the diagnosis with the component that people found in place of the first suspect.
 
-        The VM's own corrections go before those of its image, and these before those of its owner.
+        Unchanged if a rule proves the first suspect, or if no findings agree. Findings about the VM itself have
+        priority, then those about its image, then those about its owner.
         """
         if not diagnosis.suspects or diagnosis.suspects[0].by_rule:
             return diagnosis

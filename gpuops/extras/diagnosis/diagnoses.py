@@ -113,7 +113,7 @@ class Diagnoses:
         ]
         stored_diagnosis = _DiagnosisRecord(vcenter, vm, at, suspected)
         text = {
-            # by the model of now: `diagnose confirm` means the answer that was shown last
+            # replaces an older answer about this case: `diagnose confirm` means the one that was shown last
             "said": [suspect.component for suspect in suspects],
             "found": old_record.get("found"),
             "named": old_record.get("named"),
@@ -128,8 +128,8 @@ class Diagnoses:
         """Return the last diagnosis of each VM of that vCenter, by its managed object id."""
         newest_by_vm: dict[str, StoredDiagnosis] = {}
         for path, case_file, stored_diagnosis in self._of_vcenter(vcenter):
-            before = newest_by_vm.get(stored_diagnosis.vm)
-            if before is None or before.at < stored_diagnosis.at:
+            known_newest = newest_by_vm.get(stored_diagnosis.vm)
+            if known_newest is None or known_newest.at < stored_diagnosis.at:
                 suspects = tuple(
                     Suspect(suspect.component, suspect.probability, tuple(suspect.evidence), suspect.by_rule)
                     for suspect in stored_diagnosis.suspects
@@ -171,8 +171,10 @@ class Diagnoses:
         components = (component,) if component is not None else tuple(Component(name) for name in record["said"][:1])
         if not components:
             raise UsageError(
-                f"{name} said nothing that could be confirmed", hint=f"gpuops diagnose correct {name} COMPONENT"
+                f"diagnosis {name} has no suspect to confirm",
+                hint=f"name the component: gpuops diagnose correct {name} COMPONENT",
             )
+        # if it is settled again, what was named at the first time stays
         named = record["named"] or next(iter(record["said"]), None)
         self._write(path, {**record, "found": list(components), "named": named})
         return components

@@ -37,7 +37,7 @@ def diagnose(
     host: str | None = None,
     since: datetime | None = None,
 ) -> Diagnosed:
-    """Diagnose each running VM with a vGPU, those named so, or those on a host. Changes nothing in vCenter.
+    """Diagnose the running VMs with a vGPU; `vm`: only VMs of this name or pattern. Changes nothing in vCenter.
 
     Each answer is stored, so that it can be confirmed or corrected. Reads the settings of the VMs' hosts.
     Raises UsageError for VMs that do not exist or have no history, VmNotFound, HostNotFound, StateDamaged.
@@ -74,7 +74,7 @@ def tell_diagnosis(way: NoticeWay, diagnosis: Diagnosed, least: float) -> None:
 
 
 def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
-    """Return the notice of components whose probability is at least `least` (0 to 1), or None without any.
+    """Return the notice of components whose probability is at least `least` (0 to 1); None = there are none.
 
     The same components of the same VMs are reported once a day, however often cron runs.
     """
@@ -108,7 +108,7 @@ def settle(state_dir: Path, name: str, component: Component | None) -> tuple[Com
 
 
 def train(state_dir: Path) -> TrainingOutcome:
-    """Train the next model by generated and confirmed cases, and use it unless the current one is better.
+    """Train the next model with made and confirmed cases, and use it unless the current one is better.
 
     Raises UsageError if the extra is not installed; StateDamaged.
     """
@@ -128,6 +128,7 @@ def train(state_dir: Path) -> TrainingOutcome:
 
 
 def _vms_to_diagnose(inventory: Inventory, vm: str | None, host: str | None) -> list[Vm]:
+    """Return the selected VMs with a vGPU, by name. VMs that are selected by name may be off: they have a history."""
     if vm is not None and not set("*?[") & set(vm):
         candidates = [inventory.find_vm(vm)]
     else:

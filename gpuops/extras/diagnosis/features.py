@@ -87,17 +87,18 @@ sign models would only learn habits of the training cases.
 
 
 def columns(component: Component) -> list[int]:
-    """Return the places in NAMES of the numbers that bear on a component, and of the facts.
+    """Return the places in NAMES of the numbers from which a component is judged, and of all facts.
 
-    A pair counts if both of its channels bear on the component, or the second one where the first is the GPU's use.
+    A pair of channels is used if both bear on the component, or if the first is the GPU's use and the second bears on
+    it.
     """
-    channels_of_it = BEARS_ON[component]
-    places = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in channels_of_it]
+    relevant_channels = BEARS_ON[component]
+    places = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in relevant_channels]
     first = NAMES.index(f"{PAIRS[0][0]} with {PAIRS[0][1]}")
     places += [
         first + at
         for at, (first_channel, second_channel) in enumerate(PAIRS)
-        if second_channel in channels_of_it and (first_channel in channels_of_it or first_channel == "gpu use")
+        if second_channel in relevant_channels and (first_channel in relevant_channels or first_channel == "gpu use")
     ]
     return sorted(places)
 
@@ -124,12 +125,13 @@ def _statistics(channel_rows: Floats) -> Floats:
     if not has_samples.any():
         return statistics
     missing, count = missing[has_samples], count[has_samples]
+    # measured steps first, in order of time
     samples = np.take_along_axis(channel_rows[has_samples], np.argsort(missing, axis=1, kind="stable"), axis=1)
-    ranks = np.sort(samples, axis=1)  # what is missing comes last in both
+    ranks = np.sort(samples, axis=1)  # missing steps come last in both
     last, third, row_numbers = count - 1, np.maximum(1, count // 3), np.arange(len(count))
     at, filled = np.arange(samples.shape[1]), np.nan_to_num(samples)
     mean, top = filled.sum(axis=1) / count, ranks[row_numbers, last]
-    apart = np.where(at < count[:, None], filled - mean[:, None], 0.0)
+    deviations = np.where(at < count[:, None], filled - mean[:, None], 0.0)
     begins, ends = at < third[:, None], (at >= (count - third)[:, None]) & (at < count[:, None])
     near = (ranks >= 0.95 * top[:, None]).sum(axis=1) / count
     statistics[has_samples] = np.column_stack(
@@ -140,7 +142,7 @@ def _statistics(channel_rows: Floats) -> Floats:
             ranks[row_numbers, last // 2],
             ranks[row_numbers, np.round(0.9 * last).astype(int)],
             top,
-            np.sqrt((apart**2).sum(axis=1) / count),
+            np.sqrt((deviations**2).sum(axis=1) / count),
             ((filled * ends).sum(axis=1) - (filled * begins).sum(axis=1)) / third,
             np.where(top > 0, near, 0.0),
         )

@@ -122,7 +122,7 @@ def train(
     judged = with_confirmed(grown, made_examples, confirmed)
     after = _right(judged, exam)
     if unseen and standing is not None:
-        # a model is judged on confirmed cases by one that did not learn from them
+        # confirmed cases are judged by models that did not learn from them
         after = _with_confirmed(
             after, len(exam), _right_of_unseen(grown, made_examples, confirmed, unseen), len(unseen)
         )
@@ -136,25 +136,31 @@ def train(
 
 
 def fit_forest(made_examples: Examples, settings: ForestSettings, seed: int) -> Forest:
-    """Return extremely randomised trees (Geurts, Ernst, Wehenkel 2006) that are fitted to made examples."""
+    """Return extremely randomised trees (Geurts, Ernst, Wehenkel 2006) that are fitted to made examples.
+
+    Some trees tell all components apart; others recognise one fault each, by the numbers that bear on it.
+    """
     rows, labels = made_examples
-    all_of_them = _grow_trees(rows, labels, settings.trees, settings, seed)
-    trees = _stack_trees([_tree(tree.tree_, all_of_them.classes_) for tree in all_of_them.estimators_])
+    all_faults_trees = _grow_trees(rows, labels, settings.trees, settings, seed)
+    trees = _stack_trees([_tree(tree.tree_, all_faults_trees.classes_) for tree in all_faults_trees.estimators_])
     of_each = []
     for fault in FAULTS:
-        its = columns(fault)
-        is_it = labels == COMPONENTS.index(fault)
+        fault_columns = columns(fault)
+        has_fault = labels == COMPONENTS.index(fault)
         least = replace(settings, least_in_leaf=max(LEAST_OF_EACH, settings.least_in_leaf))
-        grown = _grow_trees(rows[:, its], is_it, settings.trees_of_each, least, seed)
-        of_each += [_tree_of_one(tree.tree_, grown.classes_, fault, np.array(its)) for tree in grown.estimators_]
+        grown = _grow_trees(rows[:, fault_columns], has_fault, settings.trees_of_each, least, seed)
+        of_each += [
+            _tree_of_one(tree.tree_, grown.classes_, fault, np.array(fault_columns)) for tree in grown.estimators_
+        ]
     return Forest(trees, _stack_trees(of_each), settings, len(rows), (), float("nan"))
 
 
 def with_confirmed(grown: Forest, made_examples: Examples, confirmed: Sequence[LabelledCase]) -> Forest:
     """Return the forest with confirmed cases in its leaves; `made_examples`: the examples it was grown from.
 
-    Confirmed cases count in the leaves that they reach, and split no node: trees that are drawn anew for each
-    correction differ more by chance than by the correction. A wrong one affects only cases that share leaves with it.
+    Confirmed cases count in the leaves that they reach, but the trees stay the same: trees that are grown again after
+    each correction would differ more by chance than by the correction. A wrong correction affects only cases that reach
+    the same leaves.
     """
     if not confirmed:
         return grown
@@ -171,21 +177,21 @@ def with_confirmed(grown: Forest, made_examples: Examples, confirmed: Sequence[L
 def _with_confirmed_leaves(
     trees: DecisionTrees, made_examples: Examples, confirmed_rows: Floats, confirmed_labels: Floats, of_each: int | None
 ) -> DecisionTrees:
-    """Return the trees with the shares in each leaf among its made cases and the confirmed ones, by their weight.
+    """Return the trees whose leaves hold the shares of the components among made and confirmed cases.
 
     `confirmed_labels`: a row for each confirmed example with 1 for its component; `of_each`: how many trees
-    recognise each fault, None = all trees recognise all faults.
-    A leaf of 1 made case of ECC errors and 1 confirmed one of the network: 1/4 and 3/4.
+    recognise each fault, None = all trees recognise all faults. A confirmed case counts `WEIGHT_OF_CONFIRMED` times: a
+    leaf with 1 made case of ECC errors and 1 confirmed case of the network has the shares 1/4 and 3/4.
     """
     leaves, added_leaves = trees.leaves(made_examples[0]), trees.leaves(confirmed_rows)
     cases = np.bincount(leaves.ravel(), minlength=len(trees.feature)).astype(float)
     summed = trees.shares * cases[:, None]
     for tree, added in enumerate(added_leaves.T):
-        heard = confirmed_labels
+        counted_labels = confirmed_labels
         if of_each is not None:
             fault = COMPONENTS.index(FAULTS[tree // of_each])
-            heard = np.where(np.arange(len(COMPONENTS)) == fault, confirmed_labels, 0.0)
-        np.add.at(summed, added, WEIGHT_OF_CONFIRMED * heard)
+            counted_labels = np.where(np.arange(len(COMPONENTS)) == fault, confirmed_labels, 0.0)
+        np.add.at(summed, added, WEIGHT_OF_CONFIRMED * counted_labels)
         np.add.at(cases, added, WEIGHT_OF_CONFIRMED)
     return replace(trees, shares=np.where(trees.feature[:, None] < 0, summed / np.maximum(cases, 1)[:, None], 0.0))
 
@@ -291,10 +297,10 @@ def _winner(tried: Sequence[tuple[ForestSettings, float]], cases: int) -> Forest
 
 
 def _on_other_hardware(settings: ForestSettings, made_examples: Examples, kinds: Sequence[int | None]) -> float:
-    """Return the share of labels that a model has right if it was trained without examples of that GPU.
+    """Return the share of labels, 0 to 1, that models have right on a GPU model that they were not trained with.
 
     `kinds`: for each example the memory of its GPU, which stands for the GPU model. Random folds would not measure how
-    a model does on hardware that it has not seen.
+    well models judge hardware that they have not seen.
     """
     rows, labels = made_examples
     right = 0

@@ -134,6 +134,7 @@ class _MadeCase:
             demand = np.maximum(demand, least + (most - least) * self.strength) * self.rng.uniform(0.97, 1.03, STEPS)
         elif self.scheduler is not SchedulerPolicy.BEST_EFFORT:
             demand = np.minimum(demand, 0.9 * self._cap())
+        # without use of the GPU these faults would not show
         if self.fault in (Component.NOISY_NEIGHBOUR, Component.LICENCE, Component.PCIE_LINK, Component.DRIVER):
             demand = np.maximum(demand, self.rng.uniform(0.25, 0.5))
         return np.clip(demand, 0.0, 1.0)
@@ -160,6 +161,7 @@ class _MadeCase:
         return np.where(self.on, size * self.rng.uniform(0.85, 1.15, STEPS), 0.0)
 
     def _series(self) -> dict[str, Floats]:
+        """Return all series of the VM, its neighbours, its GPU and its host, with the effects of the fault."""
         rng, fault = self.rng, self.fault
         demand = self._demand()
         others = self._neighbours(demand)
@@ -291,11 +293,11 @@ class _MadeCase:
         return lost + self._worse(0.004, 0.12) if self.fault is Component.NETWORK else lost
 
     def _frame_buffer(self, demand: Floats) -> tuple[Floats, Floats]:
-        """Return the share of the frame buffer that is in use, and how much the VM waits for pages of it.
+        """Return for each step the share of the frame buffer in use, and the share of time spent waiting for pages.
 
         A full frame buffer alone is no fault: frameworks that preallocate (JAX takes 75 %, TensorFlow and vLLM nearly
-        all that is free) keep it full from their first second. A fault is one of two: the guest pages, which costs CPU
-        and memory of the guest while the GPU waits, or the application ends for want of memory and starts anew.
+        all that is free) keep it full from their first second. There are two faults: the guest pages, which costs CPU
+        and memory of the guest while the GPU waits, or the application ends for want of memory and starts again.
         """
         rng = self.rng
         if self.fault is not Component.FRAME_BUFFER:
@@ -304,12 +306,12 @@ class _MadeCase:
             level = rng.uniform(0.15, 0.97)
             used = level * rng.uniform(0.97, 1.03, STEPS) * np.where(demand > 0.02, 1.0, 0.9)
             return np.clip(used, 0, 0.995), np.zeros(STEPS)
-        before = rng.uniform(0.5, 0.93) * rng.uniform(0.97, 1.03, STEPS)
-        full = np.where(self.on, rng.uniform(0.965, 1.0, STEPS), np.clip(before, 0, 0.96))
+        level_before = rng.uniform(0.5, 0.93) * rng.uniform(0.97, 1.03, STEPS)
+        full = np.where(self.on, rng.uniform(0.965, 1.0, STEPS), np.clip(level_before, 0, 0.96))
         if rng.random() < 0.6:
             return full, np.clip(self._worse(0.08, 0.5) * rng.uniform(0.2, 1.8, STEPS), 0, 0.9)
         ends = self.on & (rng.random(STEPS) < 0.1 + 0.3 * self.strength)
-        ends[int(rng.choice(np.flatnonzero(self.on)))] = True
+        ends[int(rng.choice(np.flatnonzero(self.on)))] = True  # at least once
         return np.where(ends, full * rng.uniform(0.1, 0.6, STEPS), full), np.where(
             ends, rng.uniform(0.5, 0.95, STEPS), 0
         )
@@ -329,7 +331,7 @@ class _MadeCase:
         return old + np.cumsum(self.hits * self.rng.integers(1, 4, STEPS)).astype(float)
 
     def _throttling(self) -> tuple[Floats, Floats, Floats, bool]:
-        """Return the share of the full clock, whether heat or power slows it in each step, and if it is too hot."""
+        """Return for each step the share of the full clock, and 1 where heat, or power, slows it; and if heat does."""
         clock, heat, power = np.ones(STEPS), np.zeros(STEPS), np.zeros(STEPS)
         if self.fault is not Component.THROTTLING:
             power = (self.rng.random(STEPS) < 0.03).astype(float) * (self.rng.random() < 0.3)

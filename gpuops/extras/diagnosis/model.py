@@ -42,7 +42,8 @@ class DecisionTrees:
     """The first node of each tree."""
 
     def leaves(self, rows: Floats) -> Ints:
-        """Return the leaf that each case reaches: a row for each case, a column for each tree."""
+        """Return the node number of the leaf that each case reaches: a row for each case, a column for each tree."""
+        # a leaf leads to itself here, so that all cases can go as deep as the deepest tree
         inner = self.feature >= 0
         node_numbers = np.arange(len(self.feature))
         feature, low, high = (
@@ -140,7 +141,7 @@ def _trees_document(trees: DecisionTrees) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> Forest:
-    """Return the forest of a document of `to_document`. Raises ValueError for any other, also for other features."""
+    """Return the forest of a document that `to_document` made. Raises ValueError for others, and other features."""
     try:
         if (
             document["format"] != FORMAT

@@ -24,7 +24,7 @@ NEARLY_FULL: Final = 0.8
 
 
 def certain(case: DiagnosisCase) -> Mapping[Component, str]:
-    """Return each component that is certainly at fault, with the number that proves it; unknown ones prove nothing."""
+    """Return each component that is certainly at fault, with the number that proves it; missing counters prove none."""
     of, facts = states(case), case.facts
     causes: dict[Component, str] = {}
     licensed, width = (
@@ -58,6 +58,7 @@ def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
     looks = (
         (Component.LICENCE, _without_gaps(of["licensed"]), 1.0),
         (Component.PCIE_LINK, _without_gaps(of["link"]), 1.0),
+        # negated, so that its least allowed number is 0, as that of the others is 1
         (Component.ECC, -_without_gaps(of["new ECC errors"]), 0.0),
     )
     excluded |= {component for component, samples, least in looks if len(samples) > 2 and samples.min() >= least}

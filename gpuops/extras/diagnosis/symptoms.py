@@ -109,24 +109,28 @@ def _without_gaps(samples: Floats) -> Floats:
 
 
 def _spells_beyond_limits(samples: Floats, use: Floats) -> Floats:
-    """Return for each of LIMITS the share of steps beyond it, the longest spell, and the GPU use then to the use else.
+    """Return for each of LIMITS the share of steps beyond it, the share of the longest spell, and a ratio of GPU use.
 
-    `samples`: a row for each of LIMITS, a column for each step.
+    The ratio is the mean GPU use in steps beyond the limit divided by that in the other steps, 3 at most; 1 = too few
+    steps. `samples`: a row for each of LIMITS, a column for each step; NaN = missing.
     """
     has_sample = ~np.isnan(samples)
     count = has_sample.sum(axis=1)
     beyond, within = samples > _LIMITS, samples <= _LIMITS
+    # the known steps first, in order of time
     first_known = np.take_along_axis(beyond, np.argsort(~has_sample, axis=1, kind="stable"), axis=1)
     at = np.arange(samples.shape[1])
-    before = np.maximum.accumulate(np.where(first_known, -1, at), axis=1)  # the last step that was not beyond
-    longest = (at - before).max(axis=1, initial=0)
+    last_within = np.maximum.accumulate(np.where(first_known, -1, at), axis=1)  # the last step that was not beyond
+    longest = (at - last_within).max(axis=1, initial=0)
     used, use_is_known = np.nan_to_num(use), (~np.isnan(use)).astype(float)
-    then, else_ = beyond @ use_is_known, within @ use_is_known
-    ratio = (beyond @ used) / np.maximum(then, 1) / np.maximum(0.01, (within @ used) / np.maximum(else_, 1))
+    steps_beyond, steps_within = beyond @ use_is_known, within @ use_is_known
+    ratio = (
+        (beyond @ used) / np.maximum(steps_beyond, 1) / np.maximum(0.01, (within @ used) / np.maximum(steps_within, 1))
+    )
     spells = np.column_stack((beyond.sum(axis=1), longest, np.zeros(len(samples))))
     spell_rows: Floats = spells / np.maximum(count, 1)[:, None]
     spell_rows[count == 0] = UNKNOWN
-    spell_rows[:, 2] = np.where(np.minimum(then, else_) < _LEAST_STEPS, 1.0, np.minimum(3.0, ratio))
+    spell_rows[:, 2] = np.where(np.minimum(steps_beyond, steps_within) < _LEAST_STEPS, 1.0, np.minimum(3.0, ratio))
     return spell_rows
 
 
@@ -168,10 +172,10 @@ def correlation(series: Floats, other_series: Floats) -> float:
 
 
 def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
-    """Return the numbers that tell a frame buffer that is too small from one that its framework filled at its start.
+    """Return numbers by which a frame buffer that is too small differs from one that a framework fills at its start.
 
-    Too small: its guest pages, so that CPU and active memory rise while the GPU waits, or applications end, and it
-    falls. 0.98, 0.97, 0.3, 0.98: one fall in three steps after a full one.
+    If it is too small, the guest pages, so CPU and active memory rise while the GPU waits; or applications end, and the
+    use falls. Example of falls: with 0.98, 0.97, 0.3, 0.98 one of the three steps after a full step is a fall.
     """
     memory, use = of["frame buffer"], of["gpu use"]
     full = memory > _FULL
@@ -181,14 +185,19 @@ def _full_buffer_signs(of: Mapping[str, Floats]) -> list[float]:
     after = memory_samples[1:][memory_samples[:-1] > _FULL]
     falls = float((after < _FALL).mean()) if len(after) else 0.0
     cpu, active = (np.where(full, of[channel], np.nan) for channel in ("CPU", "active"))
-    else_ = _without_gaps(of["CPU to GPU"][memory <= _FULL])
-    then = _without_gaps(of["CPU to GPU"][full])
-    ratio = float(np.median(then) / max(0.01, np.median(else_))) if min(len(then), len(else_)) > 2 else 1.0
+    otherwise = _without_gaps(of["CPU to GPU"][memory <= _FULL])
+    when_full = _without_gaps(of["CPU to GPU"][full])
+    ratio = (
+        float(np.median(when_full) / max(0.01, np.median(otherwise)))
+        if min(len(when_full), len(otherwise)) > 2
+        else 1.0
+    )
     pairs = [correlation(cpu, use), correlation(active, use), correlation(active, cpu)]
     return [falls, float(memory_samples[memory_samples > _FULL].std()), *pairs, min(5.0, ratio)]
 
 
 def _sharing_signs(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:
+    """Return the numbers that show how the GPU is shared, in the order of NAMES: first while the GPU is full."""
     full = total > 0.96
     neighbour_use, equal, totals = (
         _without_gaps(channel[full]) for channel in (of["neighbours' use"], of["use of an equal part"], total)

@@ -119,7 +119,7 @@ def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None
         ('{"name": "a", "series": {"vm:gpu.utilization.average": [-1]}}', "should be 0.0 or more"),
         ('{"name": "a", "at_fault": ["ghosts"], "series": {"vm:gpu.utilization.average": [1]}}', "at_fault.0"),
         ('{"name": "a", "series": {"vm:gpu.utilization.average": [1], "vm:gpu.mem.used.average": []}}', "equally long"),
-        ("", "its files have no case"),
+        ("", "its files contain no case"),
     ],
 )
 def test_a_line_that_is_no_case_is_named(gpuops: Gpuops, tmp_path: Path, line: str, said: str) -> None:
