@@ -61,7 +61,7 @@ def test_those_of_a_tag_or_a_pattern() -> None:
     ("said", "error", "why"),
     [
         ({"vm": "*"}, UsageError, "these VMs have vGPUs of .*A40 and .*L40S: busy shares of different GPU"),
-        ({"vm": "mig-7"}, UsageError, "mig-7 has a MIG-backed vGPU, which shares no time"),
+        ({"vm": "mig-7"}, UsageError, "mig-7 has a MIG-backed vGPU, which shares no GPU time"),
         ({"vm": "none-9"}, UsageError, "no VM with a vGPU is selected"),
         ({"tag": "use:nothing"}, UsageError, "no VM with a vGPU is selected"),
         ({}, UsageError, "no option selects VMs"),

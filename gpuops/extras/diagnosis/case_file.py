@@ -26,7 +26,7 @@ Series = dict[str, list[Number | None]]
 def _of_counters(series: Series) -> Series:
     unknown = sorted(series.keys() - set(SERIES))
     if unknown:
-        raise ValueError(f"{unknown[0][:80]!r} is no series: vm:, host:, gpu: or neighbours: and a counter")
+        raise ValueError(f"{unknown[0][:80]!r} is not a series: write vm:, host:, gpu: or neighbours:, then a counter")
     if not series or len({len(samples) for samples in series.values()}) != 1:
         raise ValueError("should have series, all equally long")
     if not 1 <= len(next(iter(series.values()))) <= MOST_STEPS:
@@ -46,7 +46,7 @@ class CaseLine(Section, kw_only=True):
 
     def __post_init__(self) -> None:
         if Component.NONE in self.at_fault and len(self.at_fault) > 1:
-            raise ValueError("at_fault: none is alone")
+            raise ValueError("at_fault: none excludes other components")
 
     def labelled(self) -> LabelledCase:
         series = {name: np.array(samples, dtype=float) for name, samples in self.series.items()}

@@ -90,7 +90,7 @@ def unpack(packed: bytes) -> Block:
         names, steps, offset = _parse_head(body)
         count = len(names) * steps
         if len(body) != offset + 5 * count:  # `pack` writes five planes, of one byte for each number
-            raise ValueError("it is cut off")
+            raise ValueError("its length is not that of its series")
         planes = np.frombuffer(body, dtype=np.uint8, offset=offset).astype(np.int64).reshape(5, len(names), steps)
     except (lzma.LZMAError, zlib.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"it cannot be unpacked: {error}") from error
@@ -107,10 +107,10 @@ def _decompress(packed: bytes) -> tuple[bytes, int]:
     if packed[0] == _ZLIB:
         body = zlib.decompressobj().decompress(packed, _MOST_BYTES)
         if body[0] != 1:
-            raise ValueError(f"it is of format {body[0]}, this version reads 1 and {_FORMAT}")
+            raise ValueError(f"it has format {body[0]}, this version reads 1 and {_FORMAT}")
         return body[1:], _BITS_OF_FORMAT_1
     if packed[0] != _FORMAT:
-        raise ValueError(f"it is of format {packed[0]}, this version reads 1 and {_FORMAT}")
+        raise ValueError(f"it has format {packed[0]}, this version reads 1 and {_FORMAT}")
     return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS).decompress(packed[1:], _MOST_BYTES), _BITS
 
 

@@ -245,6 +245,7 @@ def desktop_night(
     `series`: its series in `hours_of` the night, all with the same begin. `sessions`: returns the sessions at a moment,
     from all sources that the rule requires; None = they are unknown.
     """
+    # by this rule `_after_suspend` judges whether use came back
     counters_alone = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
     record = _Record(vm, counters_alone, replace(counters_alone, for_s=int(STEP.total_seconds())), series)
     known_sources = {Source.COUNTERS, Source.NVIDIA_SMI, *(SESSION_SOURCES if sessions is not None else ())}

@@ -33,7 +33,7 @@ _READ: Final = (1, 2)
 """Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
 PAGE_BYTES: Final = 16 * 1024
 """The page size of a new file. Blocks have one to five kilobytes, and a fifth of smaller pages would stay empty."""
-_NEXT: Final = "free the disk, start the server, or move what is damaged aside: the next look begins a new one"
+_NEXT: Final = "free disk space, start the server, or move the damaged file aside: the next look begins a new one"
 _TOLD: Final = {"keeps": "store of measurements", "hint": _NEXT}
 
 metadata = MetaData()

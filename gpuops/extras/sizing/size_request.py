@@ -235,7 +235,7 @@ def _unfit(vm: Vm, catalog: Catalog) -> str:
     if len(vm.vgpus) > 1:
         return f"has {len(vm.vgpus)} vGPUs, and vCenter counts their use together"
     facts = catalog.profile(vm.profiles[0])
-    return "has a MIG-backed vGPU, which shares no time" if facts is not None and facts.mig_backed else ""
+    return "has a MIG-backed vGPU, which shares no GPU time" if facts is not None and facts.mig_backed else ""
 
 
 def _slots(vms: Sequence[Vm], catalog: Catalog) -> int | None:

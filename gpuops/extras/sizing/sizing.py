@@ -51,7 +51,7 @@ _WHOLE_USE: Final = 10_000.0
 """The counters are in hundredths of a percent."""
 _DAY_S: Final = 86_400
 _NEXT: Final = (
-    "run gpuops observe --once, every 20 minutes from now on; where vCenter does not tell the use of vGPUs, with "
+    "run gpuops observe --once, every 20 minutes from now on; if vCenter does not report the use of vGPUs, add "
     "--host-shell ssh (gpuops help observe)"
 )
 

@@ -95,6 +95,7 @@ def _vms_with_hours(answer: SizingAnswer) -> list[tuple[SizedVm, float | None]]:
 
 
 def _recommendation(answer: SizingAnswer) -> Iterator[Text]:
+    """Yield the recommended number of VMs on a GPU with its scheduler, and the VMs that should not share a GPU."""
     allowed, advice = answer.sizing.limits.at_most, answer.sizing.advice
     if allowed is None:
         yield Text("add --at-most 1.2 for a recommendation: the most VMs on a GPU of which none takes longer", "dim")

@@ -115,7 +115,7 @@ def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None
     ("line", "said"),
     [
         ("{", ":1: "),
-        ('{"name": "a", "series": {"vm:nothing": [1]}}', "'vm:nothing' is no series"),
+        ('{"name": "a", "series": {"vm:nothing": [1]}}', "'vm:nothing' is not a series"),
         ('{"name": "a", "series": {"vm:gpu.utilization.average": [-1]}}', "should be 0.0 or more"),
         ('{"name": "a", "at_fault": ["ghosts"], "series": {"vm:gpu.utilization.average": [1]}}', "at_fault.0"),
         ('{"name": "a", "series": {"vm:gpu.utilization.average": [1], "vm:gpu.mem.used.average": []}}', "equally long"),

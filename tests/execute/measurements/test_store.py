@@ -160,7 +160,7 @@ def test_a_store_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
         each.write_bytes(b"no database at all" * 100)
     with pytest.raises(StateDamaged, match=r"the store of measurements .* cannot be used") as damaged:
         Measurements.open(state, "", VC)
-    assert "move what is damaged aside" in damaged.value.hint
+    assert "move the damaged file aside" in damaged.value.hint
 
 
 def test_one_query_tells_of_many_vms_what_each_of_them_is_asked_alone(store: Measurements) -> None:

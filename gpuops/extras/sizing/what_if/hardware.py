@@ -167,7 +167,7 @@ def with_hardware(change: HardwareChange, number: int, inventory: Inventory, cat
 
 def _without_host(host: Host, inventory: Inventory) -> Changed:
     if host.connected is False:
-        raise UsageError(f"{host.name} is lost already: vCenter does not reach it", hint="name another host")
+        raise UsageError(f"{host.name} is already lost: vCenter cannot reach it", hint="name another host")
     running_vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON]
     displaced = tuple(vm.ref for vm in running_vms if any(map(is_gpu, vm.devices or ())))
     world = _off((vm.ref for vm in running_vms), inventory)
@@ -192,6 +192,7 @@ def _without_gpu(host: Host, address: PciAddress, inventory: Inventory, catalog:
 
 
 def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> Changed:
+    """Return the snapshot with the selected GPUs in another mode, for which their VMs must leave them."""
     requested_gpus = gpus_meant(change, inventory, catalog)
     able, notes = _able(change, requested_gpus, catalog)
     changing = [(host, gpu) for host, gpu in able if gpu.vgpu_mode is not MODES[change.mode]]

@@ -177,6 +177,7 @@ class WhatIf:
 def _outcome(
     fleets: Sequence[ChangedFleet], demand: FleetDemand, catalog: Catalog, night: NightAsked | None
 ) -> FleetOutcome:
+    """Return the figures of the fleet now (one snapshot), or after the changes (one snapshot for each seed)."""
     first = fleets[0].inventory
     hosts = [host for host in first.hosts.values() if host.gpus and host.connected is not False]
     gpus = [gpu for host in hosts for gpu in host.gpus]
