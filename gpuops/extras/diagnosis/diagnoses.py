@@ -105,6 +105,7 @@ class Diagnoses:
         case_text = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {case_text}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
+        # if the same case was diagnosed before, what people found about it is kept
         old_record = self._read(path) if path.exists() else {}
         self._prepare()
         suspected = [

@@ -40,7 +40,7 @@ def certain(case: DiagnosisCase) -> Mapping[Component, str]:
         causes[Component.ECC] = f"{np.expm1(errors).sum():.0f} new errors that were not corrected"
     if facts.host_driver and facts.guest_driver and facts.guest_driver > facts.host_driver:
         causes[Component.DRIVER] = (
-            f"guest R{facts.guest_driver}, host R{facts.host_driver}: no newer one than the host's"
+            f"guest R{facts.guest_driver} is newer than the host's R{facts.host_driver}, which is not supported"
         )
     if facts.remote_memory is not None and facts.remote_memory >= REMOTE:
         causes[Component.REMOTE_NUMA] = f"{facts.remote_memory:.0%} of its memory is at another NUMA node than its GPU"

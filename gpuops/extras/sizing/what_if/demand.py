@@ -165,15 +165,17 @@ def place_demand(
 
     On which GPU a host will start a vGPU is not certain; the expected one is used (`advise/expected_start.py`).
     """
+    # the first claims show which GPUs are empty even if suspended VMs run; the expected starts are for these
     claimed, _ = with_claims(inventory, catalog)
     world, _ = with_claims(expecting_starts(inventory, claimed), catalog)
     queue = Queue(world, catalog, explain=False, pin=PinPolicy.AUTO, any_reason=False)
-    if demand.source is DemandSource.FILE:  # the largest first, as `gpuops place --file` does
+    if demand.source is DemandSource.FILE:  # all together, as `gpuops place --file` does
         queue = queue.with_best(workloads)
         workloads = [answer.workload for answer in queue.answers]
     hopeless: set[Workload] = set()
     answered = {answer.workload.name: isinstance(answer, Placed) for answer in queue.answers}
     for workload in workloads:
+        # a request of a file that was refused above is tried on other models only
         first_choice = () if workload.name in answered else (workload,)
         alternatives = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
         for attempt in () if answered.get(workload.name) else (*first_choice, *alternatives):
