@@ -66,7 +66,7 @@ def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
 
 
 def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
-    """Return `slowdowns` under best effort. A VM that does not run, or never asks for the GPU, slows no other one down."""
+    """Return `slowdowns` under best effort. VMs that do not run or never ask for the GPU slow no other one down."""
     nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
     asks = np.minimum(np.nan_to_num(busy), _ALWAYS)[..., np.newaxis]
     factors = (1.0 - asks) + asks * (1.0 + switching) * nodes
