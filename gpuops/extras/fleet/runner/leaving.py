@@ -74,7 +74,7 @@ class LeavingTargets:
         `played_before`: the rotations until now. `before`: the text of the file until now. Raises UsageError, and
         StateDamaged if a removed target cannot be stored.
         """
-        played = {
+        played = {  # a target that the file lists again is no longer for returns only
             site: {
                 name: replace(site_policy, leaving=False) if site_policy.leaving else site_policy
                 for name, site_policy in policies.items()
@@ -83,7 +83,7 @@ class LeavingTargets:
         }
         old = parsed_configuration(before, file)
         for site, policies in self.still(played_before).items():
-            if self._leaves(site, self._configuration(site) or old, configured, before):
+            if self._store_if_removed(site, self._configuration(site) or old, configured, before):
                 played[site] = self._alone(policies)
         return played
 
@@ -103,10 +103,10 @@ class LeavingTargets:
     def with_kept(
         self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies
     ) -> Played:
-        """Return these rotations, and those of stored targets for returns only."""
+        """Return these rotations, and those of stored targets for returns only. An unreadable one is logged once."""
         played = {site: dict(policies) for site, policies in rotations.items()}
         for site in self.names(only):
-            if site in leaving(rotations):
+            if site in leaving(rotations):  # it is played for returns already
                 continue
             copy = self.copy_of(site)
             try:
@@ -120,7 +120,7 @@ class LeavingTargets:
                         f"run GPUOPS_CONFIG={copy} gpuops rotate day --vcenter {site}, then remove the file"
                     )
                 continue
-            if self._leaves(site, stored, configured, ""):
+            if self._store_if_removed(site, stored, configured, ""):
                 self.say(f"{site} is no longer a target: returns continue until all desktops are back ({copy})")
                 played[site] = self._alone(policies)
         return played
@@ -143,6 +143,7 @@ class LeavingTargets:
             for site in stored_sites
             if site not in self.shared and (target := self._shared_target(site)) is not None
         }
+        # a shared target without a stored text has been returned here: its row in the database is removed
         exchanged = exchange(self.url, mine, new, self.shared.difference(stored_sites))
         for site in self.shared.intersection(stored_sites) - exchanged.nobodys.keys():
             self.say(f"{site}: another runner {'plays it' if site in exchanged.known else 'has returned it'}")
@@ -165,7 +166,10 @@ class LeavingTargets:
                     self.not_taken.pop(site, None)
 
     def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
-        """Store a target without a runner here. Raises GpuopsError if this machine may not, or the row is invalid."""
+        """Store on this machine a target that no runner plays, so that this runner returns its desktops.
+
+        Raises GpuopsError if this machine may not use the settings in the row, or if the row is invalid.
+        """
         row_configuration = named_in(site, row)
         if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
             None
@@ -247,13 +251,13 @@ class LeavingTargets:
             return
         for site, target in old.targets.items():
             if target.rotations and only in (None, site) and not self.copy_of(site).exists():
-                self._leaves(site, old, configured, text)
+                self._store_if_removed(site, old, configured, text)
 
-    def _leaves(self, site: str, earlier: Configuration, configured: Configuration, before: str) -> bool:
-        """Return whether only returns of the target are played: `configured` lists neither it nor its vCenter.
+    def _store_if_removed(self, site: str, earlier: Configuration, configured: Configuration, before: str) -> bool:
+        """Store the target if `configured` lists neither it nor its vCenter, and return whether this is so.
 
-        `earlier`: the configuration that listed it, with the text `before`, which is stored. If the target is listed
-        again, its stored text is removed.
+        Only returns of a stored target are played. `earlier`: the configuration that listed it; `before`: the text of
+        that configuration. If the target or its vCenter is listed, its stored text is removed instead.
         """
         old_address = address_of(earlier, site)
         configured_names = {name for name, target in configured.targets.items() if target.rotations}
