@@ -286,9 +286,8 @@ class Service:
         """
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
-            name, site_policy = next(
-                iter(policies.items())
-            )  # any of them: one return is for all policies in the journal
+            # any policy: one return is for all policies in the journal
+            name, site_policy = next(iter(policies.items()))
             due_turn = due(site_policy.policy, now)
             if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:
                 continue
