@@ -73,9 +73,13 @@ def serve_sites(
     say: Callable[[str], None],
     began: Callable[[], None],
 ) -> int:
-    """Serve until a signal, or until no process of a site runs; return the exit code. `began` is called once."""
+    """Serve until a signal, or until no process of a site runs; return the exit code.
+
+    `began` is called once, when the page can be opened.
+    """
     sites = [(site, common) for site, common in services]
     overview = Overview([site for site, _ in sites])
+    # the threads of the sites call `hear`; `servers` has its server before these threads start
     servers, in_order = list[WebServer](), Lock()
     processes: dict[str, SiteProcess] = {}
 
@@ -85,7 +89,7 @@ def serve_sites(
 
     def hear(name: str, news: Any) -> None:
         current, figures = _current(news, partial(body, name))
-        with in_order:
+        with in_order:  # so that the table is never replaced by an older one
             servers[0].tell(current, name)
             servers[0].tell(overview.tell(name, current, figures))
 
