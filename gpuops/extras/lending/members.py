@@ -75,11 +75,11 @@ def _whole_mib(device: GpuDevice, catalog: Catalog) -> int | None:
             is_whole = profile is not None and board is not None and profile.framebuffer_mib == board.framebuffer_mib
             return profile.framebuffer_mib if profile is not None and is_whole else None
         case DirectPathDevice() | DynamicDevice():
-            kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
-            boards = [catalog.board_by_pci(*kind) for kind in kinds]
-            known = [board.framebuffer_mib for board in boards if board is not None]
-            # the smallest of several kinds: which one the VM has is known only while it runs
-            return min(known, default=None) if len(known) == len(boards) else None
+            pci_ids = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
+            boards = [catalog.board_by_pci(*pci_id) for pci_id in pci_ids]
+            known_mib = [board.framebuffer_mib for board in boards if board is not None]
+            # the smallest of several models: which one the VM gets is known only while it runs
+            return min(known_mib, default=None) if len(known_mib) == len(boards) else None
         case _:
             return None
 
@@ -194,13 +194,13 @@ class Reclaim:
         return server
 
     def decide(self, book: LeaseBook, inventory: Inventory, now: datetime) -> lending.Decision:
-        """Return the book once it is done, and every reason against it. Raises VmAmbiguous."""
+        """Return the book after this request, or unchanged with the reason against it. Raises VmAmbiguous."""
         if self.server is None:
             return lending.settle(book, now), ()
         server = self.pool_server(book, inventory)
         if server is None:
             hint = f"its servers: {', '.join(server.name for server in book.servers)}"
-            return book, (Rejection(self.server, f"is no server of pool {book.pool.name}", hint=hint),)
+            return book, (Rejection(self.server, f"is not a server of pool {book.pool.name}", hint=hint),)
         if self.dead:
             return lending.server_died(book, server, now, REPORTED_DEAD), ()
         if not self.again:
@@ -249,7 +249,10 @@ def _is_set_up(lease: GpuLease) -> bool:
 
 
 def health_warnings(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth]) -> Iterator[str]:
-    """Yield a warning for each server of unknown health, and for each share not lent, or used beyond its size."""
+    """Yield a warning for each server of unknown health, and for each lease that uses a GPU more than it may.
+
+    Leases are those of both books: `was` before and `book` after the command.
+    """
     leases = {lease.id: lease for lease in (*book.open_leases, *was.open_leases)}
     shares = ((lease.id, share) for lease in leases.values() for share in lease.shares)
     sizes_mib = {(id, share.server, share.gpu): share.memory_mib for id, share in shares}
