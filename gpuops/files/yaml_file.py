@@ -101,7 +101,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, name: str, *, merges: bool = False) -> object:
-    """Return the plain value of a YAML text, with `merges` one with merge keys.
+    """Return the plain value of a YAML text. `merges`: accept merge keys (`<<`).
 
     Raises PolicyError with the file, the place in it and the reason.
     """

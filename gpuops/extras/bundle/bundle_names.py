@@ -35,15 +35,15 @@ def key_of_bundles(state_dir: Path) -> bytes:
 
 
 def remember(state_dir: Path, key: bytes, names: Mapping[str, str]) -> None:
-    """Save the key, and add the names of these pseudonyms to those of earlier bundles.
+    """Save the key, and add these real names, by pseudonym, to those of earlier bundles.
 
     If two bundles are written at once, the second waits until the first has saved its names. Raises StateDamaged, and
     UsageError if the first has saved another key.
     """
     prepare_state_dir(state_dir)
     write_new(state_dir / _KEY, key.hex() + "\n")
-    if key_of_bundles(state_dir) != key:
-        raise UsageError("another bundle was written here at the same time", hint="type it again")
+    if key_of_bundles(state_dir) != key:  # `write_new` does not replace a key
+        raise UsageError("another bundle was written here at the same time", hint="run the same command again")
     with waited_for(state_dir / BUNDLE_NAMES):
         write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **names}, indent=0, sort_keys=True) + "\n")
 
