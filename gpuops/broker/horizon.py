@@ -153,7 +153,7 @@ class HorizonWire:
         # a connection that was only closed during the handshake is unreachable, not untrusted
         if ssl_error is not None and not isinstance(ssl_error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             tls_error = network.connection_error(self._target, ssl_error)
-            hint = "give the broker's CA with ca_file, or use the name that its certificate is made out to"
+            hint = "set ca_file to the broker's CA, or use the host name in its certificate"
             kind = NotTrusted if isinstance(tls_error, NotTrusted) else ProtocolError
             return kind(f"the broker: {tls_error.message}", hint=hint)
         if isinstance(error, self._httpx.TimeoutException):
@@ -416,7 +416,7 @@ class Horizon:
             why = f": {error}" if type(error) is ValueError else ""
             raise ProtocolError(
                 f"the broker {self._address} sends what no Connection Server sends in reply to {path}{why}",
-                hint="check the address; nothing of it was used",
+                hint="check the address; gpuops used nothing of this reply",
             ) from None
 
 

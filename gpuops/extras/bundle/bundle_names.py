@@ -29,7 +29,7 @@ def key_of_bundles(state_dir: Path) -> bytes:
     private_file(path)
     text = read_bytes(path, error=StateDamaged).decode("ascii", "replace").strip()
     if not re.fullmatch("[0-9a-f]{64}", text):
-        hint = "move it aside: the next bundle has other pseudonyms then"
+        hint = "rename this file; the next bundle then has other pseudonyms"
         raise StateDamaged(f"{path} is not a key of bundles", hint=hint)
     return bytes.fromhex(text)
 
@@ -66,4 +66,4 @@ def _names(state_dir: Path) -> dict[str, str]:
         names = parse_json(read_bytes(path, largest=_LARGEST, error=StateDamaged))
         return {str(pseudonym): str(name) for pseudonym, name in names.items()}
     except (*NOT_PARSED, AttributeError) as error:
-        raise StateDamaged(f"{path} is not the list of names that bundles keep", hint="move it aside") from error
+        raise StateDamaged(f"{path} is not the list of names that bundles keep", hint="rename this file") from error

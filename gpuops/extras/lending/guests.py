@@ -52,7 +52,7 @@ def hook_command(action: str, hook: str, *arguments: int, **variables: str | int
     """
     lease = str(variables.get("LEASE", "0"))
     if not _LEASE.fullmatch(lease):
-        raise Refused(f"{lease[:80]!r} is no id of a lease")
+        raise Refused(f"{lease[:80]!r} is not the id of a lease")
     return shell_command("pool", action, hook, *arguments, variables=variables)
 
 
@@ -60,7 +60,9 @@ def granted_port(printed: str, server: str) -> int:
     """Return the port that `grant_server` printed. Raises StepFailed."""
     port = _PORT.search(printed)
     if port is None:
-        raise StepFailed(f"{server}: its guest printed no port", hint="look at the guest")
+        raise StepFailed(
+            f"{server}: its guest printed no port", hint="check that the hook grant.server of the program prints it"
+        )
     return int(port[1])
 
 
@@ -215,7 +217,7 @@ class PoolGuests:
         """Return the VM, which runs. Raises Refused."""
         vm = vm_with(uuid, self.inventory)
         if vm is None or vm.power is not PowerState.ON:
-            problem = "does not run" if vm is not None else "is not seen: it is gone, or this login may not read it"
+            problem = "does not run" if vm is not None else "is missing: it was deleted, or this login may not read it"
             raise Refused(f"{name} {problem}", hint=f"power {name} on: its guest cannot be reached")
         return vm
 
@@ -244,7 +246,7 @@ class PoolGuests:
         runner = self._runner()
         end = runner.wait(runner.start(vm.ref, vm.name, script), SCRIPT_S)
         if end.error:
-            hint = "look at the guest; the same command tries it again"
+            hint = "check this guest, then run the same command again"
             raise StepFailed(f"{vm.name}: {runner.failure(end)}", hint=hint)
         return end.printed
 

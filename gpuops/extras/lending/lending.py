@@ -39,7 +39,7 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
             return book, ()
         size = f"{lease.wish.gpus} x {lease.wish.memory_mib} MiB"
         rule = f"has the lease {lease.id} already: {size} until {format_minute(lease.ends_at)}Z"
-        hint = f"{command(f'pool return {book.pool.name}', client=lease.wish.client)} first"
+        hint = f"run {command(f'pool return {book.pool.name}', client=lease.wish.client)} first"
         return book, (Rejection(lease.wish.client, rule, hint=hint),)
     shares = choose_shares(wish, book)
     if rejections := tuple(_refusals(book, wish, len(shares), now)):

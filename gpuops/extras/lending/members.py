@@ -60,7 +60,9 @@ def servers_of(
 
 
 def _unread(vm: Vm) -> Rejection:
-    return Rejection(vm.name, "its devices or its instance UUID cannot be read", hint="gpuops login test")
+    return Rejection(
+        vm.name, "its devices or its instance UUID cannot be read", hint="check this login with gpuops login test"
+    )
 
 
 def _gpus(vm: Vm) -> list[GpuDevice]:
@@ -96,11 +98,11 @@ def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
     if vm.devices is None or vm.instance_uuid is None:
         yield _unread(vm)
     elif any(server.uuid == vm.instance_uuid for server in book.servers):
-        yield Rejection(vm.name, f"is a server of pool {book.pool.name}", hint="name a VM without a GPU")
+        yield Rejection(vm.name, f"is a server of pool {book.pool.name}", hint="choose a VM without a GPU")
     elif _gpus(vm):
-        yield Rejection(vm.name, "has a GPU of its own", hint="name a VM without a GPU, or gpuops detach takes it away")
+        yield Rejection(vm.name, "has a GPU of its own", hint="choose a VM without a GPU, or run gpuops detach")
     if vm.template:
-        yield Rejection(vm.name, "is a template", hint="name a VM")
+        yield Rejection(vm.name, "is a template", hint="choose a VM that is not a template")
 
 
 def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
@@ -165,7 +167,7 @@ def pool_meant(name: str | None, books: Mapping[str, LeaseBook]) -> LeaseBook:
         hint = "gpuops pool create --file templates/pool.yaml makes one"
         raise UsageError("there is no pool in this vCenter", hint=hint)
     if name is not None and name not in books:
-        raise UsageError(f"there is no pool {name!r}", hint=f"pools there: {names}")
+        raise UsageError(f"there is no pool {name!r}", hint=f"use one of {names}")
     if name is None and len(books) > 1:
         raise UsageError("there are several pools", hint=f"name one of {names}")
     return next(book for pool, book in books.items() if name in (None, pool))
@@ -209,7 +211,8 @@ class Reclaim:
         vm = vm_with(server.uuid, inventory)
         if vm is None or vm.power is not PowerState.ON:
             rule = "its VM is not in this vCenter" if vm is None else f"its VM does not run ({vm.power or 'unknown'})"
-            return book, (Rejection(server.name, rule, hint="power it on first"),)
+            hint = "remove it from the file of the pool" if vm is None else "power it on first"
+            return book, (Rejection(server.name, rule, hint=hint),)
         return lending.serve_again(book, server, now), ()
 
 

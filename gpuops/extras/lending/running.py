@@ -48,7 +48,7 @@ def create_pool(file: PoolFile, site: Site, *, apply: bool) -> PoolAnswer:
             old = book.pool
             if book.open_leases and (old.network, old.program) != (pool.network, pool.program):
                 rule = f"its leases are set up with {old.program or 'no program'} in the network {old.network}"
-                rejections += (Rejection(pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
+                rejections += (Rejection(pool.name, rule, hint="end its leases with gpuops pool reclaim first"),)
             return members.as_the_fleet_is(after, command.inventory, command.began), refused + rejections
 
         return command.answer(decide)

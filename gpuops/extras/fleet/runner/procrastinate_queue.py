@@ -422,7 +422,7 @@ class ProcrastinateQueue:
             if isinstance(cause, PostgresError) and cause.sqlstate and cause.sqlstate[:2] not in _GOES_AWAY:
                 hint = _GRANT if isinstance(cause, InsufficientPrivilege) else _HELP
                 raise QueueAway(
-                    f"the queue's PostgreSQL refuses it: {cause.diag.message_primary}", hint=hint
+                    f"the queue's PostgreSQL refuses the statement: {cause.diag.message_primary}", hint=hint
                 ) from error
             reasons = self._refusals if isinstance(cause, PoolTimeout) else []
             line = " ".join(reasons or str(cause).split()) or type(cause).__name__

@@ -135,7 +135,7 @@ def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
         texts = parse_json(row.policies)
     except ValueError as error:
         raise StateDamaged(
-            f"the policies of {site} in the database of runners are no JSON: {error}", hint=HELP
+            f"the policies of {site} in the database of runners are not JSON: {error}", hint=HELP
         ) from error
     if not isinstance(texts, dict) or not all(isinstance(policy, str) for policy in texts.values()):
         raise StateDamaged(f"the policies of {site} in the database of runners are not texts by file", hint=HELP)

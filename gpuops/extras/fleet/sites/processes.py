@@ -114,7 +114,7 @@ class _SiteProcess:
             code = self.process.exitcode or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"its process ended by {how} and left no answer"
-            hint = "look at this machine's memory and temporary files (TMPDIR); --parallel 1 needs the least"
+            hint = "check this machine's free memory and the space in TMPDIR; --parallel 1 needs the least memory"
             return self._failure_answer(SiteFailure(message, hint, GpuopsError.exit_code, GpuopsError.code))
         assert isinstance(loaded, SiteAnswer)
         return loaded
@@ -123,7 +123,7 @@ class _SiteProcess:
         """Stop the process after the timeout, and return the failure."""
         _end([self])
         self._pass_on()
-        hint = f"--site-timeout gives it longer; gpuops login test --vcenter {self._question.site.name} asks it alone"
+        hint = f"--site-timeout gives it longer; gpuops login test --vcenter {self._question.site.name} tests it"
         message = f"it did not answer within {self._timeout_s:g} s"
         return self._failure_answer(SiteFailure(message, hint, VcenterUnreachable.exit_code, VcenterUnreachable.code))
 

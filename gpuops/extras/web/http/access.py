@@ -117,7 +117,7 @@ class ProxyLogin:
 def _require_long(subject: str, text: str) -> None:
     if len(text) < SHORTEST:
         hint = "make one: openssl rand -base64 18"
-        raise UsageError(f"{subject} has {len(text)} characters, and {SHORTEST} are the least", hint=hint)
+        raise UsageError(f"{subject} has {len(text)} characters, and needs at least {SHORTEST}", hint=hint)
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
