@@ -141,7 +141,7 @@ class PoolGuests:
         self.book = after.with_leases(ended).with_leases(after.leases)
 
     def _grant(self, lease: GpuLease) -> bool:
-        """Lend each share on its server, then tell the client where they are. Always True, as `_revoke` may be False.
+        """Lend each share on its server, then give the client their addresses. Return True: all of it is done.
 
         Raises Refused, StepFailed, OutcomeUnknown, NotConnected.
         """

@@ -68,7 +68,10 @@ def metrics(
 
 
 def _write(common: CommonOptions, path: Path) -> None:
-    """Replace the file. After an error write metrics with `up` 0, because an old file shows no error; then raise it."""
+    """Replace the file. After an error it gets metrics that report the failure, and the error is raised again.
+
+    node_exporter itself checks only the age of the file.
+    """
     from gpuops.console.opening import label_of, open_site
     from gpuops.extras.web.metrics_source import MetricSource
     from gpuops.extras.web.metrics_view import MetricsDocument, MetricsWriter, written_text

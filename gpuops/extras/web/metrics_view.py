@@ -74,7 +74,7 @@ class Family:
     def metric(self, vcenter: str, samples: Samples) -> Metric | None:
         """Return the family with its samples, or None if it has none.
 
-        Samples with equal labels but different values are left out: two hosts have the same name.
+        Samples with equal labels but different values are left out, for example those of two hosts with the same name.
         """
         numbers: dict[Values, float | None] = {}
         for labels, number in samples:

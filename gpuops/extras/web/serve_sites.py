@@ -141,7 +141,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
 
     night = load_policy(words.policy) if words.policy is not None else None
     owners, metrics = OwnerKey.parse("--by", words.by), ServedMetrics(label_of(common))
-    newest, fleets = [Current()], list[ServedFleet]()
+    newest, fleets = [Current()], list[ServedFleet]()  # lists, because the functions below replace the last state
     with ExitStack() as stack:
 
         def open_fleet() -> ServedFleet:
@@ -164,7 +164,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
                     talk.answer(number, _body_of(name, newest[0], metrics.text))
                 except Exception as error:  # the caller reports it; the next page may succeed
                     talk.refuse(number, f"{type(error).__name__}: {error}")
-            end_this_process()
+            end_this_process()  # the parent has closed the pipe, but the main thread still reads vCenter
 
         Thread(target=answer, name="answers", daemon=True).start()
         say = partial(_say, talk)

@@ -119,10 +119,8 @@ class TopScreen:
                     return
                 now = wall_clock()
                 since = f"since {format_clock_second(now)} {now.tzname()} vCenter is away: {error.message}"
-                top, trouble = (
-                    self._top,
-                    self._trouble or since,
-                )  # of several errors the first: it has the time since when
+                # keep the first error of an outage: its text has the time when the outage began
+                top, trouble = self._top, self._trouble or since
             with self._lock:
                 self._top, self._trouble = top, trouble
             self._changed.set()

@@ -428,7 +428,7 @@ def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: Type
         made.told("lend", "--client", client, "--gpu-memory", "20GiB", "--for", "4h")
     assert {each["shares"][0]["server"] for each in made.leases.values()} == {"ml-03"}
     less = made.changed("keep: 1GiB", "keep: 20GiB")
-    assert "ml-03: GPUs of it are lent" in made.said("create", "--file", less, code=3)
+    assert "ml-03: has lent GPUs" in made.said("create", "--file", less, code=3)
     made.told("return", "--client", "ml-07")
     made.told("create", "--file", less)
 

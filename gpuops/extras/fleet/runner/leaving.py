@@ -67,11 +67,11 @@ class LeavingTargets:
         return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
 
     def with_left_targets(
-        self, rotations: Rotations, played_before: Rotations, configured: Configuration, before: str, file: Path
+        self, rotations: Rotations, played_before: Rotations, configured: Configuration, old_text: str, file: Path
     ) -> Played:
         """Return the rotations of the current file, and those of removed targets for returns only.
 
-        `played_before`: the rotations until now. `before`: the text of the file until now. Raises UsageError, and
+        `played_before`: the rotations until now. `old_text`: the text of the file until now. Raises UsageError, and
         StateDamaged if a removed target cannot be stored.
         """
         played = {  # a target that the file lists again is no longer for returns only
@@ -81,9 +81,9 @@ class LeavingTargets:
             }
             for site, policies in rotations.items()
         }
-        old = parsed_configuration(before, file)
+        old_configuration = parsed_configuration(old_text, file)
         for site, policies in self.still(played_before).items():
-            if self._store_if_removed(site, self._configuration(site) or old, configured, before):
+            if self._store_if_removed(site, self._configuration(site) or old_configuration, configured, old_text):
                 played[site] = self._alone(policies)
         return played
 
@@ -244,28 +244,30 @@ class LeavingTargets:
         if not last.exists():
             return
         try:
-            text = read_text(last, error=TargetError)
-            old = parsed_configuration(text, last)
+            old_text = read_text(last, error=TargetError)
+            old_configuration = parsed_configuration(old_text, last)
         except GpuopsError as error:
             self.say(f"it is unknown which targets were played before: {error.message}")
             return
-        for site, target in old.targets.items():
+        for site, target in old_configuration.targets.items():
             if target.rotations and only in (None, site) and not self.copy_of(site).exists():
-                self._store_if_removed(site, old, configured, text)
+                self._store_if_removed(site, old_configuration, configured, old_text)
 
-    def _store_if_removed(self, site: str, earlier: Configuration, configured: Configuration, before: str) -> bool:
+    def _store_if_removed(
+        self, site: str, old_configuration: Configuration, configured: Configuration, old_text: str
+    ) -> bool:
         """Store the target if `configured` lists neither it nor its vCenter, and return whether this is so.
 
-        Only returns of a stored target are played. `earlier`: the configuration that listed it; `before`: the text of
-        that configuration. If the target or its vCenter is listed, its stored text is removed instead.
+        Only returns of a stored target are played. `old_configuration`: the one that listed it; `old_text`: its text.
+        If the target or its vCenter is listed, its stored text is removed instead.
         """
-        old_address = address_of(earlier, site)
+        old_address = address_of(old_configuration, site)
         configured_names = {name for name, target in configured.targets.items() if target.rotations}
         if site not in configured_names and (
             old_address is None or old_address not in {address_of(configured, name) for name in configured_names}
         ):
             if not self.copy_of(site).exists():
-                self._write(self.copy_of(site), before)
+                self._write(self.copy_of(site), old_text)
                 self.say(
                     f"{site} is no longer a target: no night of it begins, and returns continue until all desktops are "
                     f"back; if the vCenter does not exist any more, remove {self.copy_of(site)}"
@@ -277,7 +279,7 @@ class LeavingTargets:
             and (now := address_of(configured, site)) != old_address
         ):
             copy, moved_file = self.copy_of(site), self.folder / f"{quote(f'{site} at {old_address}', safe='')}.moved"
-            self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else before)
+            self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else old_text)
             self.say(
                 f"{site} was {old_address} and is now {now or 'simulated'}: if these are two vCenters, no runner "
                 f"returns the desktops of {old_address}; run GPUOPS_CONFIG={moved_file} gpuops rotate day "

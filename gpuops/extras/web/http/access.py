@@ -65,6 +65,7 @@ class PasswordLogin:
         return cls(tuple(digests))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
+        """Return whether the request has the name and password of one of these logins. `peer` is not used."""
         header = _only(headers, b"authorization")
         scheme, _, credentials = (header or b"").partition(b" ")
         if scheme.lower() != b"basic":

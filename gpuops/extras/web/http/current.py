@@ -189,6 +189,7 @@ def _merged_document(sites: Sequence[SiteNow], name: str) -> bytes:
 
 
 def _site_answer(site_now: SiteNow, name: str) -> SiteAnswer:
+    """Return a site's document of this name; a failure if the site is not followed or has no such document."""
     edition, labels = site_now.current.edition, tuple(sorted(site_now.site.labels.items()))
     at = edition.read_at if edition is not None else clock.wall_clock()
     base_answer = SiteAnswer(site_now.site.name, 0, at, site_now.site.zone, labels, kind=name)

@@ -148,7 +148,7 @@ def _config(app: Any) -> uvicorn.Config:
         loop="asyncio",
         log_config=None,
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=False,  # any client can send them: `Access` checks the real peer
         server_header=False,
         backlog=BACKLOG,
         h11_max_incomplete_event_size=HEADER_BYTES,
@@ -183,6 +183,7 @@ def serving_sites(
 
 @contextmanager
 def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentState]) -> Iterator[WebServer]:
+    """Yield the server, which answers in its own thread; at the end all connections are closed."""
     # its errors are invalid requests of clients, and would repeat for each of them
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     ready = Event()

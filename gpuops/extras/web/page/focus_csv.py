@@ -37,7 +37,8 @@ def _rows(run: OwnedRun) -> Iterator[tuple[Cell, ...]]:
     hours = run.held.hours(run.vm.gpus)
     exact = None if hours.exact is None else round(hours.exact, 4)
     begins, ends = run.held.begins, run.held.ends
-    month = (begins or run.night.begins).astimezone(UTC)  # the billing period: a begin is needed, even if unknown
+    # FOCUS requires a billing period, also for a run whose begin is unknown
+    month = (begins or run.night.begins).astimezone(UTC)
     name = run.owner or None
     yield (
         0, run.night.vcenter, run.night.vcenter, "vCenter", "XXX",
