@@ -134,6 +134,7 @@ class HorizonWire:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        """Raise an error of httpx or of the reply as BrokerUnreachable, NotTrusted or ProtocolError."""
         try:
             yield
         except network.UnreadableReply as error:
@@ -149,6 +150,7 @@ class HorizonWire:
             raise self._not_horizon(type(error).__name__) from error
 
     def _connection_error(self, error: httpx.TransportError) -> GpuopsError:
+        """Return the error to raise: TLS refused, no answer in time, not HTTP, or not reachable."""
         ssl_error = _cause(error, ssl.SSLError)
         # a connection that was only closed during the handshake is unreachable, not untrusted
         if ssl_error is not None and not isinstance(ssl_error, ssl.SSLEOFError | ssl.SSLZeroReturnError):

@@ -36,6 +36,7 @@ def write_readable(path: Path, text: str) -> None:
 
 
 def _replace(path: Path, text: str, *, like: Path | None = None, mode: int | None = None) -> None:
+    """Replace a file at once, or create it, with the owner and mode of `like` or with `mode`. Raises UsageError."""
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file", hint="choose another file")

@@ -35,6 +35,7 @@ class _PlainLoader(yaml.SafeLoader):
         self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse tags, deep nesting, and aliases by which a small file becomes a huge value."""
         if self.check_event(yaml.AliasEvent):
             self.aliases += 1
             if self.aliases > MAX_ALIASES:

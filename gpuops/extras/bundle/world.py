@@ -302,6 +302,7 @@ class _WorldWriter:
         return [self._device(device, self._host(vm)) for device in vm.devices or ()]
 
     def _device(self, device: GpuDevice, host: Host) -> dict[str, Any]:
+        """Return a GPU device of a VM; one that the scenario cannot declare is only `other`."""
         match device:
             case VgpuDevice(profile=profile) if self._catalog_name(profile) is not None:
                 return {"vgpu": self._catalog_name(profile)}

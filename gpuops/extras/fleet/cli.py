@@ -245,6 +245,7 @@ async def _status(url: str) -> QueueStatus:
 async def _run(
     url: str, rotations: Rotations, obeyed: ObeyedConfiguration, alarm: OverdueAlarm, health: Health | None
 ) -> None:
+    """Run the service until a signal ends it. Raises UsageError if the database has no tables of the queue."""
     import asyncio
     import signal
 

@@ -287,6 +287,7 @@ def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:
 
 
 def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Yield the GPUs with their size and problems, if known, and the VMs on them: shared by vGPUs, or as a whole."""
     host_gpus = [(host, gpu) for host in reading.inventory.hosts.values() for gpu in host.gpus]
     clusters = {host.ref: cluster_name(host, reading.inventory) or "" for host in reading.inventory.hosts.values()}
     yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in host_gpus]

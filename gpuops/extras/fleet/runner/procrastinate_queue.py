@@ -139,6 +139,8 @@ class OwnJobs(JobManager):
         await self.connector.execute_query_async(_SIGN_OF_LIFE, id=worker_id)
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take a turn of one of the sites, after removing rows that no runner wrote; None = there is none, or `stop`
+        was called."""
         if not self.takes_more:
             return None
         if self.sites is not None:
@@ -248,6 +250,7 @@ class ProcrastinateQueue:
             self._end_worker()
 
     async def _play_to_the_end(self, turn: PolicyTurn) -> None:
+        """Play a turn, and after `stop` wait until it has ended although the worker cancels it. Raises HandedOver."""
         assert self._play is not None, "a worker is started by serve()"
         playing = asyncio.ensure_future(self._play(turn))
         while True:

@@ -105,6 +105,7 @@ class Guarded:
         self._app, self._access, self._say = app, access, say
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it; add the security headers, and log errors instead of sending them."""
         begun = False
 
         async def send_with_headers(message: dict[str, object]) -> None:

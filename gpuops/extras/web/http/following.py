@@ -121,7 +121,7 @@ class Following:
         return Edition(name, read_at, read_s, makers)
 
     def _wait(self, shortest_s: float) -> None:
-        """Return after a notice of a change or after LONGEST_S, but not before `shortest_s`; after an error, in AWAY_S."""
+        """Return after a notice of a change or after LONGEST_S, not before `shortest_s`; after an error, in AWAY_S."""
         assert self._site is not None
         began_s = clock.passed_s()
         changed = False

@@ -47,6 +47,7 @@ class LimitedConnection(H11Protocol):
         self._take_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept the connection. Above the limit, close the one that waits longest, or this one if all are busy."""
         super().connection_made(transport)
         self._waits()  # from now on, until its first request
         if len(self.connections) <= MOST_CONNECTIONS:
