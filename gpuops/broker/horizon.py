@@ -104,7 +104,7 @@ class HorizonWire:
     def send(
         self, verb: str, path: str, *, token: str = "", query: Mapping[str, int] | None = None, content: Any = None
     ) -> HorizonReply:
-        """Return the reply, whatever its status. Raises BrokerUnreachable, NotTrusted, ProtocolError."""
+        """Return the reply, also one with an error status. Raises BrokerUnreachable, NotTrusted, ProtocolError."""
         request = self._client.build_request(
             verb,
             path,
@@ -114,7 +114,7 @@ class HorizonWire:
         )
         with self._translate_errors():
             until = clock.passed_s() + REQUEST_S
-            response = self._client.send(request, stream=True)
+            response = self._client.send(request, stream=True)  # `_body` limits its size and time
             try:
                 return HorizonReply(response.status_code, self._body(response, until), dict(response.headers))
             finally:
@@ -134,13 +134,14 @@ class HorizonWire:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        """Raise an error of httpx or of the reply as BrokerUnreachable, NotTrusted or ProtocolError."""
         try:
             yield
         except network.UnreadableReply as error:
             raise ProtocolError(f"the broker {self._target.address} sends {error}", hint=_HINT) from error
         except network.EndlessReply as error:
             raise BrokerUnreachable(
-                f"the broker {self._target.address} answers, and its reply did not end within {error.limit_s:.0f} s",
+                f"the reply of the broker {self._target.address} did not end within {error.limit_s:.0f} s",
                 hint=_HINT,
             ) from error
         except self._httpx.TransportError as error:
@@ -149,10 +150,12 @@ class HorizonWire:
             raise self._not_horizon(type(error).__name__) from error
 
     def _connection_error(self, error: httpx.TransportError) -> GpuopsError:
-        secured = _cause(error, ssl.SSLError)
-        if secured is not None and not isinstance(secured, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            tls_error = network.connection_error(self._target, secured)
-            hint = "give the broker's CA with ca_file, or use the name that its certificate is made out to"
+        """Return the error to raise: TLS refused, no answer in time, not HTTP, or not reachable."""
+        ssl_error = _cause(error, ssl.SSLError)
+        # a connection that was only closed during the handshake is unreachable, not untrusted
+        if ssl_error is not None and not isinstance(ssl_error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            tls_error = network.connection_error(self._target, ssl_error)
+            hint = "set ca_file to the broker's CA, or use the host name in its certificate"
             kind = NotTrusted if isinstance(tls_error, NotTrusted) else ProtocolError
             return kind(f"the broker: {tls_error.message}", hint=hint)
         if isinstance(error, self._httpx.TimeoutException):
@@ -162,7 +165,7 @@ class HorizonWire:
         if isinstance(error, self._httpx.RemoteProtocolError) and "disconnected" not in str(error):
             return self._not_horizon(type(error).__name__)
         reason = _cause(error, OSError)
-        reason_text = getattr(reason, "strerror", None) or "it broke the connection off"
+        reason_text = getattr(reason, "strerror", None) or "it closed the connection"
         return BrokerUnreachable(f"the broker {self._target.address} is not reachable: {reason_text}", hint=_HINT)
 
     def _not_horizon(self, kind: str) -> NotConnected:
@@ -265,7 +268,10 @@ class Horizon:
         return self._read_list("/inventory/v1/sessions", values.session)
 
     def _read_list(self, path: str, decode: Callable[[Record], _Record]) -> tuple[_Record, ...]:
-        """Return every record of a list, read page by page."""
+        """Return every record of a list, read page by page.
+
+        Raises ProtocolError for a list without an end, and the errors of `_read`.
+        """
         records: dict[str, _Record] = {}
         for number in range(1, MOST_PAGES + 1):
             reply = self._read(path, {"page": number, "size": PAGE_SIZE})
@@ -273,13 +279,13 @@ class Horizon:
                 page = [decode(record) for record in values.parse_list(reply.body)]
                 before = len(records)
                 records.update((record.id, record) for record in page)
-                if page and len(records) == before:
+                if page and len(records) == before:  # a server that ignores `page` would send page 1 for ever
                     raise ValueError(f"page {number} repeats an earlier one")
             if not _has_more(reply, len(page)):
                 return tuple(records.values())
         raise ProtocolError(
             f"the broker {self._address} sends more than {MOST_PAGES} pages of {path}",
-            hint="nothing of it was used; check the address",
+            hint="check the address; gpuops used none of them",
         )
 
     def _read(self, path: str, query: Mapping[str, int] | None = None, *, missing: bool = False) -> HorizonReply:
@@ -318,7 +324,8 @@ class Horizon:
             raise self._overload_error(reply)
         except (BrokerUnreachable, ProtocolError) as error:
             raise OutcomeUnknown(
-                f"{error.message}; whether the machines changed is not known", hint="look: gpuops broker show"
+                f"{error.message}; whether the machines changed is not known",
+                hint="gpuops broker show lists their state",
             ) from error
 
     def _read_refusals(self, path: str, reply: HorizonReply, machine_ids: frozenset[str]) -> Mapping[str, str]:
@@ -341,6 +348,7 @@ class Horizon:
         return reply
 
     def _log_in(self) -> None:
+        """Log in and keep the tokens. Raises LoginRefused and the errors of `send`."""
         server = self._target.server
         reply = self._wire.send(
             "POST",
@@ -376,11 +384,12 @@ class Horizon:
         raise self._error(path, reply)
 
     def _error(self, path: str, reply: HorizonReply) -> GpuopsError:
+        """Return the error for a reply with an error status, after a new login was tried."""
         if reply.status in _OVERLOADED:
             return self._overload_error(reply)
         if reply.status == 401:
             return LoginRefused(
-                f"the broker {self._address} ends each session of {self._target.user}",
+                f"the broker {self._address} does not accept its own session of {self._target.user}",
                 hint="gpuops login test shows whether the broker accepts the login",
             )
         if reply.status == 403:
@@ -409,7 +418,7 @@ class Horizon:
             why = f": {error}" if type(error) is ValueError else ""
             raise ProtocolError(
                 f"the broker {self._address} sends what no Connection Server sends in reply to {path}{why}",
-                hint="check the address; nothing of it was used",
+                hint="check the address; gpuops used nothing of this reply",
             ) from None
 
 

@@ -81,12 +81,12 @@ def text(record: Mapping[str, Any], name: str) -> str:
 
 
 def pool(record: Mapping[str, Any]) -> DesktopPool:
-    """Return a desktop pool. The first version of the API nests its settings. Raises ValueError."""
-    nested = _object(record.get("settings") or {})
+    """Return a desktop pool. Raises ValueError for a record without its required fields, or of wrong types."""
+    nested = _object(record.get("settings") or {})  # in the first version of the API
     settings = _object(record.get("session_settings") or nested.get("session_settings") or {})
     source = _optional(record, "source", str) or ""
     kind = _KINDS.get(_optional(record, "type", str) or "", PoolKind.OTHER)
-    if source == "INSTANT_CLONE":
+    if source == "INSTANT_CLONE":  # the type of such a pool is AUTOMATED, too
         kind = PoolKind.INSTANT_CLONE
     elif source not in _OF_VCENTER:
         kind = PoolKind.OTHER
@@ -164,9 +164,9 @@ def session(record: Mapping[str, Any]) -> DesktopSession:
 
 
 def refusals(body: bytes, machine_ids: frozenset[str]) -> dict[str, str]:
-    """Return the reason by machine id for each change that was not made, or that the answer does not mention.
+    """Return the reason by machine id for each change that was refused, or that the reply does not mention.
 
-    Raises ValueError for an answer about other machines than those of the request.
+    Raises ValueError for a reply about other machines than those of the request.
     """
     reasons_by_machine: dict[str, str] = {}
     reported_ids: set[str] = set()

@@ -40,29 +40,34 @@ _HINT: Final = "gpuops bundle writes one"
 
 
 def read_member(path: Path, name: str) -> Any:
-    """Return the values of one JSON file of a bundle. Raises PolicyError, which says what is wrong with the bundle."""
+    """Return the values of one JSON file of a bundle. Raises PolicyError if the file is not a valid bundle."""
     raw = read_bytes(path, largest=LARGEST_ARCHIVE, error=PolicyError)
-    file_count = raw.count(_DIRECTORY_ENTRY)  # before the directory of an archive of 100,000 files is made of it
+    file_count = raw.count(_DIRECTORY_ENTRY)  # counted first, because ZipFile makes an object for each file
     if file_count > MOST_MEMBERS:
-        raise PolicyError(f"{path} has {file_count} files, a bundle at most {MOST_MEMBERS}", hint=_HINT)
+        raise PolicyError(f"{path} has {file_count} files; a bundle has at most {MOST_MEMBERS}", hint=_HINT)
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             manifest = parse_json(_member(archive, path, MANIFEST))
             if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-                raise PolicyError(f"{path} is not a bundle: its {MANIFEST} says otherwise", hint=_HINT)
+                raise PolicyError(f"{path} is not a bundle: its {MANIFEST} has another `kind`", hint=_HINT)
             return parse_json(_member(archive, path, name))
     except _NOT_READ as error:
         raise PolicyError(f"{path} is not a bundle that can be read: {error}", hint=_HINT) from error
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+    """Return the content of one file of the archive. Raises PolicyError.
+
+    The sizes in the archive are not trusted, and lists and values are counted first, because parsing them takes a
+    multiple of their size in memory.
+    """
     members = [member for member in archive.infolist() if member.filename == name]
     if len(members) != 1:
         raise PolicyError(f"{path} is not a bundle: it has {len(members) or 'no'} files {name}", hint=_HINT)
     if stat.S_ISLNK(members[0].external_attr >> 16):
         raise PolicyError(f"{path} is not a bundle: its {name} is a link", hint=_HINT)
     if members[0].compress_type not in _PACKED:
-        raise PolicyError(f"{path} is not a bundle: its {name} is packed in another way", hint=_HINT)
+        raise PolicyError(f"{path} is not a bundle: its {name} is compressed by another method", hint=_HINT)
     with archive.open(members[0]) as stream:
         content = stream.read(LARGEST_MEMBER + 1)
     if len(content) > LARGEST_MEMBER:

@@ -84,10 +84,10 @@ def read_bytes(
     hint: str = "",
     check: Callable[[os.stat_result], None] | None = None,
 ) -> bytes:
-    """Return the content of a file, or of a pipe that ends in time.
+    """Return the content of a file, or of a pipe that ends within `PIPE_S`; at most `largest` bytes.
 
-    Raises `error`, with the OSError or ValueError as its cause. `name` is the file's name in the error, by default its
-    path, and `hint` the next move; `check` may refuse the opened file.
+    Raises `error`, with the OSError or ValueError as its cause. `name`: the file's name in the error, by default its
+    path; `hint`: the next step. `check` may refuse the opened file by raising one of these.
     """
     parts, size, until = [], 0, clock.passed_s() + PIPE_S
     try:
@@ -107,7 +107,7 @@ def read_bytes(
             hint = f"gpuops template write {template}" if template else "check the path"
         raise error(f"{name or path} cannot be read: {reason}", hint=hint) from unread
     if size > largest:
-        raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "is it the right file?")
+        raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "check that this is the right file")
     return b"".join(parts)
 
 

@@ -36,15 +36,18 @@ def write_readable(path: Path, text: str) -> None:
 
 
 def _replace(path: Path, text: str, *, like: Path | None = None, mode: int | None = None) -> None:
+    """Replace a file at once, or create it, with the owner and mode of `like` or with `mode`. Raises UsageError."""
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"{path} cannot be written: it is not a file", hint="name a file of yours")
+            raise UsageError(f"{path} cannot be written: it is not a file", hint="choose another file")
         with _written_beside(path, text, like.stat() if like is not None else None) as written:
             if mode is not None:
                 written.chmod(mode)
             written.replace(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="choose a file in a directory of yours"
+        ) from error
 
 
 def write_new(path: Path, text: str | bytes) -> bool:
@@ -58,7 +61,9 @@ def write_new(path: Path, text: str | bytes) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="choose a file in a directory of yours"
+        ) from error
     return True
 
 
@@ -66,7 +71,7 @@ def write_new(path: Path, text: str | bytes) -> bool:
 def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) -> Iterator[Path]:
     """Yield a temporary file with the text in the same directory; it is deleted at the end unless it was renamed.
 
-    Raises OSError.
+    It gets the owner and mode of `like`; None = mode 0600. Raises OSError.
     """
     import tempfile  # not above: every command imports this module at its start
 
@@ -126,13 +131,14 @@ def replaceable(path: Path) -> Opening | None:
 
 
 def way_open(path: Path) -> Opening | None:
-    """Return how other users may put something else in the place of `path`, by a directory or a link on the way to it.
+    """Return how other users could replace `path` through a directory or link on the way to it; None = they cannot.
 
     In a directory with the sticky bit, such as /tmp, users can replace only their own files. Raises OSError.
     """
     for entry_path, file_status in _on_the_way(path):
         if opening := _check_owner(entry_path, file_status):
             return opening
+        # the mode of a link means nothing: its directory decides who may replace it
         if stat.S_ISLNK(file_status.st_mode) or file_status.st_mode & stat.S_ISVTX:
             continue
         if file_status.st_mode & stat.S_IWOTH:
@@ -166,6 +172,7 @@ def _on_the_way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         target = entry_path.readlink()
         if target.is_absolute():
             folder = Path(target.anchor)
+        # the link's target comes next, then the parts after the link
         remaining_parts[:0] = target.parts[1:] if target.is_absolute() else target.parts
 
 

@@ -35,6 +35,7 @@ class _PlainLoader(yaml.SafeLoader):
         self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse tags, deep nesting, and aliases by which a small file becomes a huge value."""
         if self.check_event(yaml.AliasEvent):
             self.aliases += 1
             if self.aliases > MAX_ALIASES:
@@ -101,7 +102,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, name: str, *, merges: bool = False) -> object:
-    """Return the plain value of a YAML text, with `merges` one with merge keys.
+    """Return the plain value of a YAML text. `merges`: accept merge keys (`<<`).
 
     Raises PolicyError with the file, the place in it and the reason.
     """

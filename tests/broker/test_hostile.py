@@ -148,7 +148,7 @@ READS: dict[str, tuple[Callable[[Scripted], None], type[GpuopsError], str]] = {
         ProtocolError,
         "repeats an earlier one",
     ),
-    "never authorised": (sends(401, b""), LoginRefused, "ends each session of"),
+    "never authorised": (sends(401, b""), LoginRefused, "does not accept its own session of"),
     "forbidden": (sends(403, b""), NoPermission, r"EXAMPLE\\gpuops may not use /inventory/v1/sessions"),
     "not there": (sends(404, b""), ProtocolError, "with status 404"),
     "elsewhere": (sends(302, b"", Location="http://elsewhere/"), ProtocolError, "with status 302"),

@@ -76,7 +76,7 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
         (encrypted, "can be read"),
         (lambda: archive(("scenario.json", SCENARIO)), "it has no files manifest.json"),
         (lambda: archive(("manifest.json", MANIFEST)), "it has no files scenario.json"),
-        (lambda: archive(("manifest.json", "{}"), ("scenario.json", SCENARIO)), "its manifest.json says otherwise"),
+        (lambda: archive(("manifest.json", "{}"), ("scenario.json", SCENARIO)), "its manifest.json has another `kind`"),
         (lambda: archive(("manifest.json", "["), ("scenario.json", SCENARIO)), "can be read"),
         (lambda: archive(("manifest.json", MANIFEST), ("scenario.json", "[" * 100_000)), "can be read"),
         (lambda: archive(("manifest.json", MANIFEST), ("scenario.json", "1" * 5000)), "can be read"),
@@ -94,9 +94,9 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
         pytest.param(
             lambda: archive(*((f"{n}", "") for n in range(80_000))), "has 80000 files", marks=pytest.mark.long
         ),  # more than a directory of 16 bits counts: two seconds to write
-        (lambda: packed_by(zipfile.ZIP_LZMA), "its manifest.json is packed in another way"),
-        (lambda: packed_by(zipfile.ZIP_LZMA, broken=True), "its manifest.json is packed in another way"),
-        (lambda: packed_by(zipfile.ZIP_BZIP2), "its manifest.json is packed in another way"),
+        (lambda: packed_by(zipfile.ZIP_LZMA), "its manifest.json is compressed by another method"),
+        (lambda: packed_by(zipfile.ZIP_LZMA, broken=True), "its manifest.json is compressed by another method"),
+        (lambda: packed_by(zipfile.ZIP_BZIP2), "its manifest.json is compressed by another method"),
         (
             lambda: archive(("manifest.json", MANIFEST), ("scenario.json", f"[{'1,' * 4_000_001}1]")),
             "its scenario.json has more than 4,000,000 values",

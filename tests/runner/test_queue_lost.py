@@ -305,7 +305,7 @@ def test_a_grant_that_is_missing_is_no_database_that_is_away(postgresql: Server)
         return caught.value
 
     error = asyncio.run(story())
-    assert error.message == "the queue's PostgreSQL refuses it: permission denied for schema public"
+    assert error.message == "the queue's PostgreSQL refuses the statement: permission denied for schema public"
     assert "GRANT" in (error.hint or "")
 
 

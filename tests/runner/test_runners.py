@@ -149,7 +149,7 @@ def test_wrong_input(pair: Fleet) -> None:
     policy = str(pair.sites[0].policy)
     asked = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)
     assert (asked.returncode, asked.stdout) == (2, "")
-    assert "--fleet asks for one vCenter's turn" in asked.stderr
+    assert "--fleet asks for a night on one vCenter" in asked.stderr
     text = f"[fleet]\nurl = '{pair.bare_url}'\n[targets.prod]\nhost = 'vc.example.com'\n"
     pair.configuration.write_text(text, encoding="utf-8")
     nothing = pair.command("runner", "run", at=EVENING)

@@ -215,7 +215,7 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
         ("vc-prod", "", '{"configuration": ""}', "no such target"),
         ("vc-prod", "", '{"configuration": 5}', "no such target"),
         ("vc-prod", "", "[", "no such target"),
-        ("vc-prod", "", '{"policies": "["}', "no JSON"),
+        ("vc-prod", "", '{"policies": "["}', "not JSON"),
         ("vc-prod", "", '{"policies": "[]"}', "are not texts by file"),
         ("vc-prod", "", r"""{"policies": "{\"/a\": 1}"}""", "are not texts by file"),
     ],

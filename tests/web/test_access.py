@@ -106,7 +106,7 @@ def test_no_password_can_be_seen_in_what_is_kept() -> None:
         ("ann\n", "line 1, is not NAME:PASSWORD"),
         (f"ann:{PASSWORD}\n:{PASSWORD}\n", "line 2, is not NAME:PASSWORD"),
         (f"ann:{PASSWORD}\tx\n", "line 1, is not NAME:PASSWORD"),
-        ("ann:short\n", "has 5 characters, and 12 are the least"),
+        ("ann:short\n", "has 5 characters, and needs at least 12"),
     ],
 )
 def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, said: str) -> None:

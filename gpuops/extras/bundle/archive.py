@@ -84,10 +84,10 @@ def bundle(
     written: datetime,
     api_words: Collection[str] = (),
 ) -> Bundle:
-    """Return the archive of a scenario and further files (`parts`, by file name).
+    """Return the archive of a scenario and further files (`parts`, by file name), after a check of every text.
 
-    `api_words`: words of the vSphere API that may occur in the first contact. Raises Refused if a text of the site is
-    still in one of the files.
+    `api_words`: words of the vSphere API that may occur in the first contact. Raises Refused if a text in one of the
+    files could identify the site.
     """
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
@@ -98,7 +98,7 @@ def bundle(
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
     if places:
-        problem = f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at {some_names(places)}"
+        problem = f"the bundle would contain {count(len(places), 'text')} of this vCenter, at {some_names(places)}"
         hint = "this is a bug in gpuops: please report these places, without the texts"
         raise Refused(f"{problem}: it is not written", hint=hint)
     return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
@@ -137,7 +137,7 @@ def gather_bundle(
 ) -> tuple[Bundle, JudgedContact | None]:
     """Read this vCenter and return its bundle, with names hidden by the key. Writes nothing.
 
-    `contact`: also add the first contact, which is returned too, as it was read and with names.
+    `contact`: also add the first contact. It is returned too, with real names, for the terminal; else None.
     Raises Refused if a text of the site would get into the bundle, NotConnected and its subclasses.
     """
     from gpuops.api.first_contact import contact_inventory, judged_contact

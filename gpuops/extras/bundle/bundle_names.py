@@ -29,21 +29,21 @@ def key_of_bundles(state_dir: Path) -> bytes:
     private_file(path)
     text = read_bytes(path, error=StateDamaged).decode("ascii", "replace").strip()
     if not re.fullmatch("[0-9a-f]{64}", text):
-        hint = "move it aside: the next bundle has other pseudonyms then"
+        hint = "rename this file; the next bundle then has other pseudonyms"
         raise StateDamaged(f"{path} is not a key of bundles", hint=hint)
     return bytes.fromhex(text)
 
 
 def remember(state_dir: Path, key: bytes, names: Mapping[str, str]) -> None:
-    """Save the key, and add the names of these pseudonyms to those of earlier bundles.
+    """Save the key, and add these real names, by pseudonym, to those of earlier bundles.
 
     If two bundles are written at once, the second waits until the first has saved its names. Raises StateDamaged, and
     UsageError if the first has saved another key.
     """
     prepare_state_dir(state_dir)
     write_new(state_dir / _KEY, key.hex() + "\n")
-    if key_of_bundles(state_dir) != key:
-        raise UsageError("another bundle was written here at the same time", hint="type it again")
+    if key_of_bundles(state_dir) != key:  # `write_new` does not replace a key
+        raise UsageError("another bundle was written here at the same time", hint="run the same command again")
     with waited_for(state_dir / BUNDLE_NAMES):
         write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **names}, indent=0, sort_keys=True) + "\n")
 
@@ -66,4 +66,4 @@ def _names(state_dir: Path) -> dict[str, str]:
         names = parse_json(read_bytes(path, largest=_LARGEST, error=StateDamaged))
         return {str(pseudonym): str(name) for pseudonym, name in names.items()}
     except (*NOT_PARSED, AttributeError) as error:
-        raise StateDamaged(f"{path} is not the list of names that bundles keep", hint="move it aside") from error
+        raise StateDamaged(f"{path} is not the list of names that bundles keep", hint="rename this file") from error

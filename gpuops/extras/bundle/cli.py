@@ -69,7 +69,7 @@ def bundle(
         name = name_behind(default_state_dir(), reveal)
         output.show(f"{reveal}: {name}", BundleNameDocument(reveal, name))
         return
-    name_in_use = UsageError(f"{save} is there already", hint="name another one with --save")
+    name_in_use = UsageError(f"{save} exists already", hint="choose another file with --save")
     if not dry_run and os.path.lexists(save):
         raise name_in_use
     state_dir, _ = journal_of(common)

@@ -145,7 +145,7 @@ def _is_profile(name: str) -> bool:
 
 
 def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iterator[str]:
-    """Yield the path in the document of each text that is of no permitted kind, but never the text.
+    """Yield the path of each text in the document that could identify a site, and never the text itself.
 
     `api_words` are names of types, fields and values of the vSphere API that the document may also contain.
     """
@@ -158,7 +158,7 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
                 if isinstance(key, str) and (key in _KEYS or key in api_words or _tells_nothing(key)):
                     yield from strays(part, f"{at}.{key}", api_words)
                 else:
-                    yield f"{at}.<key {number + 1}>"
+                    yield f"{at}.<key {number + 1}>"  # by its number, because the key is such a text
         case list() | tuple():
             for number, part in enumerate(document):
                 yield from strays(part, f"{at}.{number}", api_words)

@@ -49,9 +49,10 @@ def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> dict[str
 
 
 def versions(programs: Mapping[str, str], build: str, inventory: Inventory) -> dict[str, Any]:
-    """Return the programs, the build of vCenter, and how many hosts have which release of ESXi and which vGPU manager.
+    """Return the versions of programs, vCenter's build, and the number of hosts by release of ESXi and vGPU manager.
 
-    `programs` has the version that each program reports. Versions that are not a release number are left out.
+    `programs`: the version that each program reports. A version that is not a release number could identify the site:
+    it becomes None.
     """
     hosts = inventory.hosts.values()
     esxi = Counter(_release(host.version) for host in hosts if host.gpus)
@@ -101,6 +102,11 @@ class _WorldWriter:
         return {key: self._value(source_object, source) for key, source in _TABLE[noun].items()}
 
     def _value(self, source_object: Any, source: Any) -> Any:
+        """Return the value that an entry of the table (`source`) takes from an object of the snapshot.
+
+        A text is a constant (`= text`), a method of this class (`_gpus`), or a path of attributes with filters; any
+        other entry is the value itself.
+        """
         if not isinstance(source, str):
             return source
         if source.startswith("= "):
@@ -115,6 +121,7 @@ class _WorldWriter:
         return source_object
 
     def _apply_filter(self, content: Any, name: str, argument: Any) -> Any:
+        """Return the content after one filter. None stays None, except for `or`, `else` and `bool`."""
         if name in ("or", "else"):
             return argument if content is None or (name == "or" and not content) else content
         if content is None and name != "bool":
@@ -132,7 +139,7 @@ class _WorldWriter:
                 return content
             case _ if name in self._functions:
                 return self._functions[name](content)
-            case _:
+            case _:  # a text that could identify the site: a pseudonym of this kind
                 return self._names.of(NameKind(argument or name), content)
 
     def _options(self, inventory: Inventory) -> dict[str, bool]:
@@ -157,7 +164,7 @@ class _WorldWriter:
         return stores or [{"name": self._names.of(NameKind.DATASTORE, ""), "capacity_gib": 1024, "free_gib": 0}]
 
     def _reservations(self) -> dict[str, Any]:
-        """Return DirectPath profiles (vSphere 9.0), and the reserved units of them that no VM uses yet."""
+        """Return DirectPath profiles (vSphere 9.0), and their reserved units that no VM uses yet."""
         capacities, clusters = self._inventory.reservations, self._inventory.clusters
         if capacities is None:
             return {}
@@ -224,8 +231,11 @@ class _WorldWriter:
         return sorted(name for offer in offers if (name := self._catalog_name(offer.name)))
 
     def _gpus(self, host: Host) -> list[dict[str, Any]]:
-        """Return the GPUs that the catalogue has. NVLink bridges come from the device groups, and are given to the
-        first GPUs that have the profile."""
+        """Return the GPUs of models that are in the catalogue.
+
+        A device group reports how many GPUs an NVLink bridge connects and their profile, but not which ones: each
+        bridge gets the next GPUs of that model.
+        """
         known_gpus = [gpu for gpu in host.gpus if gpu.vendor_id == NVIDIA_VENDOR_ID and self._board(gpu) is not None]
         gpus = [self._fill("gpu", gpu) | {"mode": self._mode(gpu, host).value, "nvlink": None} for gpu in known_gpus]
         groups = (host.settings.device_groups if host.settings is not None else None) or ()
@@ -235,7 +245,7 @@ class _WorldWriter:
             alike = [at for at, gpu in enumerate(gpus) if board is not None and gpu["board"] == board.key]
             for first in range(0, len(alike) - size + 1, size):
                 members = [gpus[at] for at in alike[first : first + size]]
-                if not any(gpu["nvlink"] for gpu in members):
+                if not any(gpu["nvlink"] for gpu in members):  # groups of two and of four may have the same GPUs
                     for gpu in members:
                         gpu["nvlink"] = f"nvlink-{alike[first]}"
         return gpus
@@ -270,6 +280,10 @@ class _WorldWriter:
         return host
 
     def _vm_read(self, vm: Vm) -> dict[str, Any]:
+        """Return the devices of a VM as vCenter reports them: keys, NUMA nodes, GPUs, vGPU starts and the NVLink group.
+
+        Only a running VM has GPUs, starts and held devices.
+        """
         is_on, host = vm.power is PowerState.ON, self._host(vm)
         vgpus = [device for device in vm.vgpus if self._catalog_name(device.profile) is not None]
         addresses, starts = _places(vm, host, vgpus) if is_on else ([], [])
@@ -288,6 +302,7 @@ class _WorldWriter:
         return [self._device(device, self._host(vm)) for device in vm.devices or ()]
 
     def _device(self, device: GpuDevice, host: Host) -> dict[str, Any]:
+        """Return a GPU device of a VM; one that the scenario cannot declare is only `other`."""
         match device:
             case VgpuDevice(profile=profile) if self._catalog_name(profile) is not None:
                 return {"vgpu": self._catalog_name(profile)}
@@ -338,7 +353,10 @@ class _WorldWriter:
 
 
 def plain_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings that plans use and whose values are numbers, TRUE, FALSE or a PCI address."""
+    """Yield name and value of each setting that plans use, if the value is a number, TRUE, FALSE or a PCI address.
+
+    Other values could identify the site. vCenter does not distinguish upper and lower case in names.
+    """
     spellings = {key.lower(): key for key in SETTINGS}
     for key, setting in options.items():
         of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), spellings.get(key.lower()), None
@@ -406,7 +424,10 @@ _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
 
 
 def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection[str]) -> dict[str, Any]:
-    """Return the rules with their standing, and the answers that support it. `words` are those of `api_words`."""
+    """Return the rules with their standing, and vCenter's answers that support them, without names.
+
+    `words`: words of the vSphere API that stay, from `api_words`.
+    """
     contact = judged.contact
     states = Counter((machine.state or "", machine.in_maintenance, machine.managed) for machine in contact.machines)
     answers = {

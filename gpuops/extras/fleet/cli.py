@@ -146,7 +146,7 @@ def runner_status(common: CommonOptions) -> None:
 def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     """Ask the runners for a night of the policy now. `yes`: do not ask the admin first.
 
-    Raises UsageError, QueueAway; Refused outside the policy's windows, for what a runner plays then is a return.
+    Raises UsageError, QueueAway; Refused while no window of the policy is open: a runner would then play a return.
     """
     import asyncio
 
@@ -163,18 +163,22 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     refuse_other_modes(rules)
     sites = rotations_of(_configuration(), common.vcenter, wall_clock())
     if len(sites) != 1:
-        raise UsageError("--fleet asks for one vCenter's turn", hint=f"say which: --vcenter {' or '.join(sites)}")
+        raise UsageError(
+            f"--fleet asks for a night on one vCenter, and runners play {len(sites)} of them",
+            hint=f"add --vcenter {' or '.join(sites)}",
+        )
     ((site, played_rotations),) = sites.items()
     if rules.name not in played_rotations:
         raise UsageError(
             f"runners play no policy {rules.name} on {site}",
-            hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(played_rotations)}",
+            hint=f"add its file to rotations of [targets.{site}] in the configuration file, or use one of these "
+            f"policies: {', '.join(played_rotations)}",
         )
     played = played_rotations[rules.name]
     if rules.digest != played.policy.digest:
         raise UsageError(
             f"{policy} is not the policy {rules.name} that runners play on {site}: the files differ",
-            hint=f"say --policy {played.file}",
+            hint=f"use --policy {played.file}",
         )
     if half_of(rules, wall_clock()) is not Half.NIGHT:
         raise Refused(
@@ -190,7 +194,10 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
 
 
 def _sql(common: CommonOptions) -> str:
-    """Return the SQL for missing tables, with those of the queue if it is installed; "" = none is missing."""
+    """Return the SQL that makes the missing tables; "" = no table is missing.
+
+    Includes the tables of the queue if procrastinate is installed. Raises TargetError, UsageError, QueueAway.
+    """
     from gpuops.execute.journal.stores import open_database
     from gpuops.execute.journal.upgrading import statements
     from gpuops.extras.fleet.runner.configuration import database_of
@@ -238,6 +245,7 @@ async def _status(url: str) -> QueueStatus:
 async def _run(
     url: str, rotations: Rotations, obeyed: ObeyedConfiguration, alarm: OverdueAlarm, health: Health | None
 ) -> None:
+    """Run the service until a signal ends it. Raises UsageError if the database has no tables of the queue."""
     import asyncio
     import signal
 
@@ -260,7 +268,7 @@ async def _run(
         _say(describe_rotations(rotations))
         try:
             await queue.require()
-        except QueueAway as away:  # returns are due all the same
+        except QueueAway as away:  # the runner starts anyway: without the queue it still begins returns
             _say(away.message)
         await service.run()
 

@@ -35,15 +35,16 @@ class PoolBooks:
     @classmethod
     @contextmanager
     def open(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
-        """Yield the books; without `write` nothing is made or changed. `url`: empty = the file in the state directory.
+        """Yield the books of this vCenter; without `write` nothing is created or changed.
 
-        Raises UsageError too.
+        `url`: the database of the journal; empty = the file in the state directory. Raises StateDamaged, UsageError.
         """
         earlier_file = state_dir / EARLIER_FILE
         with Book.open(state_dir, url, vcenter, write=write, **_MESSAGES) as book:
             if url or not os.path.lexists(earlier_file):
                 yield cls(book)
                 return
+            # pools of an earlier version are moved into the book; without `write` they are read where they are
             with closing(make_file(state_dir, EARLIER_FILE, None, **_MESSAGES)) as earlier:
                 if write:
                     take_over(earlier, book)
@@ -56,10 +57,10 @@ class PoolBooks:
             return records.every(POOL)
 
     def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, Decision]:
-        """Change the book, and return it before and after, with the leases that ended. Without `write` only compute it.
+        """Change the book; return the book before (None = it is new) and the decision, which has the ended leases too.
 
-        While `decide` runs, no other process changes a pool of this vCenter. The change is on disk when this returns.
-        If `decide` raises or refuses, nothing is changed.
+        Without `write` the change is only computed. While `decide` runs, no other process changes a pool of this
+        vCenter. The change is on disk when this returns. If `decide` raises or refuses, nothing is changed.
         """
         with self._book.changing() if write else self._book.reading() as records:
             books = records.every(POOL)

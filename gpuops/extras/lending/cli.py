@@ -149,15 +149,15 @@ def pool_reclaim(
     from gpuops.console.running import confirm
 
     if (server is not None) is due:
-        raise UsageError("name one of --server and --due", hint="gpuops pool show lists servers")
-    how = [name for name, is_typed in (("--grace", grace), ("--dead", dead), ("--again", again)) if is_typed]
-    if len(how) > (0 if due else 1):
-        raise UsageError(f"{' and '.join(how)}: at most one, and only with --server", hint=f"remove {how[-1]}")
+        raise UsageError("use either --server or --due", hint="gpuops pool show lists servers")
+    options = [name for name, is_typed in (("--grace", grace), ("--dead", dead), ("--again", again)) if is_typed]
+    if len(options) > (0 if due else 1):
+        raise UsageError(f"{' and '.join(options)}: at most one, and only with --server", hint=f"remove {options[-1]}")
     kept_for = None if grace is None else lease_time(grace, "--grace", may_be_zero=True)
     request = Reclaim(server, kept_for, dead, again)
 
     def consent(planned: PoolAnswer) -> None:
-        if not yes:  # as applied: no line "dry run: nothing was changed"
+        if not yes:  # shown as applied, because the text of a plan ends with "dry run: nothing was changed"
             confirm(pool_answer_text(replace(planned, applied=True)), "clients lose what is above")
 
     _answer_pool_command(

@@ -52,7 +52,7 @@ def hook_command(action: str, hook: str, *arguments: int, **variables: str | int
     """
     lease = str(variables.get("LEASE", "0"))
     if not _LEASE.fullmatch(lease):
-        raise Refused(f"{lease[:80]!r} is no id of a lease")
+        raise Refused(f"{lease[:80]!r} is not the id of a lease")
     return shell_command("pool", action, hook, *arguments, variables=variables)
 
 
@@ -60,7 +60,9 @@ def granted_port(printed: str, server: str) -> int:
     """Return the port that `grant_server` printed. Raises StepFailed."""
     port = _PORT.search(printed)
     if port is None:
-        raise StepFailed(f"{server}: its guest printed no port", hint="look at the guest")
+        raise StepFailed(
+            f"{server}: its guest printed no port", hint="check that the hook grant.server of the program prints it"
+        )
     return int(port[1])
 
 
@@ -96,7 +98,10 @@ class PoolGuests:
                 self._try(lease, partial(self._run_hooks, lease.id, enable=True))
 
     def healths(self) -> tuple[ServerHealth, ...]:
-        """Return the health of each server that is not dead, by its hook. Raises NotConnected."""
+        """Return the health of each server that is not dead, as its health hook reports it; () without a program.
+
+        Raises NotConnected; any other error makes the health of that server unknown.
+        """
         if self.book.pool.program is None:
             return ()
         running, healths = [], []
@@ -104,7 +109,7 @@ class PoolGuests:
             try:
                 vm, address = self._server(name)
                 script = hook_command("health", self._program().health, SERVER_ADDRESS=address)
-                running.append(self._runner().start(vm.ref, name, script))
+                running.append(self._runner().start(vm.ref, name, script))  # all of them run at the same time
             except NotConnected:
                 raise
             except GpuopsError as error:
@@ -136,12 +141,16 @@ class PoolGuests:
         self.book = after.with_leases(ended).with_leases(after.leases)
 
     def _grant(self, lease: GpuLease) -> bool:
+        """Lend each share on its server, then give the client their addresses. Return True: all of it is done.
+
+        Raises Refused, StepFailed, OutcomeUnknown, NotConnected.
+        """
         program, client = self._program(), self._running(lease.wish.client_uuid, lease.wish.client)
         client_address, endpoints = self._address(client), list[str]()
         for share in lease.shares:
             left_s = int((lease.ends_at - self.site.clock()).total_seconds())
             if left_s < 1:
-                raise Refused(f"{lease.wish.client}: its lease is over", hint="ask for another one")
+                raise Refused(f"{lease.wish.client}: its lease is over", hint="lend again with gpuops pool lend")
             vm, address = self._server(share.server)
             script = hook_command(
                 "grant_server", program.grant.server, program.ports.first, program.ports.last, LEASE=lease.id,
@@ -155,9 +164,9 @@ class PoolGuests:
         return True
 
     def _revoke(self, lease: GpuLease) -> bool:
-        """Cut the client off, and return whether every server has revoked its shares.
+        """Cut the client off, and return whether every server has revoked its share.
 
-        The guest of the client is only cleaned up, so a failure there is a warning.
+        A failure in the client's guest is only a warning, because the servers end the use of the shares.
         """
         revoked = [self._try(lease, partial(self._revoke_share, lease, share)) for share in lease.shares]
         try:
@@ -170,6 +179,10 @@ class PoolGuests:
         return all(revoked)
 
     def _revoke_share(self, lease: GpuLease, share: LentShare) -> None:
+        """Revoke a share on its server, unless the server's VM is off, or is missing and reported dead.
+
+        Raises StepFailed, OutcomeUnknown, Refused, NotConnected.
+        """
         server = self.book.server(share.server)
         vm = vm_with(server.uuid, self.inventory) if server is not None else None
         if server is None or (server.is_reported_dead if vm is None else vm.power is PowerState.OFF):
@@ -204,7 +217,7 @@ class PoolGuests:
         """Return the VM, which runs. Raises Refused."""
         vm = vm_with(uuid, self.inventory)
         if vm is None or vm.power is not PowerState.ON:
-            problem = "does not run" if vm is not None else "is not seen: it is gone, or this login may not read it"
+            problem = "does not run" if vm is not None else "is missing: it was deleted, or this login may not read it"
             raise Refused(f"{name} {problem}", hint=f"power {name} on: its guest cannot be reached")
         return vm
 
@@ -233,7 +246,7 @@ class PoolGuests:
         runner = self._runner()
         end = runner.wait(runner.start(vm.ref, vm.name, script), SCRIPT_S)
         if end.error:
-            hint = "look at the guest; the same command tries it again"
+            hint = "check this guest, then run the same command again"
             raise StepFailed(f"{vm.name}: {runner.failure(end)}", hint=hint)
         return end.printed
 
@@ -243,12 +256,12 @@ class PoolGuests:
 
 
 def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[str]:
-    """Mark every server that lends with the name of its pool, and clear that mark on all other VMs: nights, moves and
-    rolling changes see the mark without the pool's book.
+    """Set the pool's name as a mark on every server that lends, and remove it from all other VMs.
 
-    Yields a line for each VM whose mark could not be changed: the next command tries it again. Run it before clients
-    are set up, because `rotate night` reads the mark again just before it suspends; and after clients were cut off.
-    Raises NotConnected, StateDamaged.
+    Nights, moves and rolling changes read this mark, not the pool's book. Run this before clients are set up, because
+    `rotate night` reads the mark again just before it suspends a VM, and again after clients were cut off.
+    Yields a line for each VM whose mark could not be changed; the next command tries again. Raises NotConnected,
+    StateDamaged.
     """
     uuids = {server.uuid for server in book.servers if lends(server, book)}
     steps = [
@@ -258,13 +271,13 @@ def mark_servers(book: LeaseBook, inventory: Inventory, site: Site) -> Iterator[
     ]
     if not steps:
         return
-    killed = site.clock() - LONGEST_MARKING
+    killed = site.clock() - LONGEST_MARKING  # an open run that began earlier was killed: it is closed first
     with site.unlocked_journal() as journal, settled_run(MARKS, inventory, journal, site, begun_before=killed) as run:
         outcomes = execute_steps(steps, inventory, journal, run, site)
     for step in steps:
         if failure := step_failure(outcomes[step.vm]):
             effect = "do not see that it lends" if step.value else "still see it as a server that lends"
-            problem = f"its mark {POOL_MARK} is not as it should be ({failure}): nights and moves {effect}"
+            problem = f"its mark {POOL_MARK} could not be changed ({failure}): nights and moves {effect}"
             yield f"{inventory.vm(step.vm).name}: {problem}"
 
 

@@ -166,7 +166,7 @@ def lease_time(text: str, option: str = "", *, may_be_zero: bool = False) -> tim
     match = _TIME.fullmatch("0m" if text == "0" else text)
     time = timedelta(**{unit: int(number) for unit, number in match.groupdict("0").items()}) if match else None
     if time is None or not (time or may_be_zero):
-        raise UsageError(f"{option}: {text!r} is no time".removeprefix(": "), hint="write 4h, 90m, 1h30m or 2d")
+        raise UsageError(f"{option}: {text!r} is not a duration".removeprefix(": "), hint="write 4h, 90m, 1h30m or 2d")
     return time
 
 

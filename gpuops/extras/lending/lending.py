@@ -31,7 +31,7 @@ Decision = tuple[LeaseBook, tuple[Rejection, ...]]
 
 
 def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
-    """Lend the shares now, or refuse. `id`: of the new lease. The same request again changes nothing."""
+    """Return the book with a new lease (`id`), or without it and the reasons. Repeating a request changes nothing."""
     book = settle(book, now)
     lease = current_lease(book, wish.client_uuid, now)
     if lease is not None:
@@ -39,7 +39,7 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
             return book, ()
         size = f"{lease.wish.gpus} x {lease.wish.memory_mib} MiB"
         rule = f"has the lease {lease.id} already: {size} until {format_minute(lease.ends_at)}Z"
-        hint = f"{command(f'pool return {book.pool.name}', client=lease.wish.client)} first"
+        hint = f"run {command(f'pool return {book.pool.name}', client=lease.wish.client)} first"
         return book, (Rejection(lease.wish.client, rule, hint=hint),)
     shares = choose_shares(wish, book)
     if rejections := tuple(_refusals(book, wish, len(shares), now)):
@@ -54,11 +54,14 @@ def current_lease(book: LeaseBook, client_uuid: str, now: datetime) -> GpuLease 
 
 
 def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Iterator[Rejection]:
-    """Yield every reason why it is not lent now: a limit of the pool's file, or no room beside other leases."""
+    """Yield every reason against this lease: a limit in the pool's file, or not enough GPUs with so much idle memory.
+
+    `room`: the number of shares of the requested size that can be lent now.
+    """
     pool, client = book.pool, wish.client
     if wish.lasts > pool.longest:
         longest = format_hours(pool.longest)
-        rule = f"{format_hours(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
+        rule = f"{format_hours(wish.lasts)} is longer than the longest lease of pool {pool.name}, {longest}"
         yield Rejection(client, rule, hint=f"ask for at most {longest}")
     ends = [lease.ends_at for lease in book.open_leases if lease.ends_at > now]
     later = f"; the next lease ends at {format_minute(min(ends))}Z" if ends else ""
@@ -103,7 +106,7 @@ def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...]:
 
     1. As few servers as possible: each one more can die and end the lease.
     2. The GPUs with the least room, so that large idle shares stay.
-    3. The name, so that the same question has the same answer.
+    3. The server's name, so that equal requests get equal shares.
     """
     rooms = dict[str, list[tuple[int, int]]]()
     for (name, gpu), free_mib in sorted(idle_mib(book).items()):
@@ -198,8 +201,11 @@ def hooks_ended(book: LeaseBook, id: str, enabled: bool, now: datetime) -> Lease
 
 
 def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) -> Decision:
-    """Return the book with these servers; those that it has already keep their names and states. A server with leases
-    stays, with all GPUs that are lent."""
+    """Return the book with these servers instead of its own, or unchanged with the reasons against it.
+
+    A server that the book has already keeps its name and state. Refused: to remove a server with leases, or to make
+    a GPU smaller than what is lent of it.
+    """
     book = settle(book, now)
     before = {server.uuid: server for server in book.servers}
     servers = [
@@ -212,8 +218,8 @@ def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) 
     rejections = []
     for name in sorted({gpu[0] for gpu, size_mib in lent_mib(book).items() if gpus.get(gpu, 0) < size_mib}):
         hint = f"{command(f'pool reclaim {book.pool.name}', server=name)} ends its leases first"
-        rejections.append(Rejection(name, "GPUs of it are lent, and would leave the pool", hint=hint))
+        rejections.append(Rejection(name, "has lent GPUs, which would leave the pool", hint=hint))
     names = [server.name for server in servers]
-    rule = "is named twice, or has the name of another server"
-    rejections += [Rejection(name, rule, hint="name it once") for name in sorted({*names}) if names.count(name) > 1]
+    rule, hint = "is named twice, or has the name of another server", "list it once, or rename it"
+    rejections += [Rejection(name, rule, hint=hint) for name in sorted({*names}) if names.count(name) > 1]
     return (book if rejections else replace(book, servers=tuple(servers))), tuple(rejections)

@@ -60,7 +60,9 @@ def servers_of(
 
 
 def _unread(vm: Vm) -> Rejection:
-    return Rejection(vm.name, "its devices or its instance UUID cannot be read", hint="gpuops login test")
+    return Rejection(
+        vm.name, "its devices or its instance UUID cannot be read", hint="check this login with gpuops login test"
+    )
 
 
 def _gpus(vm: Vm) -> list[GpuDevice]:
@@ -75,11 +77,11 @@ def _whole_mib(device: GpuDevice, catalog: Catalog) -> int | None:
             is_whole = profile is not None and board is not None and profile.framebuffer_mib == board.framebuffer_mib
             return profile.framebuffer_mib if profile is not None and is_whole else None
         case DirectPathDevice() | DynamicDevice():
-            kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
-            boards = [catalog.board_by_pci(*kind) for kind in kinds]
-            known = [board.framebuffer_mib for board in boards if board is not None]
-            # the smallest of several kinds: which one the VM has is known only while it runs
-            return min(known, default=None) if len(known) == len(boards) else None
+            pci_ids = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
+            boards = [catalog.board_by_pci(*pci_id) for pci_id in pci_ids]
+            known_mib = [board.framebuffer_mib for board in boards if board is not None]
+            # the smallest of several models: which one the VM gets is known only while it runs
+            return min(known_mib, default=None) if len(known_mib) == len(boards) else None
         case _:
             return None
 
@@ -96,11 +98,11 @@ def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
     if vm.devices is None or vm.instance_uuid is None:
         yield _unread(vm)
     elif any(server.uuid == vm.instance_uuid for server in book.servers):
-        yield Rejection(vm.name, f"is a server of pool {book.pool.name}", hint="name a VM without a GPU")
+        yield Rejection(vm.name, f"is a server of pool {book.pool.name}", hint="choose a VM without a GPU")
     elif _gpus(vm):
-        yield Rejection(vm.name, "has a GPU of its own", hint="name a VM without a GPU, or gpuops detach takes it away")
+        yield Rejection(vm.name, "has a GPU of its own", hint="choose a VM without a GPU, or run gpuops detach")
     if vm.template:
-        yield Rejection(vm.name, "is a template", hint="name a VM")
+        yield Rejection(vm.name, "is a template", hint="choose a VM that is not a template")
 
 
 def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
@@ -165,7 +167,7 @@ def pool_meant(name: str | None, books: Mapping[str, LeaseBook]) -> LeaseBook:
         hint = "gpuops pool create --file templates/pool.yaml makes one"
         raise UsageError("there is no pool in this vCenter", hint=hint)
     if name is not None and name not in books:
-        raise UsageError(f"there is no pool {name!r}", hint=f"pools there: {names}")
+        raise UsageError(f"there is no pool {name!r}", hint=f"use one of {names}")
     if name is None and len(books) > 1:
         raise UsageError("there are several pools", hint=f"name one of {names}")
     return next(book for pool, book in books.items() if name in (None, pool))
@@ -194,13 +196,13 @@ class Reclaim:
         return server
 
     def decide(self, book: LeaseBook, inventory: Inventory, now: datetime) -> lending.Decision:
-        """Return the book once it is done, and every reason against it. Raises VmAmbiguous."""
+        """Return the book after this request, or unchanged with the reason against it. Raises VmAmbiguous."""
         if self.server is None:
             return lending.settle(book, now), ()
         server = self.pool_server(book, inventory)
         if server is None:
             hint = f"its servers: {', '.join(server.name for server in book.servers)}"
-            return book, (Rejection(self.server, f"is no server of pool {book.pool.name}", hint=hint),)
+            return book, (Rejection(self.server, f"is not a server of pool {book.pool.name}", hint=hint),)
         if self.dead:
             return lending.server_died(book, server, now, REPORTED_DEAD), ()
         if not self.again:
@@ -209,7 +211,8 @@ class Reclaim:
         vm = vm_with(server.uuid, inventory)
         if vm is None or vm.power is not PowerState.ON:
             rule = "its VM is not in this vCenter" if vm is None else f"its VM does not run ({vm.power or 'unknown'})"
-            return book, (Rejection(server.name, rule, hint="power it on first"),)
+            hint = "remove it from the file of the pool" if vm is None else "power it on first"
+            return book, (Rejection(server.name, rule, hint=hint),)
         return lending.serve_again(book, server, now), ()
 
 
@@ -249,7 +252,10 @@ def _is_set_up(lease: GpuLease) -> bool:
 
 
 def health_warnings(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth]) -> Iterator[str]:
-    """Yield a warning for each server of unknown health, and for each share not lent, or used beyond its size."""
+    """Yield a warning for each server of unknown health, and for each lease that uses a GPU more than it may.
+
+    Leases are those of both books: `was` before and `book` after the command.
+    """
     leases = {lease.id: lease for lease in (*book.open_leases, *was.open_leases)}
     shares = ((lease.id, share) for lease in leases.values() for share in lease.shares)
     sizes_mib = {(id, share.server, share.gpu): share.memory_mib for id, share in shares}

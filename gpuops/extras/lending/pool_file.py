@@ -74,14 +74,14 @@ def load_program(name: str) -> RemoteProgram:
     if not PROGRAM_NAME.fullmatch(name):
         path = Path(name)
         text = read_text(path)
-        if (opening := replaceable(path)) is not None:  # other machines may write the book
-            message = f"{path} is not used, for its scripts run in guests: {opening.why}"
+        if (opening := replaceable(path)) is not None:  # the path may come from the book
+            message = f"{path} is not used, because its scripts run in guests: {opening.why}"
             raise UsageError(message, hint=opening.fix)
         return parse_remote_gpu(text, name)
     programs = {Path(file).stem: path for file, path in templates().items() if file.startswith("remote-gpu/")}
     if name not in programs:
-        message = f"no program {name!r} comes with gpuops, which knows {', '.join(programs)}"
-        raise UsageError(message, hint=f"name a file of your own by its path: ./{name}.yaml")
+        message = f"gpuops has no program {name!r}; it has {', '.join(programs)}"
+        raise UsageError(message, hint=f"set one of these, or the path of your own file: ./{name}.yaml")
     return parse_remote_gpu(read_text(programs[name]), name)
 
 

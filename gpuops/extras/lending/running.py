@@ -48,7 +48,7 @@ def create_pool(file: PoolFile, site: Site, *, apply: bool) -> PoolAnswer:
             old = book.pool
             if book.open_leases and (old.network, old.program) != (pool.network, pool.program):
                 rule = f"its leases are set up with {old.program or 'no program'} in the network {old.network}"
-                rejections += (Rejection(pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
+                rejections += (Rejection(pool.name, rule, hint="end its leases with gpuops pool reclaim first"),)
             return members.as_the_fleet_is(after, command.inventory, command.began), refused + rejections
 
         return command.answer(decide)
@@ -97,7 +97,7 @@ def reclaim_gpus(
 ) -> PoolAnswer:
     """Take a server back, or do what is due: end leases, ask servers for their health.
 
-    `consent` is called before a client loses something early; if it raises, nothing is changed. Raises as `lend`.
+    `consent` is called before a client loses something early; if it raises, nothing is changed. Raises as `lend_gpus`.
     """
     with _command(name, site, apply=apply) as command:
         old_book = members.pool_meant(command.pool, command.books.read())
@@ -111,7 +111,7 @@ def reclaim_gpus(
         def prepare(planned: PoolAnswer) -> None:
             server = request.pool_server(old_book, command.inventory) if request.server is not None else None
             if server is not None and request.again and server.state is ServerState.DEAD:
-                guests.revoke_all(server.name)
+                guests.revoke_all(server.name)  # its leases ended while its guest could not be reached
             if server is not None and not request.again and planned.changes.leases:
                 consent(planned)
 
@@ -130,7 +130,7 @@ def _command(name: str | None, site: Site, new: LendingPool | None = None, *, ap
         began, inventory = site.clock(), site.vcenter.inventory()
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
         if trouble := clock_trouble(ahead, "it is unknown when a lease ends"):
-            raise Refused(f"clocks: {trouble}", hint="set both by NTP; servers end their leases by themselves")
+            raise Refused(f"clocks: {trouble}", hint="synchronise this machine and vCenter by NTP")
         inventory = site.vcenter.with_tags(inventory) if pool.owner_by.needs_tags else inventory
         yield _PoolCommand(site, books, pool.name, apply, LeaseBook(new) if new else None, began, inventory)
 
@@ -156,7 +156,7 @@ class _PoolCommand:
         decide: Callable[[LeaseBook], lending.Decision],
         prepare: Callable[[PoolAnswer], None] = lambda planned: None,
     ) -> PoolAnswer:
-        """Return the decision; if the command is to be applied, written to the book and done in guests.
+        """Decide; with `apply` also write the decision to the book and run the hooks. Return the changes and failures.
 
         `prepare` is called with the decision before it is written, and again if another command changes it meanwhile.
         """
@@ -168,9 +168,9 @@ class _PoolCommand:
         after = decision.after
         guests, marks = PoolGuests(self.site, self.inventory, self.books, after), list[str]()
         if self.apply:
-            marks += mark_servers(after, self.inventory, self.site)
+            marks += mark_servers(after, self.inventory, self.site)  # before clients are set up
             guests.do_work()
-        if guests.book != after:
+        if guests.book != after:  # clients were cut off, so some servers may no longer lend
             marks += mark_servers(guests.book, self.inventory, self.site)
         failed = tuple(dict.fromkeys((*guests.failed, *marks)))
         if self.apply and not failed:
@@ -181,7 +181,7 @@ class _PoolCommand:
     def _change_book(
         self, decide: Callable[[LeaseBook], lending.Decision], agreement: Agreement[PoolAnswer] | None = None
     ) -> PoolAnswer:
-        """Return the decision; with an agreement it is written to the book."""
+        """Return the decision. It is written only with an `agreement`, which raises if the decision is a new one."""
 
         def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> lending.Decision:
             if self.site.clock() - self.began > MOST_AGE:
@@ -194,7 +194,7 @@ class _PoolCommand:
             return after, rejections
 
         before, (after, rejections) = self.books.change(self.pool, decide_book, write=agreement is not None)
-        if rejections:
+        if rejections:  # a refused command changes nothing
             after = before or LeaseBook(LendingPool(self.pool, ""))
         return PoolAnswer(before, after, applied=False, rejections=rejections)
 

@@ -29,7 +29,10 @@ def pools_text(pools: tuple[LeaseBook, ...]) -> Shown:
 
 
 def _tables(book: LeaseBook, idle: Mapping[tuple[str, int], int]) -> Iterator[Shown]:
-    """Yield GPUs, how servers that lend nothing lend again, and leases. `idle`: in MiB, by server and index."""
+    """Yield a table of GPUs, a line for each server that does not lend, and a table of leases.
+
+    `idle`: MiB that can be lent, by server and index of the GPU.
+    """
     gpus = TextTable("server", "state", "GPU", "memory", "idle", right=(2, 3, 4))
     for server in book.servers:
         for gpu in server.gpus:

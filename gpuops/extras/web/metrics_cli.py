@@ -57,8 +57,8 @@ def metrics(
       gpuops metrics --listen 9188 --site all
     """
     if (textfile is None) is (listen is None):
-        message = "--textfile and --listen exclude each other" if listen else "where metrics go is not said"
-        raise UsageError(message, hint="gpuops metrics --textfile FILE writes them once")
+        message = "--textfile and --listen exclude each other" if listen else "neither --textfile nor --listen is set"
+        raise UsageError(message, hint="--textfile FILE writes the metrics once, --listen PORT serves them")
     if textfile is not None:
         _write(common, textfile)
     elif listen is not None and common.site is not None:
@@ -68,13 +68,16 @@ def metrics(
 
 
 def _write(common: CommonOptions, path: Path) -> None:
-    """Replace the file. After a failure write one that reports it: node_exporter only checks the age of the file."""
+    """Replace the file. After an error it gets metrics that report the failure, and the error is raised again.
+
+    node_exporter itself checks only the age of the file.
+    """
     from gpuops.console.opening import label_of, open_site
     from gpuops.extras.web.metrics_source import MetricSource
     from gpuops.extras.web.metrics_view import MetricsDocument, MetricsWriter, written_text
     from gpuops.files.private_file import write_readable
 
-    vcenter = ""  # an address as it was typed may hold a password
+    vcenter = ""  # until it is parsed: an address as it was typed may hold a password
     try:
         vcenter = label_of(common)
         with open_site(common) as site:
@@ -84,13 +87,13 @@ def _write(common: CommonOptions, path: Path) -> None:
         write_readable(path, MetricsWriter(vcenter).text(None).decode())
         raise
     write_readable(path, text.decode())
-    for damaged in source.damaged:
+    for damaged in source.damaged:  # after the write: the other metrics are valid; the exit code reports the first
         raise damaged
     output.show(written_text(str(path), text), MetricsDocument.of_file(str(path), text))
 
 
 def _serve(common: CommonOptions, where: str, every_s: int) -> None:
-    """Answer until a signal, or a refused login: repeated tries would lock the account."""
+    """Answer until a signal. Raises LoginRefused, because repeated logins could lock the account."""
     from gpuops.console.opening import label_of
     from gpuops.execute.state.http_listener import listening
     from gpuops.extras.web.metrics_page import OPTION, AskedPage, handler, stands_s
@@ -106,7 +109,7 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
             readings = reading.values()
             page.publish(writer.text(readings), stands_s(float(every_s), reading.took_s))
 
-        make()
+        make()  # before the port opens: a wrong option or login is reported at the start
         port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
         output.progress(f"metrics of {vcenter} are at port {port} of {address[0]}, path /metrics")
         while True:
@@ -137,7 +140,7 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
 
 
 def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
-    """Answer the questions in the process of one site, each with the text and the seconds that it took.
+    """Answer each question in the process of one site with the text of its metrics and the seconds that the read took.
 
     The text is None if vCenter does not answer.
     """

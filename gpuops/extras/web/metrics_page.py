@@ -110,6 +110,7 @@ class SitePages:
         return merged_families(texts).encode()
 
     def _make(self, process: SiteProcess, page: AskedPage, unread: bytes) -> None:
+        """Make the page of one site each time that it is requested. `unread`: the page while vCenter is unreachable."""
         from gpuops.extras.fleet.sites.services import SiteAway
 
         while True:

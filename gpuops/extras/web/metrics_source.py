@@ -61,7 +61,10 @@ class MetricSource:
         return self._with_local(*self._seen)
 
     def _with_local(self, inventory: Inventory, catalog: Catalog, room: Capacity, read_at: datetime) -> MetricValues:
-        """Return the values with those of this machine's files."""
+        """Return these values, with those of the journal, the measurements and the diagnoses on this machine.
+
+        Errors of these files are in `damaged`.
+        """
         self.damaged, sources = [], {}
 
         def read_source(name: str, read: Callable[[], T]) -> T | None:
@@ -75,7 +78,7 @@ class MetricSource:
 
         self._used = read_source("measurements", lambda: self._newest_use(inventory))
         history = read_source("journal", self._history.events)
-        # a damaged journal is reported once
+        # not read again if it is damaged: the error would be reported twice
         night = read_source("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
         overdue = read_source("journal", self._overdue_vcenters) if "journal" not in sources else None
         diagnoses = read_source("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
@@ -104,10 +107,11 @@ class MetricSource:
         return newest_use(*site.measurements_store, inventory.vcenter, entities, inventory.taken_at, self._used)
 
     def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
+        """Return the last read of vCenter, or a new one after a change, after LONGEST_S, or without `follow`."""
         vcenter, now_s = self._site.vcenter, self._site.passed_s()
-        old = self._seen is None or not follow or now_s - self._seen_s >= LONGEST_S
-        # after a failure changes are not asked for: each try would take a while
-        if self._seen is None or old or vcenter.wait_for_change(0.0):
+        is_old = self._seen is None or not follow or now_s - self._seen_s >= LONGEST_S
+        # ask for changes only after a successful read: while vCenter is unreachable, each such call takes long
+        if self._seen is None or is_old or vcenter.wait_for_change(0.0):
             self._seen = None  # a notice comes once: after a failed read the next call must read
             read_at = clock.wall_clock()
             inventory = self._site.with_health(vcenter.inventory())

@@ -72,8 +72,10 @@ class Family:
     is_counter: bool = False
 
     def metric(self, vcenter: str, samples: Samples) -> Metric | None:
-        """Return the family with its samples; None without any. Samples with equal labels and unequal values (two
-        hosts with one name) are left out."""
+        """Return the family with its samples, or None if it has none.
+
+        Samples with equal labels but different values are left out, for example those of two hosts with the same name.
+        """
         numbers: dict[Values, float | None] = {}
         for labels, number in samples:
             numbers[labels] = number if numbers.setdefault(labels, number) == number else None
@@ -220,14 +222,14 @@ class MetricsWriter:
         self._fleet = b""
 
     def text(self, reading: MetricValues | None) -> bytes:
-        """Return all families that have a sample; None = vCenter could not be read."""
+        """Return the text of all families that have samples. `reading`: None = vCenter could not be read."""
         up: list[tuple[Family, Samples]] = [
             (UP, [((), float(reading is not None))]),
             (BUILD, [((__version__,), 1.0)]),
         ]
         if reading is None:
             return self._exposition(up)
-        if reading.capacity is not self._fleet_of:
+        if reading.capacity is not self._fleet_of:  # a new read of vCenter; else these families are the same
             self._fleet = self._exposition([*_slots(reading.capacity), *_running(reading), *_gpus(reading)])
             self._fleet_of = reading.capacity
         up += [(READ, [((), reading.read_at.timestamp())])]
@@ -260,7 +262,7 @@ def _slots(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
 
 
 def _running(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    """Count the vGPUs of VMs that run, by host and profile; 0 = the host offers the profile and runs none."""
+    """Yield the number of vGPUs of running VMs by host and profile; 0 if the host offers the profile and runs none."""
     inventory = reading.inventory
     counts = {(host.ref, offer.name): 0 for host in inventory.hosts.values() for offer in host.profiles or ()}
     for vm in inventory.vms.values():
@@ -285,6 +287,7 @@ def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:
 
 
 def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Yield the GPUs with their size and problems, if known, and the VMs on them: shared by vGPUs, or as a whole."""
     host_gpus = [(host, gpu) for host in reading.inventory.hosts.values() for gpu in host.gpus]
     clusters = {host.ref: cluster_name(host, reading.inventory) or "" for host in reading.inventory.hosts.values()}
     yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in host_gpus]
@@ -306,7 +309,10 @@ def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
 def _add_holders(
     host: Host, reading: MetricValues, shared: list[tuple[Values, float]], whole: list[tuple[Values, float]]
 ) -> None:
-    """Add the VMs on each GPU of the host: once for each profile that is certain there, or once without a profile."""
+    """Add a sample for each VM on a GPU of the host: to `whole` if the GPU is passed through, else to `shared`.
+
+    In `shared` a VM has one sample for each profile that is certain on this GPU; if none is, one with an empty profile.
+    """
     for state in gpu_states(host, reading.inventory, reading.catalog):
         certain_profiles: dict[str, set[str]] = {}
         for tenant in state.tenants:
@@ -322,6 +328,7 @@ def _add_holders(
 
 
 def _use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Yield the newest measurements of VMs and GPUs; without any, no family."""
     if reading.used is None:
         return
     yield MEASURED, [((), reading.used.until.timestamp())]
@@ -358,7 +365,7 @@ def _add_numbers(
 
 
 def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    """Yield the diagnoses of VMs that still exist, with at most one sample for each component."""
+    """Yield the last diagnosis of each VM that still exists: the probability by component, and its time."""
     suspects: list[tuple[Values, float]] = []
     moments: list[tuple[Values, float]] = []
     for ref, diagnosis in reading.diagnoses.items():
@@ -372,6 +379,7 @@ def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
 
 
 def _nights(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Yield the open night, overdue vCenters, and totals and the last of past nights."""
     if reading.night is not None:
         yield SUSPENDED, [((), float(reading.night.desktops_away))]
         yield DUE, [((), reading.night.back_by.timestamp())] if reading.night.back_by is not None else []

@@ -30,11 +30,11 @@ def fleet_report(
     owners: OwnerKey | None = None,
     measured: StoredUse | None = None,
 ) -> FleetReport:
-    """Return the fleet as it is now, and this vCenter's nights that began since then.
+    """Return the current fleet, and this vCenter's nights that began at `since` or later; None = all of them.
 
     With a policy also which of its desktops are idle, and what fits once a night has suspended those that it may take.
-    `measured` is what an earlier report had; it is read again only after a new observation. Raises StateDamaged for a
-    journal, a store of measurements or a diagnosis that cannot be read.
+    `measured`: the numbers of an earlier report; the store is read again only after a new observation. Raises
+    NotConnected, and StateDamaged for a journal, a store of measurements or a diagnosis that cannot be read.
     """
     owners = owners or OwnerKey()
     examination = doctor(site, Scope())
@@ -45,6 +45,7 @@ def fleet_report(
     if policy is not None:
         inventory, judged = idle(inventory, site, policy)
     past = history(site.state_dir, site.journal_url, since=since, kind=EventKind.NIGHT)
+    # the journal may hold several vCenters
     nights = replace(past, nights=tuple(night for night in past.nights if night.vcenter == inventory.vcenter))
     return FleetReport(
         fleet=fleet(inventory, catalog_of(inventory)),

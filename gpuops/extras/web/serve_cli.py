@@ -83,7 +83,7 @@ def serve(
     _refuse_open(address[0], access)
     owners = OwnerKey.parse("--by", by)
     night = load_policy(policy) if policy is not None else None
-    if since is not None:
+    if since is not None:  # only checked here: each read counts `30d` from its own time
         parse_since("--since", since, clock.wall_clock())
     collect_garbage_often()
     if common.site is not None:
@@ -141,7 +141,7 @@ def _require_web() -> None:
 
 
 def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
-    """Return the logins. Raises UsageError for a file that cannot be read or has no login."""
+    """Return the logins and host names. Raises UsageError for a file without valid logins, or an invalid name."""
     from gpuops.config.vcenter.login import read_password_file
     from gpuops.extras.web.http.access import Access, PasswordLogin
 
@@ -151,8 +151,8 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
         passwords = PasswordLogin.parse(login_text, str(login_file))
     for name in hosts:
         if not name or not name.isascii() or set(name) & set(":/@ "):
-            message = f"--web-name {name!r} is no name of a host"
-            raise UsageError(message, hint="say the name alone: --web-name gpus.example.com")
+            message = f"--web-name {name!r} is not a host name"
+            raise UsageError(message, hint="set the name without scheme and port: --web-name gpus.example.com")
     return Access(passwords, proxy, tuple(name.lower().rstrip(".") for name in hosts))
 
 
@@ -165,7 +165,7 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
     if header is None or secret_file is None or missing:
         raise UsageError(
             f"a proxy's login lacks {' and '.join(missing)}",
-            hint="set header, address and secret: any client that reaches the address could send the header",
+            hint="set all three options: the header alone proves nothing, because any client could send it",
         )
     from gpuops.config.vcenter.login import read_password_file
     from gpuops.extras.web.http.access import ProxyLogin
@@ -175,7 +175,7 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
 
 
 def _refuse_open(host: str, access: Access) -> None:
-    """Raise UsageError for an address that others reach, without a login."""
+    """Raise UsageError if other machines reach the address and it needs no login. Warn of passwords without TLS."""
     from gpuops.extras.web.http.access import is_loopback
 
     if is_loopback(host):
@@ -183,7 +183,7 @@ def _refuse_open(host: str, access: Access) -> None:
     if access.open:
         raise UsageError(
             f"--listen {host}: others reach that address, and it would need no login",
-            hint="set --login-file FILE, or the options of a proxy's login; or listen on 127.0.0.1",
+            hint="set --login-file FILE or the three --proxy options, or listen on 127.0.0.1",
         )
     if access.passwords is not None:
         output.note("warning: names and passwords cross the network in the clear: let a proxy with TLS ask for them")
@@ -191,7 +191,7 @@ def _refuse_open(host: str, access: Access) -> None:
 
 @contextmanager
 def _listening(option: ListenOption, address: tuple[str, int]) -> Iterator[socket.socket]:
-    """Yield a socket that listens at the address. Raises UsageError."""
+    """Yield a socket that listens at the address. Raises UsageError if it cannot be used."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

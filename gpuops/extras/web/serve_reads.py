@@ -49,22 +49,22 @@ class ServedFleet:
         return self.site.vcenter.wait_for_change(timeout_s)
 
     def read(self) -> FleetRead:
-        """Return one read. Raises NotConnected, StateDamaged."""
+        """Read vCenter, and return the report and the other documents. Raises NotConnected, StateDamaged."""
         site = self.site
         since = parse_since("--since", self.since, clock.wall_clock()) if self.since is not None else None
         measured = self.newest.measured if self.newest is not None else None
         report = fleet_report(site, since=since, policy=self.policy, owners=self.owners, measured=measured)
         past = history(site.state_dir, site.journal_url, vcenter=site.vcenter.uuid if self.only_own else None)
-        named = self.policy.name if self.policy is not None else None
+        policy_name = self.policy.name if self.policy is not None else None
         inventory = report.fleet.inventory
         documents: dict[str, Callable[[], AnyDocument]] = {
             "inventory": partial(fleet_document, report.fleet),
-            "capacity": partial(capacity_document, report.capacity, named),
+            "capacity": partial(capacity_document, report.capacity, policy_name),
             "doctor": partial(doctor_document, report.examination),
             "history": partial(HistoryDocument.made_of, past),
         }
         if report.idle is not None:
-            documents["idle"] = partial(idle_document, report.idle, inventory, named)
+            documents["idle"] = partial(idle_document, report.idle, inventory, policy_name)
         report_values = as_values(fleet_report_document(report))
         self.newest, self.figures = report, site_figures(report_values)
         return FleetRead(report_values, documents)

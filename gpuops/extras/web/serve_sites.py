@@ -73,9 +73,13 @@ def serve_sites(
     say: Callable[[str], None],
     began: Callable[[], None],
 ) -> int:
-    """Serve until a signal, or until no process of a site runs; return the exit code. `began` is called once."""
+    """Serve until a signal, or until no process of a site runs; return the exit code.
+
+    `began` is called once, when the page can be opened.
+    """
     sites = [(site, common) for site, common in services]
     overview = Overview([site for site, _ in sites])
+    # the threads of the sites call `hear`; `servers` has its server before these threads start
     servers, in_order = list[WebServer](), Lock()
     processes: dict[str, SiteProcess] = {}
 
@@ -85,7 +89,7 @@ def serve_sites(
 
     def hear(name: str, news: Any) -> None:
         current, figures = _current(news, partial(body, name))
-        with in_order:
+        with in_order:  # so that the table is never replaced by an older one
             servers[0].tell(current, name)
             servers[0].tell(overview.tell(name, current, figures))
 
@@ -137,7 +141,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
 
     night = load_policy(words.policy) if words.policy is not None else None
     owners, metrics = OwnerKey.parse("--by", words.by), ServedMetrics(label_of(common))
-    newest, fleets = [Current()], list[ServedFleet]()
+    newest, fleets = [Current()], list[ServedFleet]()  # lists, because the functions below replace the last state
     with ExitStack() as stack:
 
         def open_fleet() -> ServedFleet:
@@ -160,7 +164,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
                     talk.answer(number, _body_of(name, newest[0], metrics.text))
                 except Exception as error:  # the caller reports it; the next page may succeed
                     talk.refuse(number, f"{type(error).__name__}: {error}")
-            end_this_process()
+            end_this_process()  # the parent has closed the pipe, but the main thread still reads vCenter
 
         Thread(target=answer, name="answers", daemon=True).start()
         say = partial(_say, talk)

@@ -200,11 +200,11 @@ def _texts(row: TopRow) -> tuple[str, ...]:
 
 
 def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
-    """Return the sort key of a row: unknown figures last, larger figures first."""
+    """Return a key for `sorted`: rows with larger figures first, those with an unknown figure last."""
     figure: float | None
     match sort:
         case SortKey.NAME:
-            figure = 0
+            figure = 0  # the same for all rows: the caller's key goes on with the names
         case SortKey.USE:
             figure = row.use.utilization_percent
         case SortKey.MEMORY:
@@ -233,6 +233,8 @@ def heading_lines(top: Top) -> tuple[Text, ...]:
 
 
 def _running(top: Top) -> list[Text]:
+    """Return lines about the night or rotation, its lost VMs, and the change, each with the next command if it is cut
+    off."""
     rotation, change, lines = top.rotation, top.change, []
     away_count, changing_count = top.count_taken_vms(Whereabouts.AWAY), top.count_taken_vms(Whereabouts.CHANGING)
     counts = f": {count(away_count, 'VM')} away, {changing_count} changing" if rotation.vms else ""

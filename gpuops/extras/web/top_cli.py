@@ -91,7 +91,7 @@ def _moves_cursor() -> bool:
 def _look(
     site: Site, common: CommonOptions, filters: FleetFilters, judging: Policy | None, *, of_vms: bool = True
 ) -> Top:
-    """Return one read of vCenter, the newest samples of GPUs and VMs, and the open entries of the journal."""
+    """Read vCenter, the newest samples of GPUs (with `of_vms` also of VMs), and what the journal has open."""
     from gpuops import api
     from gpuops.console.opening import read_inventory
     from gpuops.extras.web.top import Top
@@ -101,7 +101,7 @@ def _look(
     judged = {}
     if judging is not None:
         inventory, verdicts = api.idle(inventory, site, judging)
-        judged = {gpu_host.vm.ref: gpu_host for gpu_host in verdicts if gpu_host.pool is not None}
+        judged = {judged_vm.vm.ref: judged_vm for judged_vm in verdicts if judged_vm.pool is not None}
     part = fleet(inventory, api.catalog_of(inventory), filters)
     hosts = [gpu_host.ref for gpu_host in part.gpu_hosts]
     use = current_use(site, inventory, hosts, [vm.ref for vm in part.vms] if of_vms else [])

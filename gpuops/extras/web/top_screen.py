@@ -89,6 +89,7 @@ class TopScreen:
             raise self._ended_by
 
     def _take_keys(self, live: Live) -> None:
+        """Handle keys, and draw after each change, until `q` or until the other thread has ended with an error."""
         size = self._console.size
         while self._ended_by is None:
             for key in _keys(KEY_WAIT_S):
@@ -107,15 +108,18 @@ class TopScreen:
         return rows_shown(self._console.size.height, len(heading_lines(self._top)) + bool(self._trouble))
 
     def _look_on(self) -> None:
+        """Read vCenter every `_every_s`. While it is away, keep the last state; any other error ends the view."""
         while not self._stop.wait(self._every_s):
             try:
                 top, trouble = self._look(), ""
             except Exception as error:  # any error is raised in the main thread, which prints it
+                # LoginRefused is a NotConnected, but repeated logins could lock the account
                 if isinstance(error, LoginRefused) or not isinstance(error, NotConnected):
                     self._ended_by = error
                     return
                 now = wall_clock()
                 since = f"since {format_clock_second(now)} {now.tzname()} vCenter is away: {error.message}"
+                # keep the first error of an outage: its text has the time when the outage began
                 top, trouble = self._top, self._trouble or since
             with self._lock:
                 self._top, self._trouble = top, trouble
@@ -164,6 +168,7 @@ def keys_of(sent: bytes) -> Iterator[str]:
     """
     while sent:
         key_code = next((code for code in sorted(KEYS, key=len, reverse=True) if sent.startswith(code)), None)
+        # ESC before `[` or `O` is not the Escape key: it begins the sequence of another key
         if key_code is not None and not (key_code == b"\x1b" and len(sent) > 1 and sent[1:2] in b"[O"):
             yield KEYS[key_code]
             sent = sent[len(key_code) :]

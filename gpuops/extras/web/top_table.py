@@ -159,7 +159,7 @@ class TopDocument(SiteDocument, frozen=True):
 
 
 def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocument:
-    """Return the rows of one level, in the requested order, and what runs. null = not known."""
+    """Return the document of these rows, in their order, and what runs for a rotation or a change. null = unknown."""
     rotation, change = top.rotation, top.change
     parts, under_way = len(change.parts), bool(change.holder)
     return TopDocument.from_attributes(
@@ -193,16 +193,16 @@ def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
 def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
     """Yield the lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
 
-    `note` is the error of the last reading; the figures are then older ones.
+    `note`: the error of the last read, if it failed; the rows are then those of the last successful read.
     """
     heads = [line.pieces for line in heading_lines(top)]
     if note:
         heads.append(Text(note, "bold red").pieces)
     rows = visible_rows(top, view)
-    room = rows_shown(height, len(heads))
+    page_size = rows_shown(height, len(heads))
     selected = view.selected_number(rows)
-    first = selected // room * room  # the page that the selected row is on
-    page_rows = rows[first : first + room]
+    first = selected // page_size * page_size  # the page that the selected row is on
+    page_rows = rows[first : first + page_size]
     columns = [
         column for column in _columns_with_content(view.level, rows) if column.title != "host" or not _one_host(view)
     ]
@@ -217,7 +217,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
         if number == selected:
             styles = ["reverse"] * len(styles)
         yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
-    for _ in range(room - len(page_rows)):
+    for _ in range(page_size - len(page_rows)):
         yield []
     yield _one_line([(_key_help(view), "dim")], width)
 
@@ -248,7 +248,8 @@ def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Colum
 def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
     """Return the columns that fit into the width, and the width of each.
 
-    First the columns of names become narrower, the widest first, down to their least width; then columns are left out.
+    First the widest column is narrowed, again and again, down to the `least` width of each. If that is not enough, the
+    column with the highest `goes` is left out, and all widths are computed again.
     """
     fitting_columns = list(columns)
     while True:
@@ -262,10 +263,10 @@ def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[l
                 break
             widest = max(cuttable, key=lambda n: widths[n])
             widths[widest] -= 1
-        going = max(fitting_columns, key=lambda column: column.goes)
-        if sum(widths) <= room or not going.goes:
+        next_removed = max(fitting_columns, key=lambda column: column.goes)
+        if sum(widths) <= room or not next_removed.goes:  # 0 = this column always stays
             return fitting_columns, widths
-        fitting_columns.remove(going)
+        fitting_columns.remove(next_removed)
 
 
 def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap: str = "") -> Line:

@@ -59,7 +59,7 @@ def _refs_now(top: Top, inside: TopRow) -> frozenset[str]:
 
 
 def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | None:
-    """Return the view after a key; None if the user quits. `page` is the number of rows shown at once.
+    """Return the view after a key; None = the user quits. `page`: the number of rows on the screen.
 
     A key is a character, or the name of a key: up, down, page-up, page-down, home, end, enter, back, escape.
     """

@@ -185,7 +185,7 @@ def test_a_bundle_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     before = path.read_bytes()
     again = run(*words)
     assert (again.exit_code, again.stderr) == (
-        2, f"error: {path} is there already\nnext: name another one with --save\n"
+        2, f"error: {path} exists already\nnext: choose another file with --save\n"
     )  # fmt: skip
     assert path.read_bytes() == before
 

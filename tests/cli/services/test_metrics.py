@@ -274,7 +274,7 @@ def test_a_damaged_journal_is_told_and_costs_nothing_else(lab_by_night: Lab, tmp
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "where metrics go is not said"),
+        ((), "neither --textfile nor --listen is set"),
         (("--textfile", "x.prom", "--listen", "9188"), "--textfile and --listen exclude each other"),
         (("--listen", "nowhere"), "--listen 'nowhere' is not [HOST:]PORT"),
         (("--listen", "192.0.2.1:9188", "--vcenter", "sim:lab"), "--listen 192.0.2.1:9188 cannot be used"),

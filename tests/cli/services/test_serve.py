@@ -69,7 +69,7 @@ def login(tmp_path: Path) -> str:
         (["--listen", "10.0.0.5:0", "--web-name", "gpus.example.com"], "others reach that address"),
         (["--listen", "here"], "--listen 'here' is not [HOST:]PORT"),
         (["--listen", "127.0.0.1:70000"], "is not [HOST:]PORT"),
-        (["--web-name", "http://gpus"], "--web-name 'http://gpus' is no name of a host"),
+        (["--web-name", "http://gpus"], "--web-name 'http://gpus' is not a host name"),
         (["--login-file", "/nowhere"], "/nowhere"),
         (["--proxy-header", "X-User"], "a proxy's login lacks --proxy-from and --proxy-secret-file"),
         (["--proxy-from", "10.0.0.5"], "a proxy's login lacks --proxy-header and --proxy-secret-file"),

@@ -280,7 +280,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["lend", "--client", "golden", "--gpu-memory", "4GiB", "--for", "1h"], 3, "is a template"),
         (["lend", "--client", "nobody", "--gpu-memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
         (["lend", "--client", "ml-08", "--gpu-memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
-        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is no time"),
+        (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is not a duration"),
         (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "2d"], 3, "ask for at most 24 h"),
         (
             ["lend", "--client", "ml-08", "--gpu-memory", "48GiB", "--for", "1h"],
@@ -299,13 +299,13 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         ),
         (["lend", "--client", "ml-08", "--gpu-memory", "4GiB", "--for", "1h", "x"], 2, "there is no pool 'x'"),
         (["return", "--client", "nobody"], 2, "no VM 'nobody'"),
-        (["reclaim"], 2, "name one of --server and --due"),
+        (["reclaim"], 2, "use either --server or --due"),
         (["reclaim", "--due", "--dead"], 2, "--dead: at most one, and only with --server"),
         (["reclaim", "--due", "--grace", "5m"], 2, "--grace: at most one, and only with --server"),
         (["reclaim", "--server", "ml-03", "--dead", "--grace", "5m"], 2, "--grace and --dead: at most one"),
         (["reclaim", "--server", "ml-03", "--again", "--grace", "0"], 2, "--grace and --again: at most one"),
-        (["reclaim", "--server", "ml-03", "--grace", "now"], 2, "--grace: 'now' is no time"),
-        (["reclaim", "--server", "ml-09", "--yes"], 3, "is no server of pool lab"),
+        (["reclaim", "--server", "ml-03", "--grace", "now"], 2, "--grace: 'now' is not a duration"),
+        (["reclaim", "--server", "ml-09", "--yes"], 3, "is not a server of pool lab"),
         (["show", "x"], 2, "there is no pool 'x'"),
     ],
 )
@@ -324,7 +324,7 @@ def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code:
         ("servers: [ml-03, ml-04]", "servers: [ml-03, ml-03]", 3, "ml-03: is named twice, or has"),
         ("servers: [ml-03, ml-04]", "servers: [ml-03, /lab-dc/vm/ml/ml-03]", 3, "ml-03: is named twice, or has"),
         ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves nothing"),
-        ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is no time"),
+        ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is not a duration"),
         ("# program: lupine ", "program: nothing  # ", 2, "no program 'nothing'"),
         ("owner: attribute:gpuops.owner", "owner: me", 2, "'me' says no owner"),
     ],
@@ -428,7 +428,7 @@ def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: Type
         made.told("lend", "--client", client, "--gpu-memory", "20GiB", "--for", "4h")
     assert {each["shares"][0]["server"] for each in made.leases.values()} == {"ml-03"}
     less = made.changed("keep: 1GiB", "keep: 20GiB")
-    assert "ml-03: GPUs of it are lent" in made.said("create", "--file", less, code=3)
+    assert "ml-03: has lent GPUs" in made.said("create", "--file", less, code=3)
     made.told("return", "--client", "ml-07")
     made.told("create", "--file", less)
 

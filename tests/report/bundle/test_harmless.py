@@ -111,7 +111,7 @@ def test_a_bundle_with_a_stray_is_not_made() -> None:
     with pytest.raises(Refused) as refused:
         bundle(wrong, {}, names, WRITTEN)
     assert refused.value.message == (
-        "the bundle would hold 5 texts of this vCenter's own, at scenario.json.vms.0.name, scenario.json.vms.1.name, "
+        "the bundle would contain 5 texts of this vCenter, at scenario.json.vms.0.name, scenario.json.vms.1.name, "
         "scenario.json.vms.2.name and 2 more: it is not written"
     )
 

@@ -68,23 +68,24 @@ class Children:
             del self.running[site, half]
 
     async def _run(self, words: tuple[str, ...], site: str, extra_environment: Mapping[str, str]) -> int:
-        """Run a command and pass on what it prints, line by line."""
+        """Run `gpuops` with these words, pass each line that it prints to `say`, and return its exit code."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             limit=LONGEST_LINE, env={**os.environ, **self.environment, **extra_environment},
         )  # fmt: skip
         self.processes.add(process)
-        printed = asyncio.create_task(self._pass_on_lines(site, process.stdout))
+        reading = asyncio.create_task(self._pass_on_lines(site, process.stdout))
         try:
-            if self.ending:  # since it was begun
+            if self.ending:  # `end` was called while the process was being started, and did not see it
                 _tell(process)
             code = await process.wait()
-            await asyncio.wait([printed], timeout=REST_S)  # what it left running may hold the pipe
+            # not until the end of the pipe: a child of the process may still hold it open
+            await asyncio.wait([reading], timeout=REST_S)
             return code
         finally:
             self.processes.discard(process)
-            printed.cancel()
+            reading.cancel()
 
     async def _pass_on_lines(self, site: str, printed: asyncio.StreamReader | None) -> None:
         """Pass on its lines until its end: a process with a full pipe would wait forever."""

@@ -70,9 +70,9 @@ def rotations_of(
 def _some_rotations(
     configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """Return the policies as `rotations_of`, possibly of no target."""
+    """Return the same as `rotations_of`, but {} if no target has rotations."""
     _refuse_one_vcenter_twice(configured)
-    read = {
+    known_policies = {
         (site, site_policy.file): site_policy
         for site, policies in (obeyed_rotations or {}).items()
         for site_policy in policies.values()
@@ -82,10 +82,11 @@ def _some_rotations(
         if only in (None, site) and target.rotations:
             rotations[site] = {}
             for file in target.rotations:
-                site_policy = read.get((site, file)) or _read(file)
+                site_policy = known_policies.get((site, file)) or _read(file)
                 if site_policy.policy.name in rotations[site]:
                     raise UsageError(
-                        f"two policies of {site} are called {site_policy.policy.name}", hint=f"one of them is {file}"
+                        f"two policies of {site} are called {site_policy.policy.name}",
+                        hint=f"change `name` in {file}, or remove this file from rotations of [targets.{site}]",
                     )
                 rotations[site][site_policy.policy.name] = site_policy
             refuse_clash([site_policy.policy for site_policy in rotations[site].values()], now)
@@ -162,10 +163,10 @@ class ObeyedConfiguration:
         if self.wrong:
             self.say(f"{self.file} is valid again")
         self.text, self.wrong = text, ""
-        self.environment.pop("GPUOPS_CONFIG", None)
-        if rotations is None:
-            still = self._with_kept(self.leaving.still(played), now)
-            return still if still is not played else None
+        self.environment.pop("GPUOPS_CONFIG", None)  # the file is valid: processes read it instead of the copy
+        if rotations is None:  # the text is the same, but stored targets may have been added or removed
+            current = self._with_kept(self.leaving.still(played), now)
+            return current if current is not played else None  # both return their argument itself without a change
         if _files(rotations) == _files(played) and leaving(rotations) == leaving(played):
             return None
         self.say(f"{self.file} has changed: {describe_rotations(rotations)}")
@@ -194,11 +195,11 @@ class ObeyedConfiguration:
         """
         configured = parsed_configuration(self.text, self.file)
         rotations = _some_rotations(configured, self.only, now)
-        self.share({})
+        self.share({})  # first: it stores targets that have no runner, and the next line reads all stored targets
         played = self.leaving.begin(rotations, configured, self.only, self._read_kept(now))
         refuse_one_login(played, os.environ)
         self.leaving.store_obeyed(self.text, self.only, played)
-        return played or rotations_of(configured, self.only, now)
+        return played or rotations_of(configured, self.only, now)  # raises the TargetError: nothing to play
 
     def share(self, played: Rotations) -> None:
         """Store in the common database what this runner plays, and take over targets without a runner.
@@ -215,7 +216,10 @@ class ObeyedConfiguration:
             self.not_shared = ""
 
     def _with_kept(self, current: Rotations, now: datetime) -> Rotations:
-        """Return the rotations with targets taken over since then, which are only returned."""
+        """Return the rotations and, for returns only, targets that were taken over meanwhile.
+
+        Returns `current` itself if there are none.
+        """
         if current.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
             return current
         configured = parsed_configuration(self.text, self.file)

@@ -63,7 +63,7 @@ def refuse_other_modes(policy: Policy) -> None:
         )
     if not policy.windows:
         raise UsageError(
-            f"policy {policy.name} has no windows, so the begin of its night is unknown",
+            f"policy {policy.name} has no windows, so a runner cannot know when its night begins",
             hint="add `windows` to the policy (gpuops help policy)",
         )
 

@@ -67,23 +67,23 @@ class LeavingTargets:
         return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
 
     def with_left_targets(
-        self, rotations: Rotations, played_before: Rotations, configured: Configuration, before: str, file: Path
+        self, rotations: Rotations, played_before: Rotations, configured: Configuration, old_text: str, file: Path
     ) -> Played:
         """Return the rotations of the current file, and those of removed targets for returns only.
 
-        `played_before`: the rotations until now. `before`: the text of the file until now. Raises UsageError, and
+        `played_before`: the rotations until now. `old_text`: the text of the file until now. Raises UsageError, and
         StateDamaged if a removed target cannot be stored.
         """
-        played = {
+        played = {  # a target that the file lists again is no longer for returns only
             site: {
                 name: replace(site_policy, leaving=False) if site_policy.leaving else site_policy
                 for name, site_policy in policies.items()
             }
             for site, policies in rotations.items()
         }
-        old = parsed_configuration(before, file)
+        old_configuration = parsed_configuration(old_text, file)
         for site, policies in self.still(played_before).items():
-            if self._leaves(site, self._configuration(site) or old, configured, before):
+            if self._store_if_removed(site, self._configuration(site) or old_configuration, configured, old_text):
                 played[site] = self._alone(policies)
         return played
 
@@ -103,10 +103,10 @@ class LeavingTargets:
     def with_kept(
         self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies
     ) -> Played:
-        """Return these rotations, and those of stored targets for returns only."""
+        """Return these rotations, and those of stored targets for returns only. An unreadable one is logged once."""
         played = {site: dict(policies) for site, policies in rotations.items()}
         for site in self.names(only):
-            if site in leaving(rotations):
+            if site in leaving(rotations):  # it is played for returns already
                 continue
             copy = self.copy_of(site)
             try:
@@ -120,7 +120,7 @@ class LeavingTargets:
                         f"run GPUOPS_CONFIG={copy} gpuops rotate day --vcenter {site}, then remove the file"
                     )
                 continue
-            if self._leaves(site, stored, configured, ""):
+            if self._store_if_removed(site, stored, configured, ""):
                 self.say(f"{site} is no longer a target: returns continue until all desktops are back ({copy})")
                 played[site] = self._alone(policies)
         return played
@@ -143,6 +143,7 @@ class LeavingTargets:
             for site in stored_sites
             if site not in self.shared and (target := self._shared_target(site)) is not None
         }
+        # a shared target without a stored text has been returned here: its row in the database is removed
         exchanged = exchange(self.url, mine, new, self.shared.difference(stored_sites))
         for site in self.shared.intersection(stored_sites) - exchanged.nobodys.keys():
             self.say(f"{site}: another runner {'plays it' if site in exchanged.known else 'has returned it'}")
@@ -165,7 +166,10 @@ class LeavingTargets:
                     self.not_taken.pop(site, None)
 
     def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
-        """Store a target without a runner here. Raises GpuopsError if this machine may not, or the row is invalid."""
+        """Store on this machine a target that no runner plays, so that this runner returns its desktops.
+
+        Raises GpuopsError if this machine may not use the settings in the row, or if the row is invalid.
+        """
         row_configuration = named_in(site, row)
         if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
             None
@@ -240,28 +244,30 @@ class LeavingTargets:
         if not last.exists():
             return
         try:
-            text = read_text(last, error=TargetError)
-            old = parsed_configuration(text, last)
+            old_text = read_text(last, error=TargetError)
+            old_configuration = parsed_configuration(old_text, last)
         except GpuopsError as error:
             self.say(f"it is unknown which targets were played before: {error.message}")
             return
-        for site, target in old.targets.items():
+        for site, target in old_configuration.targets.items():
             if target.rotations and only in (None, site) and not self.copy_of(site).exists():
-                self._leaves(site, old, configured, text)
+                self._store_if_removed(site, old_configuration, configured, old_text)
 
-    def _leaves(self, site: str, earlier: Configuration, configured: Configuration, before: str) -> bool:
-        """Return whether only returns of the target are played: `configured` lists neither it nor its vCenter.
+    def _store_if_removed(
+        self, site: str, old_configuration: Configuration, configured: Configuration, old_text: str
+    ) -> bool:
+        """Store the target if `configured` lists neither it nor its vCenter, and return whether this is so.
 
-        `earlier`: the configuration that listed it, with the text `before`, which is stored. If the target is listed
-        again, its stored text is removed.
+        Only returns of a stored target are played. `old_configuration`: the one that listed it; `old_text`: its text.
+        If the target or its vCenter is listed, its stored text is removed instead.
         """
-        old_address = address_of(earlier, site)
+        old_address = address_of(old_configuration, site)
         configured_names = {name for name, target in configured.targets.items() if target.rotations}
         if site not in configured_names and (
             old_address is None or old_address not in {address_of(configured, name) for name in configured_names}
         ):
             if not self.copy_of(site).exists():
-                self._write(self.copy_of(site), before)
+                self._write(self.copy_of(site), old_text)
                 self.say(
                     f"{site} is no longer a target: no night of it begins, and returns continue until all desktops are "
                     f"back; if the vCenter does not exist any more, remove {self.copy_of(site)}"
@@ -273,7 +279,7 @@ class LeavingTargets:
             and (now := address_of(configured, site)) != old_address
         ):
             copy, moved_file = self.copy_of(site), self.folder / f"{quote(f'{site} at {old_address}', safe='')}.moved"
-            self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else before)
+            self._write(moved_file, read_text(copy, error=TargetError) if copy.exists() else old_text)
             self.say(
                 f"{site} was {old_address} and is now {now or 'simulated'}: if these are two vCenters, no runner "
                 f"returns the desktops of {old_address}; run GPUOPS_CONFIG={moved_file} gpuops rotate day "

@@ -139,10 +139,12 @@ class OwnJobs(JobManager):
         await self.connector.execute_query_async(_SIGN_OF_LIFE, id=worker_id)
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take a turn of one of the sites, after removing rows that no runner wrote; None = there is none, or `stop`
+        was called."""
         if not self.takes_more:
             return None
         if self.sites is not None:
-            queues = [_digest(site) for site in self.sites()]
+            queues = [_digest(site) for site in self.sites()]  # not those of the worker's start: sites may change
             removed = await self.connector.execute_query_all_async(_REMOVE_FOREIGN_ROWS, queues=queues)
             if removed:
                 _LOG.error("%d rows of the queue were removed: no runner wrote them", len(removed))
@@ -151,7 +153,8 @@ class OwnJobs(JobManager):
         except ConnectorException as error:
             if not isinstance(error.__cause__, ForeignKeyViolation):
                 raise
-            await self.update_heartbeat(worker_id)  # it was struck off
+            # other runners removed this worker while it was silent: add it again; the next look fetches a job
+            await self.update_heartbeat(worker_id)
             return None
 
     async def listen_for_jobs(
@@ -233,9 +236,9 @@ class ProcrastinateQueue:
         self._task = self._app.task(name=_TURN, pass_context=True, retry=offer_again)(self._run)
 
     async def _run(self, context: JobContext, site: str, policy: str, timestamp: int = 0) -> None:
-        """`timestamp`: since when it is due; it only tells two turns apart.
+        """Play a turn from the queue. `timestamp`: since when it is due, in s; it only makes two jobs differ.
 
-        Raises ValueError for a turn of another vCenter than the one that its queue and its lock stand for.
+        Raises ValueError if the job is in the queue of another site: its lock then does not protect this vCenter.
         """
         if context.job.queue != _digest(site):
             raise ValueError("a turn in the queue of another site")
@@ -247,15 +250,18 @@ class ProcrastinateQueue:
             self._end_worker()
 
     async def _play_to_the_end(self, turn: PolicyTurn) -> None:
+        """Play a turn, and after `stop` wait until it has ended although the worker cancels it. Raises HandedOver."""
         assert self._play is not None, "a worker is started by serve()"
         playing = asyncio.ensure_future(self._play(turn))
         while True:
             try:
                 return await asyncio.shield(playing)
             except asyncio.CancelledError:
-                if playing.done() or not self._stopping:  # the database was lost: the next runner waits for it
+                # not by `stop`: the database was lost. Its process continues, and the site's next turn waits for it
+                if playing.done() or not self._stopping:
                     playing.cancel()
                     raise
+                # by `stop`: wait again, because the turn is ending
             except HandedOver:
                 raise
             except Exception as error:
@@ -297,8 +303,11 @@ class ProcrastinateQueue:
             raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
 
     async def _is_there(self) -> bool:
-        """Raise UsageError for a pooler in transaction mode: it drops the notices and the prepared statements of a
-        session."""
+        """Return whether the database has the tables of the queue.
+
+        Raises QueueAway, and UsageError for a pooler in transaction mode: it drops a session's notices and prepared
+        statements.
+        """
         with self._translated_errors():
             rows = await self._app.connector.execute_query_all_async(
                 "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
@@ -315,6 +324,7 @@ class ProcrastinateQueue:
         moment = int(since.timestamp())
         with self._translated_errors():
             try:
+                # of all runners that offer this turn and moment, the database accepts the first
                 job_id = await self._app.job_manager.defer_periodic_job(
                     job=self._job(turn, timestamp=moment),
                     periodic_id=_digest(turn.site, turn.policy),
@@ -357,7 +367,7 @@ class ProcrastinateQueue:
             try:
                 await self._worker
             except asyncio.CancelledError:
-                if not self._stopping:
+                if not self._stopping:  # after `stop` it is `_end_worker` that cancels: the regular end
                     raise
         if not self._stopping:
             raise QueueAway("the queue's PostgreSQL ended the connection", hint=_HELP)
@@ -388,6 +398,7 @@ class ProcrastinateQueue:
         runners = tuple(RunnerSeen(row["id"], row["last_heartbeat"], lives=row["lives"]) for row in workers)
         living = [row.number for row in runners if row.lives]
         if self._jobs.number in living:
+            # oldest first: without the database, runners begin returns in this order
             self._rank = min(living.index(self._jobs.number), LAST_RANK)
         turns = tuple(
             QueuedTurn(
@@ -414,7 +425,7 @@ class ProcrastinateQueue:
             if isinstance(cause, PostgresError) and cause.sqlstate and cause.sqlstate[:2] not in _GOES_AWAY:
                 hint = _GRANT if isinstance(cause, InsufficientPrivilege) else _HELP
                 raise QueueAway(
-                    f"the queue's PostgreSQL refuses it: {cause.diag.message_primary}", hint=hint
+                    f"the queue's PostgreSQL refuses the statement: {cause.diag.message_primary}", hint=hint
                 ) from error
             reasons = self._refusals if isinstance(cause, PoolTimeout) else []
             line = " ".join(reasons or str(cause).split()) or type(cause).__name__

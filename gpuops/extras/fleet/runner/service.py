@@ -111,7 +111,7 @@ class Service:
                     serving = asyncio.create_task(self._serve())
                 await self._look()
                 self.looked(self.away_since is None)
-                with suppress(TimeoutError):
+                with suppress(TimeoutError):  # a pause that `end` cuts short
                     await asyncio.wait_for(self.ending.wait(), LOOK_S)
         finally:
             self.end()
@@ -128,10 +128,10 @@ class Service:
             self.queue.stop()
 
     async def play(self, turn: PolicyTurn) -> None:
-        """Play one turn: the half that is due now, whatever it was when it was offered.
+        """Play one turn: the half that is due now, even if the other half was due when the turn was offered.
 
-        Raises HandedOver if this runner ends, so that another one takes the turn. Raises it once also if the journal
-        was unreachable: after a restart of PostgreSQL the next attempt will find it.
+        Raises HandedOver if this runner ends, so that another one takes the turn. Raises it also, once for each turn,
+        if the journal was unreachable: after a restart of PostgreSQL the next attempt can reach it.
         """
         policies = self.rotations.get(turn.site, {})
         site_policy = policies.get(turn.policy)
@@ -146,7 +146,7 @@ class Service:
                 return  # the turn is offered again after ten minutes
             try:
                 code = await self._wait_for(self.children.begin(half, turn.site, site_policy.file), half, turn)
-                # also for a return next to it: the queue holds its vCenter for both
+                # a return may run next to a night (`_return_beside`): no other runner may begin before both end
                 await self.children.wait_ended(turn.site)
                 next_turn = due(site_policy.policy, clock.wall_clock())
                 if code == StateDamaged.exit_code and self.again.get(turn) != next_turn:
@@ -155,7 +155,7 @@ class Service:
             except asyncio.CancelledError:
                 if not self.ending.is_set():
                     raise
-                await self.children.wait_ended(turn.site)  # no other runner may take it before
+                await self.children.wait_ended(turn.site)  # no other runner may take the turn before
         if self.ending.is_set():
             raise HandedOver
 
@@ -199,6 +199,8 @@ class Service:
         self._note_outage(error)
 
     async def _look(self) -> None:
+        """Read changed files, offer due turns and take over those of dead runners; without the database, only begin
+        returns."""
         if (rotations := self.configured(self.rotations, clock.wall_clock())) is not None:
             self.rotations = rotations
         for site in self.rotations:
@@ -208,7 +210,7 @@ class Service:
             await self._offer()
             await self._ask_for_turns()
             rescued = await self.queue.rescue()
-            await self.queue.status()
+            await self.queue.status()  # updates `queue.rank`
         except QueueAway as away:
             self._note_outage(away)
             self._return_alone()
@@ -222,13 +224,16 @@ class Service:
             self.day_since.clear()
 
     def _share(self) -> None:
-        """Share in a thread, so that signs of life continue; only the first runner raises the alarm."""
+        """Store what is played for other runners, and let the first living runner report overdue vCenters.
+
+        After a change of the rotations, else every `SHARED_EVERY`; in a thread, because this loop sends signs of life.
+        """
         now = clock.wall_clock()
         if self.sharing is not None:
             if not self.sharing.done():
                 return
             if not self.sharing.cancelled():
-                self.sharing.result()
+                self.sharing.result()  # raises the error of the thread
         if self.shared is None or self.shared[1] is not self.rotations or now >= self.shared[0] + SHARED_EVERY:
             self.shared = now, self.rotations
             self.sharing = asyncio.create_task(asyncio.to_thread(self._share_now, self.rotations, self.queue.rank == 0))
@@ -246,6 +251,7 @@ class Service:
             self.say(f"{error or 'the queue ended'}: no new turns begin; returns continue")
 
     async def _offer(self) -> None:
+        """Offer the due turn of each policy, unless this runner has offered it already. Raises QueueAway."""
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
             try:
@@ -276,11 +282,12 @@ class Service:
     def _return_beside(self) -> None:
         """Begin a return next to a night of this runner that has not ended in time.
 
-        It does not wait for the queue: as a return by cron would, it ends the night if that hangs.
+        It does not wait for the queue. Like a return started by cron, it ends a night that hangs.
         """
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
-            name, site_policy = next(iter(policies.items()))  # a return is one of all policies that the journal knows
+            # any policy: one return is for all policies in the journal
+            name, site_policy = next(iter(policies.items()))
             due_turn = due(site_policy.policy, now)
             if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:
                 continue
@@ -296,7 +303,10 @@ class Service:
                 self._begin_return(PolicyTurn(site, name), site_policy.file)
 
     def _return_alone(self) -> None:
-        """While the database is unreachable, begin due returns, later than runners with a lower rank."""
+        """While the database is unreachable, begin due returns, `BESIDE` later for each runner with a lower rank.
+
+        The runners cannot agree on one of them, and a return that another runner has completed finds nothing to do.
+        """
         now = clock.wall_clock()
         if self.away_since is None:
             return
@@ -306,6 +316,7 @@ class Service:
                 if half is Half.NIGHT or _waits(policies, half, now):
                     self.day_since.pop(turn, None)
                     continue
+                # a shorter outage is a restart of the database
                 begun = max(self.day_since.setdefault(turn, now), self.away_since + timedelta(seconds=AWAY_S))
                 last = self.returned.get(turn)
                 due_again = last is None or last < begun or now >= last + EVERY
@@ -354,7 +365,7 @@ class OverdueAlarm:
             lines = (f"it is unknown whether all vCenters are returned: {error.line}",)
         else:
             lines = tuple(f"overdue: {vcenter}; next: {vcenter.next_move}" for vcenter in overdue)
-            lines += tuple(f"it is unknown whether this vCenter is returned: {vcenter.line}" for vcenter in unknown)
+            lines += tuple(f"it is unknown whether this vCenter is returned: {damage.line}" for damage in unknown)
             receivers = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
             for vcenter in overdue if receivers else ():
                 settings = NotifySettings(vcenter.vcenter, receivers)

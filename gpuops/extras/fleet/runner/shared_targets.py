@@ -80,9 +80,9 @@ class Exchanged:
 def exchange(
     url: str, played: Mapping[str, SharedTarget], left_file: Mapping[str, SharedTarget], ended: Collection[str]
 ) -> Exchanged:
-    """Store the targets that a runner plays or that left its file, remove `over`, and read those without a runner.
+    """Store the targets that a runner plays or that left its file, remove those in `ended`, and return the new state.
 
-    Raises StateDamaged where the database does not answer.
+    Raises StateDamaged if the database does not answer.
     """
     opened = Book.open(Path(), url, _RUNNERS, write=True, keeps="database of runners", hint=HELP)
     with opened as book, book.changing() as records:
@@ -91,7 +91,7 @@ def exchange(
         left_targets = {site: replace(target, is_left=True) for site, target in left_file.items()}
         for site, target in sorted({**played, **left_targets}.items()):
             records.put(TARGET, site, target)
-            records.confirm(TARGET, site)
+            records.confirm(TARGET, site)  # also if its text is unchanged: shows that a runner plays it
         sites, unconfirmed = records.keys(TARGET), records.unconfirmed(TARGET, UNPLAYED)
         targets = {site: _read(records, site) for site in sites}
     nobodys = {site: target for site, target in targets.items() if target.is_left or site in unconfirmed}
@@ -135,7 +135,7 @@ def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
         texts = parse_json(row.policies)
     except ValueError as error:
         raise StateDamaged(
-            f"the policies of {site} in the database of runners are no JSON: {error}", hint=HELP
+            f"the policies of {site} in the database of runners are not JSON: {error}", hint=HELP
         ) from error
     if not isinstance(texts, dict) or not all(isinstance(policy, str) for policy in texts.values()):
         raise StateDamaged(f"the policies of {site} in the database of runners are not texts by file", hint=HELP)
@@ -173,22 +173,26 @@ def believed_configuration(site: str, row_configuration: Configuration, configur
 
 
 def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:
+    """Return the trusted settings of a target that is only in the database; the receivers are those of this machine.
+
+    Raises Refused if a password would go to an address that [fleet] does not allow, or over unverified TLS.
+    """
     hosts = configured.fleet.vcenters if configured.fleet is not None else ()
     addresses = [address, *([Address.parse(theirs.broker.url)] if theirs.broker is not None else [])]
     unknown = [address_used for address_used in addresses if not _among(address_used, hosts)]
     if unknown:
         raise Refused(
-            f"{site} is at {unknown[0]}, which no target of this configuration file names: no password goes there on "
-            "the word of the database",
-            hint=f'[fleet] vcenters = ["{unknown[0].host}"] lets runners return it; or gpuops rotate day where its '
-            "settings are",
+            f"{site} is at {unknown[0]}, which no target of this configuration file names: gpuops sends no password to "
+            "an address that only the database names",
+            hint=f'set vcenters = ["{unknown[0].host}"] in [fleet] to let runners return it, or run '
+            f"gpuops rotate day --vcenter {site} on a machine with this target in its configuration file",
         )
     if not theirs.verify or not all(address_used.tls for address_used in addresses):
         raise Refused(
-            f"{site} is reached without verified TLS: no password goes there on the word of the database",
-            hint=f"gpuops rotate day --vcenter {site} where its settings are",
+            f"{site} is reached without verified TLS: gpuops sends it no password, because only the database names it",
+            hint=f"run gpuops rotate day --vcenter {site} on a machine with this target in its configuration file",
         )
-    receivers = dict.fromkeys(address_used for target in configured.targets.values() for address_used in target.notify)
+    receivers = dict.fromkeys(receiver for target in configured.targets.values() for receiver in target.notify)
     return NamedTarget(**{key: getattr(theirs, key) for key in _BELIEVED}, notify=tuple(receivers))
 
 

@@ -52,11 +52,13 @@ def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common:
     with SiteFiles(arguments) as files:
         by_site: dict[str, dict[str, Any]] = {}
         for site in sites:
-            of_site = files.of(site.name) | _policy_of(site.policy, arguments)
-            alone = _of_site(common, site)
+            own_arguments = files.of(site.name) | _policy_of(site.policy, arguments)
+            site_common = _of_site(common, site)
             by_site[site.name] = {
-                name: alone if argument is common else argument for name, argument in arguments.items()
-            } | of_site
+                # the command has its common options as one of its arguments
+                name: site_common if argument is common else argument
+                for name, argument in arguments.items()
+            } | own_arguments
         questions = [
             SiteQuestion(site, partial(command, **by_site[site.name]), files.need_document, first=site is sites[0])
             for site in sites
@@ -80,6 +82,7 @@ def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptio
 
 
 def _sites_meant(arguments: Mapping[str, Any], common: CommonOptions) -> tuple[ConfiguredSite, ...]:
+    """Return the sites that `--site` selects. Raises UsageError, also for an option that works with one vCenter."""
     from gpuops.config.vcenter.sites import refuse_one_login
     from gpuops.console.opening import sites_of
 

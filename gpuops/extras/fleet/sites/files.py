@@ -64,24 +64,27 @@ class SiteFiles:
         )
 
     def _metrics(self, path: Path, answers: list[SiteAnswer]) -> tuple[Shown, list[SiteAnswer]]:
-        """Write the metrics; a site whose process was stopped counts as not read."""
+        """Write the merged metrics to `path`; return the text to print, and the answers with this file.
+
+        A site whose process was stopped has the metrics of an unreachable vCenter.
+        """
         from dataclasses import replace
 
         from gpuops.files.private_file import write_readable
         from gpuops.report.json_text import document_text
 
         texts, writer = self._texts(_METRICS), load("gpuops.extras.web.metrics_view.MetricsWriter")
-        every = [texts.get(answer.site) or writer(answer.site).text(None).decode() for answer in answers]
-        merged = load("gpuops.extras.web.metrics_view.merged_families")(every)
+        site_texts = [texts.get(answer.site) or writer(answer.site).text(None).decode() for answer in answers]
+        merged = load("gpuops.extras.web.metrics_view.merged_families")(site_texts)
         write_readable(path, merged)
-        named = [
+        answers_with_file = [
             replace(answer, json=document_text({**answer.document, "file": str(path)}))
             if answer.kind is not None
             else answer
             for answer in answers
         ]
         text: Shown = load("gpuops.extras.web.metrics_view.written_text")(str(path), merged.encode())
-        return text, named
+        return text, answers_with_file
 
     def _texts(self, name: str) -> dict[str, str]:
         from gpuops.files.file import read_text

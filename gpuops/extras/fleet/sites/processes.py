@@ -53,11 +53,12 @@ class SiteQuestion:
 
 
 def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
-    """Return the answers in the order of the questions, at most `jobs` at a time. No process outlives the call.
+    """Ask each question in its own process, at most `jobs` at a time; return the answers in the questions' order.
 
+    No process outlives the call.
     A process that takes longer than `timeout_s` is stopped; its answer is a failure as for an unreachable vCenter.
     """
-    waiting = list(enumerate(questions))[::-1]
+    waiting = list(enumerate(questions))[::-1]  # reversed, because `pop` takes the last one
     running: dict[int, tuple[int, _SiteProcess]] = {}
     answers: dict[int, SiteAnswer] = {}
     with ExitStack() as files:
@@ -113,7 +114,7 @@ class _SiteProcess:
             code = self.process.exitcode or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"its process ended by {how} and left no answer"
-            hint = "look at this machine's memory and temporary files (TMPDIR); --parallel 1 needs the least"
+            hint = "check this machine's free memory and the space in TMPDIR; --parallel 1 needs the least memory"
             return self._failure_answer(SiteFailure(message, hint, GpuopsError.exit_code, GpuopsError.code))
         assert isinstance(loaded, SiteAnswer)
         return loaded
@@ -122,7 +123,7 @@ class _SiteProcess:
         """Stop the process after the timeout, and return the failure."""
         _end([self])
         self._pass_on()
-        hint = f"--site-timeout gives it longer; gpuops login test --vcenter {self._question.site.name} asks it alone"
+        hint = f"--site-timeout gives it longer; gpuops login test --vcenter {self._question.site.name} tests it"
         message = f"it did not answer within {self._timeout_s:g} s"
         return self._failure_answer(SiteFailure(message, hint, VcenterUnreachable.exit_code, VcenterUnreachable.code))
 
@@ -152,7 +153,10 @@ def _nothing_yet(site: ConfiguredSite) -> SiteAnswer:
 
 
 def _answer_in_copy(question: SiteQuestion, answer: IO[bytes], messages: IO[bytes]) -> None:
-    """Run the command in the fork, and write its answer."""
+    """Run the command in the fork: write its pickled SiteAnswer to `answer`, and its stderr to `messages`.
+
+    Raises SystemExit if the answer cannot be written.
+    """
     _leave_the_terminal(messages)
     opening.begin_site(first=question.first)
     output.behave(replace(output.manners(), quiet=True))  # it writes temporary files, which are not reported
@@ -189,7 +193,7 @@ def _exit_code(ask: Callable[[], object]) -> int:
 def _site_answer(
     question: SiteQuestion, text: Shown, document: AnyDocument, csv: Callable[[], str] | None
 ) -> SiteAnswer:
-    """Return the needed part of a command's output."""
+    """Return an answer with the part of a command's output that is printed or merged: CSV, text, or the document."""
     base_answer = _nothing_yet(question.site)
     if output.chosen() is OutputFormat.CSV:
         if csv is None:

@@ -187,7 +187,7 @@ class SiteProcess:
             theirs.close()
             with self._lock:
                 self._process, self._pipe = process, mine
-            if self._closing.is_set():  # since it was looked for
+            if self._closing.is_set():  # `close` was called meanwhile, and did not see the new process
                 self._end()
             self.failure = self._listen(mine)
             with self._lock:
@@ -200,6 +200,7 @@ class SiteProcess:
                 process.join()
             for future in waiting.values():
                 future.set_exception(SiteAway(f"{self.site}: its process has ended"))
+            # a signal for all processes may have ended this one before the parent closes the service: not a failure
             if self._closing.wait(0.0 if self.failure is not None else SETTLES_S):
                 return
             failure = self.failure or _death_failure(process)

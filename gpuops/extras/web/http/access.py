@@ -45,14 +45,19 @@ class PasswordLogin:
 
     @classmethod
     def parse(cls, lines: Secret, name: str) -> PasswordLogin:
-        """Of the lines NAME:PASSWORD of a file; `name` says which. Raises UsageError, and tells no password."""
+        """Return the logins of a file's lines NAME:PASSWORD. `name`: the file, for messages.
+
+        Raises UsageError; its message holds no password.
+        """
         digests = []
         for number, line in enumerate(lines.reveal().splitlines(), 1):
             user, colon, password = line.partition(":")
             if not line:
                 continue
             if not colon or not user or not line.isprintable():
-                raise UsageError(f"{name}, line {number}, is not NAME:PASSWORD", hint="write one login on each line")
+                raise UsageError(
+                    f"{name}, line {number}, is not NAME:PASSWORD", hint="write one login on each line: NAME:PASSWORD"
+                )
             _require_long(f"the password in {name}, line {number},", password)
             digests.append(_digest(line.encode()))
         if not digests:
@@ -60,6 +65,7 @@ class PasswordLogin:
         return cls(tuple(digests))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
+        """Return whether the request has the name and password of one of these logins. `peer` is not used."""
         header = _only(headers, b"authorization")
         scheme, _, credentials = (header or b"").partition(b" ")
         if scheme.lower() != b"basic":
@@ -69,7 +75,7 @@ class PasswordLogin:
         except binascii.Error:
             return False
         is_known = False
-        for login_digest in self.digests:  # all of them, whichever it is
+        for login_digest in self.digests:  # no early exit: the time must not show which login matched
             is_known |= hmac.compare_digest(digest, login_digest)
         return is_known
 
@@ -86,16 +92,19 @@ class ProxyLogin:
 
     @classmethod
     def parse(cls, header: str, addresses: Sequence[str], secret: Secret) -> ProxyLogin:
-        """Raise UsageError for what is no name of a header, no address or network, or a short secret."""
+        """Return the login by this header, accepted from these addresses and networks together with the secret.
+
+        Raises UsageError for an invalid header name, address or network, and for a short secret.
+        """
         if not header.isascii() or not header.replace("-", "").isalnum():
-            message = f"--proxy-header {header!r} is no name of a header"
-            raise UsageError(message, hint="say --proxy-header X-Remote-User")
+            message = f"--proxy-header {header!r} is not a valid header name"
+            raise UsageError(message, hint="use letters, digits and hyphens: --proxy-header X-Remote-User")
         text = secret.reveal()
         _require_long("the secret of the proxy", text)
         try:
             networks = tuple(ip_network(address) for address in addresses)
         except ValueError as error:
-            raise UsageError(f"--proxy-from: {error}", hint="say --proxy-from 10.0.0.5, or 10.0.0.0/29") from error
+            raise UsageError(f"--proxy-from: {error}", hint="use --proxy-from 10.0.0.5, or 10.0.0.0/29") from error
         return cls(header.lower().encode(), networks, _digest(text.encode()))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
@@ -109,7 +118,7 @@ class ProxyLogin:
 def _require_long(subject: str, text: str) -> None:
     if len(text) < SHORTEST:
         hint = "make one: openssl rand -base64 18"
-        raise UsageError(f"{subject} has {len(text)} characters, and {SHORTEST} are the least", hint=hint)
+        raise UsageError(f"{subject} has {len(text)} characters, and needs at least {SHORTEST}", hint=hint)
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
@@ -150,9 +159,9 @@ class Access:
         return not ways or any(way.lets_in(headers, peer) for way in ways)
 
     def answers_to(self, headers: Headers, reached: str) -> bool:
-        """Return whether the Host header names where the request came to: the address `reached`, or one of the names.
+        """Return whether the Host header is the address `reached`, at which the request arrived, or one of `hosts`.
 
-        A rebound name is never an address, so the port says nothing.
+        The port is ignored: DNS rebinding needs a name, and only names in `hosts` and localhost are accepted.
         """
         host_header = _only(headers, b"host")
         if host_header is None:

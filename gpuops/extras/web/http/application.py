@@ -72,11 +72,11 @@ def sites_application(
 
     `metrics` is called with the name of a site, empty = all of them.
     """
-    of_sites = {
+    site_pages = {
         f"/{unquote(address_of(name))}": _Pages(state, partial(metrics, name)).router() for name, state in sites.items()
     }
-    whole = _Pages(overview, partial(metrics, ""), _source("overview.js")).router()
-    return Guarded(_BySite(whole, of_sites), access, say)
+    overview_pages = _Pages(overview, partial(metrics, ""), _source("overview.js")).router()
+    return Guarded(_BySite(overview_pages, site_pages), access, say)
 
 
 class _BySite:
@@ -105,6 +105,7 @@ class Guarded:
         self._app, self._access, self._say = app, access, say
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it; add the security headers, and log errors instead of sending them."""
         begun = False
 
         async def send_with_headers(message: dict[str, object]) -> None:
@@ -120,17 +121,18 @@ class Guarded:
         except Exception as error:
             self._say(f"{scope['path']!r} was not answered: {type(error).__name__}: {error}")
             if begun:
-                raise ConnectionAbortedError from error  # it is closed: its reader sees that the answer is not whole
-            failed = _plain("this page cannot be made now; the service has said why\n", 500)
+                # a part is sent already: the server closes the connection, so the client sees that the rest is missing
+                raise ConnectionAbortedError from error
+            failed = _plain("gpuops cannot make this page now: the reason is in the log of the service\n", 500)
             await failed(scope, receive, send_with_headers)  # type: ignore[arg-type]
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the error answer of a request; None if it is accepted."""
         headers, peer = scope["headers"], (scope["client"] or ("",))[0]
         if not self._access.answers_to(headers, (scope["server"] or ("",))[0]):
-            return _plain("this service does not answer for the host that was asked for\n", 421)
+            return _plain("gpuops serve has another host name: use its address, or start it with --web-name\n", 421)
         if scope["method"] not in ("GET", "HEAD"):
-            return _plain("GET and HEAD alone are answered here\n", 405, Allow="GET, HEAD")
+            return _plain("only GET and HEAD are answered here\n", 405, Allow="GET, HEAD")
         if scope["path"] == WITHOUT_LOGIN or self._access.lets_in(headers, peer):
             return None
         if self._access.passwords is None:

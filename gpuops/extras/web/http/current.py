@@ -141,17 +141,22 @@ class Overview:
         return self._current()
 
     def _current(self) -> Current:
+        """Return a new edition of the table: its page, and each document that at least one site has.
+
+        Its trouble is set only if none of the vCenters is followed.
+        """
         self._number += 1
-        name, now = f"{self._number}", tuple(self._sites.values())
+        # a tuple: the makers run later, when the sites may have changed
+        edition_name, sites = f"{self._number}", tuple(self._sites.values())
         documents = {
-            key for site_now in now if site_now.current.edition is not None for key in site_now.current.edition.makers
+            key for site_now in sites if site_now.current.edition is not None for key in site_now.current.edition.makers
         }
         documents = (documents | {REPORT}) - {PAGE}
-        makers: dict[str, Maker] = {key: partial(_merged_document, now, key) for key in documents}
-        makers[PAGE] = partial(_page, now, name, tuple(sorted(documents)))
-        followed = any(site_now.current.trouble is None for site_now in now)
-        trouble = None if followed else f"none of {len(now)} vCenters is followed now"
-        return Current(Edition(name, clock.wall_clock(), clock.passed_s(), makers), trouble)
+        makers: dict[str, Maker] = {key: partial(_merged_document, sites, key) for key in documents}
+        makers[PAGE] = partial(_page, sites, edition_name, tuple(sorted(documents)))
+        is_followed = any(site_now.current.trouble is None for site_now in sites)
+        trouble = None if is_followed else f"none of {len(sites)} vCenters is followed now"
+        return Current(Edition(edition_name, clock.wall_clock(), clock.passed_s(), makers), trouble)
 
 
 def address_of(site: str) -> str:
@@ -184,6 +189,7 @@ def _merged_document(sites: Sequence[SiteNow], name: str) -> bytes:
 
 
 def _site_answer(site_now: SiteNow, name: str) -> SiteAnswer:
+    """Return a site's document of this name; a failure if the site is not followed or has no such document."""
     edition, labels = site_now.current.edition, tuple(sorted(site_now.site.labels.items()))
     at = edition.read_at if edition is not None else clock.wall_clock()
     base_answer = SiteAnswer(site_now.site.name, 0, at, site_now.site.zone, labels, kind=name)
@@ -194,7 +200,9 @@ def _site_answer(site_now: SiteNow, name: str) -> SiteAnswer:
         except NotConnected as error:
             return _failed_answer(base_answer, error.message, error.hint)
     return _failed_answer(
-        base_answer, site_now.current.trouble or f"it has no document {name}", "gpuops login test asks it alone"
+        base_answer,
+        site_now.current.trouble or f"it has no document {name}",
+        f"gpuops login test --vcenter {site_now.site.name} tests this vCenter alone",
     )
 
 

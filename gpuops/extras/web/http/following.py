@@ -100,16 +100,16 @@ class Following:
             self._note_trouble(error)
             return False
         self._now = Current(self._edition(read, read_at, read_s))
-        # the first read also loads modules, so its duration does not count
+        # `_wait` keeps a pause in proportion to it; the first read also loads modules, so its duration is left out
         self._took_s = clock.passed_s() - read_s if self._number > 1 else 0.0
         self._tell(self._now)
         return True
 
     def _edition(self, read: FleetRead, read_at: datetime, read_s: float) -> Edition:
-        """Return the edition; it keeps the last name if only the time of the read has changed on its page."""
+        """Return the edition of a read. It has the name of the last one if only `read_at` differs in its report."""
         report = read.report
         text = document_text(report)
-        digest = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()
+        digest = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()  # without the time of the read
         if digest != self._shown:
             self._number += 1
             self._shown = digest
@@ -121,7 +121,7 @@ class Following:
         return Edition(name, read_at, read_s, makers)
 
     def _wait(self, shortest_s: float) -> None:
-        """Wait for a notice of a change and the shortest time, but at most LONGEST_S."""
+        """Return after a notice of a change or after LONGEST_S, not before `shortest_s`; after an error, in AWAY_S."""
         assert self._site is not None
         began_s = clock.passed_s()
         changed = False

@@ -47,8 +47,9 @@ class LimitedConnection(H11Protocol):
         self._take_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept the connection. Above the limit, close the one that waits longest, or this one if all are busy."""
         super().connection_made(transport)
-        self._waits()
+        self._waits()  # from now on, until its first request
         if len(self.connections) <= MOST_CONNECTIONS:
             return
         other_connections = (
@@ -57,7 +58,7 @@ class LimitedConnection(H11Protocol):
             if connection is not self and isinstance(connection, LimitedConnection)
         )
         waiting = [connection for connection in other_connections if connection.waits_since_s is not None]
-        if waiting:
+        if waiting:  # the new one takes the place of the connection that has sent no request for the longest time
             min(waiting, key=lambda connection: connection.waits_since_s or 0.0).abort()
         else:
             transport.write(_FULL)
@@ -148,7 +149,7 @@ def _config(app: Any) -> uvicorn.Config:
         loop="asyncio",
         log_config=None,
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=False,  # any client can send them: `Access` checks the real peer
         server_header=False,
         backlog=BACKLOG,
         h11_max_incomplete_event_size=HEADER_BYTES,
@@ -174,7 +175,7 @@ def serving_sites(
     metrics: Callable[[str, Current], bytes],
     say: Callable[[str], None],
 ) -> Iterator[WebServer]:
-    """Yield the same of several sites. `metrics` is called with the name of one, empty = all of them."""
+    """Yield the server of several sites, as `serving`. `metrics` is called with the name of a site; empty = all."""
     overview, states = CurrentState(), {name: CurrentState() for name in sites}
     app = sites_application(overview, states, access, metrics, say)
     with _answering(listener, app, {"": overview, **states}) as server:
@@ -183,6 +184,7 @@ def serving_sites(
 
 @contextmanager
 def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentState]) -> Iterator[WebServer]:
+    """Yield the server, which answers in its own thread; at the end all connections are closed."""
     # its errors are invalid requests of clients, and would repeat for each of them
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     ready = Event()
@@ -199,7 +201,7 @@ def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentSt
     thread = Thread(target=lambda: asyncio.run(run()), name="web", daemon=True)
     thread.start()
     ready.wait()
-    [server] = servers
+    [server] = servers  # empty if `uvicorn.Server` failed: this raises, and the thread prints the cause
     try:
         yield server
     finally:

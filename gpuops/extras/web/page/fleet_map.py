@@ -134,8 +134,9 @@ class FleetUseRecord(DocumentRecord, frozen=True):
 
 def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
     """Return the keys `rooms`, `hosts` and `vms` of the report, and their sums as `use`."""
-    rooms = _Rooms()
+    rooms = _Rooms()  # filled by the next line: GPUs with the same free slots share one record
     hosts = [_host(view, fleet, rooms) for view in fleet.hosts]
+    # VMs of the fleet, and others that hold one of its GPUs
     vms_by_ref = {vm.ref: vm for vm in fleet.vms}
     for view in fleet.hosts:
         vms_by_ref.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
@@ -151,9 +152,10 @@ def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
 
 
 def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int) -> FleetUseRecord:
-    """Return the sums of the map's records."""
+    """Return the sums of the map's records. `fragmented`: the part of the free GPU capacity on partly used GPUs."""
     gpus = [gpu for host in hosts for node in host.numa_nodes for gpu in node.gpus]
     may_take = [gpu for gpu in gpus if gpu.takes_vgpus is not False]
+    # the used part, 0 to 1, of each GPU that takes vGPUs and whose use is known
     used_parts = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]
     free_whole = sum(used == 0 for used in used_parts)
     free_in_parts = sum(1 - used for used in used_parts if 0 < used < 1)
@@ -213,6 +215,7 @@ def _host(view: HostView, fleet: Fleet, rooms: _Rooms) -> MappedHostRecord:
 
 
 def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> MappedGpuRecord:
+    """Return the record of a GPU. Its `room` is the number of its free slots in `rooms`, to which they are added."""
     slots = list(_slots(view, state, catalog))
     return MappedGpuRecord.from_attributes(
         view,

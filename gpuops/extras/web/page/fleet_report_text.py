@@ -72,6 +72,7 @@ def _attention(report: FleetReport) -> Iterator[Shown]:
 
 
 def _owners(showback: Showback, document: ReportDocument) -> Iterator[Shown]:
+    """Yield the owners with the most GPU-hours; `+` = at least, as some hours are not certain."""
     if not showback.owners:
         return
     table = TextTable(f"owner ({document.showback.by})", "ML VMs", "GPU-hours", "share", right=(1, 2, 3))

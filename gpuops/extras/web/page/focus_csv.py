@@ -33,9 +33,11 @@ def focus_csv(showback: Showback) -> str:
 
 
 def _rows(run: OwnedRun) -> Iterator[tuple[Cell, ...]]:
+    """Yield the line of a run, in the order of `FOCUS_COLUMNS`. Costs are 0 in `XXX`, the code for no currency."""
     hours = run.held.hours(run.vm.gpus)
     exact = None if hours.exact is None else round(hours.exact, 4)
     begins, ends = run.held.begins, run.held.ends
+    # FOCUS requires a billing period, also for a run whose begin is unknown
     month = (begins or run.night.begins).astimezone(UTC)
     name = run.owner or None
     yield (

@@ -99,7 +99,8 @@ def _candidates(document: Document) -> list[Document]:
 
 
 def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
-    """Return the room by GPU model. Profiles that differ only in the letter of the series are merged: `a40-8a|c|q`."""
+    """Return lines of free slots by GPU model. Profiles with equal figures that differ only in the letter of the series
+    share a line: `a40-8a|c|q`."""
     boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for profile in profiles:
         stem = without_series(profile["name"])
@@ -207,8 +208,10 @@ _SUMMED: Final = ("hosts", "gpus", "gpus_full", "gpus_partly", "gpus_free")
 
 
 def sites_page(answers: Sequence[SiteAnswer]) -> str:
-    """Return the page of the sites that answered with a document of kind `report`. Other sites are listed with the
-    reason."""
+    """Return one page with the report of each site that answered, and a list of the other sites with the reason.
+
+    Each answer is a document of kind `report` or a failure.
+    """
     style, script = page_style(), source("sites.js")
     policy = content_security_policy((script, page_script()), style)
     documents = [(answer, answer.document) for answer in answers if answer.failure is None]
@@ -253,8 +256,10 @@ def site_figures(report: Document) -> Document:
 
 
 def overview_page(rows: Sequence[SiteRow], edition: str, documents: Sequence[str]) -> str:
-    """Return the table as a page whose script and style have addresses of their own. `edition` and `documents` are
-    those of `served_page`."""
+    """Return the page with the table of several sites. It loads its script and style from the server.
+
+    `edition` and `documents` are those of `served_page`.
+    """
     text: str = (
         environment()
         .get_template("overview.html.j2")

@@ -75,7 +75,7 @@ class MeasuredFleetRecord(DocumentRecord, frozen=True):
 
 
 def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRecord:
-    """Return the record of the stored numbers, for the GPUs and VMs that are still in the inventory."""
+    """Return the stored numbers of GPUs and VMs that are still in the inventory. None = there is no recent sample."""
     now = stored.now
     gpus = [(host.ref, gpu.address) for host in inventory.hosts.values() for gpu in host.gpus]
     return MeasuredFleetRecord(
@@ -101,6 +101,7 @@ def _key(gpu: GpuKey) -> str:
 
 
 def _history(stored: StoredUse, inventory: Inventory) -> UseHistoryRecord:
+    """Return a series for each cluster, host and GPU; none for GPUs if more than `MOST_GPUS` were measured."""
     sizes = {(host.ref, gpu.address): gpu.memory_mib for host in inventory.hosts.values() for gpu in host.gpus}
     gpus_by_host: dict[str, list[GpuKey]] = {}
     gpus_by_cluster: dict[str, list[GpuKey]] = {}
@@ -135,11 +136,14 @@ def _series(gpus: list[tuple[GpuHistory, int | None]]) -> UseSeriesRecord:
 
 
 def _combined(series: Iterable[Numbers | None], how: str) -> list[int | None] | None:
-    """Return the mean, sum or highest of each step over the GPUs that were measured in it, rounded."""
+    """Return a rounded number for each step: the mean, sum or highest (`how`) of the GPUs measured in that step.
+
+    A step in which no GPU was measured is None; the result is None if there is no series at all.
+    """
     measured = [numbers for numbers in series if numbers is not None]
     if not measured:
         return None
-    table = np.stack(measured)
+    table = np.stack(measured)  # a row for each GPU, a column for each step; NaN = not measured
     is_known = ~np.isnan(table)
     counts = is_known.sum(axis=0)
     sums = np.where(is_known, table, 0).sum(axis=0)
