@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
 """nvidia-smi takes seconds; it can hang in a broken driver."""
-_LOOK: Final = "look at the guest, or ask it again"
+_LOOK: Final = "look at the guest, then check it again"
 _LOGIN_MOVE: Final = "check GPUOPS_GUEST_USERNAME and its password: a further try would count towards a lockout"
 
 
