@@ -286,7 +286,7 @@ def row_for(fault_type: type) -> Row:
 
 @cache
 def _rows() -> tuple[tuple[type, Row], ...]:
-    """Return the table with vmomi's classes in place of names; pyVmomi is imported when a fault is first met."""
+    """Return the rows of the table, each with its pyVmomi class. pyVmomi is imported only when a fault occurs."""
     from pyVmomi import vim, vmodl
 
     typed_rows = []
