@@ -182,7 +182,7 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     """Set the mode of each device of the step that has another mode: one call for each, sent exactly once.
 
     Return what is necessary before all modes are in effect, such as a reboot; None if vCenter does not report it for
-    every device, also because a device already had its mode. Raises OutcomeUnknown if a reply was lost or a task does
+    every device, or a device already had its mode. Raises OutcomeUnknown if a reply was lost or a task does
     not end, Refused, NoPermission, NotConnected; the error names the devices that were set before it.
     """
     host = inventory.hosts[step.host]

@@ -96,8 +96,8 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
         return CommandEnd(name, error="its shell wrote no exit code and times: it needs date +%s%N")
     took_s = (int(match[3]) - int(match[2])) / 1e9
     code = int(match[1])
-    wrong = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
-    return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), wrong)
+    failure = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
+    return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), failure)
 
 
 def end_command(session: ActiveSession, command: RunningCommand) -> None:

@@ -70,7 +70,7 @@ def wait(session: ActiveSession, running: Sequence[TaskRef], timeout_s: float) -
             yield end
         if left_s <= 0 or not (programs or tasks):
             return
-        # vCenter reports the ends of tasks, and not those of programs: these are read again after each slice
+        # vCenter reports the ends of tasks but not of programs, so programs are read again after each slice
         slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, clock.passed_s(), True
         over_ssh = all(kind == "ssh" for kind, _, _ in programs.values())
         vms = [] if over_ssh else [vm for _, vm, _ in programs.values()]
