@@ -103,8 +103,9 @@ class Session:
         self.login_key: str | None = None
         """The key of vCenter's UserSession; None if vCenter did not return it."""
         self._spare: list[tuple[Wire, float]] = []
+        """Idle connections, each with the time of its last use."""
         self.idle_views: dict[tuple[str, str], str] = {}
-        """Container views that no read uses now, by the cookie of their login, with which they end, and their types."""
+        """Container views that no read uses now, by the cookie of their login and their types; they end with it."""
         self.vi_json: JsonLogin | None = None
         """The login over VI/JSON for bulk reads; None = bulk reads use SOAP."""
         self.vi_json_alone = False
@@ -242,7 +243,7 @@ class Session:
     def retrieve(self, spec: Any, most: int, *, subject: str = "") -> list[Any]:
         """Return the ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi objects.
 
-        Raises NotConnected and its subclasses, ProtocolError for more than `most` objects.
+        Raises NotConnected and its subclasses, ProtocolError for more than `most` objects or an empty page.
         """
         from pyVmomi import vmodl
 
@@ -382,7 +383,7 @@ class Session:
         return self._logins
 
     def _introduce(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
-        """Return the singletons and the AboutInfo of RetrieveServiceContent, which needs no login.
+        """Return vCenter's singletons by name, as (type, moid), and its AboutInfo, which need no login.
 
         Raises ProtocolError if the server is not a vCenter.
         """
@@ -414,15 +415,15 @@ class Session:
         try:
             reply = wire.ask("Login", self.service["sessionManager"], user_name + password)
         except SessionEnded as ended:
-            raise self._login_refusal("the session ends as it begins") from ended
+            raise self._login_refusal("it ended the new session at once") from ended
         except WireFault as fault:
-            # the fault's chain holds the request
+            # from None: the chain of the fault holds the request, which has the password
             if fault.fault == "InvalidLogin":
                 raise self._login_refusal("user name or password refused", WrongPassword) from None
             raise self._login_refusal(fault_error(fault.fault, str(fault)).message) from None
         self._cookie, self.login_key = wire.cookie, text(child(reply, "returnval"), "key")
         self._logins += 1
-        if "stub" in self.__dict__:
+        if "stub" in self.__dict__:  # a cached property: a stub that exists gets the new cookie
             self.stub.cookie = self._cookie
 
     def _login_refusal(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:

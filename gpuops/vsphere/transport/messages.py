@@ -63,8 +63,8 @@ def unwritable_surrogate() -> UsageError:
 
 def _unwritable(character: str) -> UsageError:
     return UsageError(
-        f"a text holds {character}, which a request to vCenter cannot carry",
-        hint="write names and passwords without it",
+        f"a text contains {character}, which a request to vCenter cannot contain",
+        hint="remove it from the name or password",
     )
 
 
@@ -99,9 +99,9 @@ def check_typed_reply(received: bytes, most: int) -> bytes:
 
 
 def check_reply(received: bytes, most: int = MOST_MARKS) -> bytes:
-    """Return the bytes if they are within the limits. Elements of vCenter have at most two attributes.
+    """Return the bytes unchanged. Raises UnreadableReply for a document type, or more than `most` "<" and "=".
 
-    Raises UnreadableReply.
+    Elements of vCenter have at most two attributes.
     """
     if b"<!DOCTYPE" in received:
         raise UnreadableReply("a document type, which SOAP forbids")

@@ -61,7 +61,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def InvokeMethod(self, mo: Any, method: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
         """Return the answer of one call, which is sent once.
 
-        Raises its fault, UnreadableReply, and the connection's own errors.
+        Raises the fault of the call, UnreadableReply, and the connection's own errors.
         """
         request = self.SerializeRequest(mo, method, args)
         reply = self._exchange(request)
@@ -76,7 +76,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         if reply.status != http.HTTPStatus.OK:
             raise network.UnreadableReply("an HTTP error without a fault")
         if answer is None and method.isTask:
-            raise network.UnreadableReply("no task where one was begun")
+            raise network.UnreadableReply("no task for a call that starts one")
         return answer
 
     def SerializeRequest(self, mo: Any, method: Any, args: Any) -> bytes:  # noqa: N802
@@ -124,7 +124,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
 
 
 def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
-    """Return the value of a reply of at most `most` marks: an object of `result_type`, or a fault.
+    """Return the value of a reply with at most `most` "<" and "=": an object of `result_type`, or a fault.
 
     Raises ExpatError for incomplete or invalid XML, UnreadableReply for everything else that no vCenter sends.
     """

@@ -73,9 +73,9 @@ class TaskWatch:
                 return
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        """Cancel the tasks that were queued at their last wait. A task that vCenter does not cancel continues.
+        """Cancel those tasks that the last `wait` saw as queued. A task that vCenter does not cancel continues.
 
-        vCenter queues a task behind another one of its VM, and begins it when that one ends. Raises NotConnected.
+        vCenter queues a task while the VM has another one, and starts it when that one ends. Raises NotConnected.
         """
         for task_ref in tasks:
             task_info = self._running.get(task_ref.ref, {})

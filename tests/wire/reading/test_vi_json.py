@@ -305,5 +305,5 @@ def test_the_key_is_of_no_other_login(lab: SimServer, lab_target: Target) -> Non
 def test_a_reply_that_names_no_session_is_refused(lab_target: Target) -> None:
     with Session(lab_target) as session, answering("Login", OK):
         session.read_over_vi_json(alone=True)
-        with pytest.raises(ProtocolError, match="names no session"):
+        with pytest.raises(ProtocolError, match="returns no session key"):
             inventory(session)
