@@ -69,7 +69,7 @@ class Ssh:
             raise Refused("a host shell needs asyncssh, which is not installed", hint=hint) from error
         known_hosts = self.known_hosts.expanduser()
         if not known_hosts.is_file():
-            hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
+            hint = f"put the hosts' keys there (ssh-keyscan; check each key), or name another file: {self.named_by}"
             raise Refused(f"{known_hosts} does not exist: no SSH key of a host is known", hint=hint)
         self._must_be_ours(known_hosts)
         self._must_be_readable(asyncssh, known_hosts)
@@ -119,7 +119,7 @@ class Ssh:
         try:
             asyncssh.read_known_hosts(str(known_hosts))
         except (OSError, ValueError) as error:
-            hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
+            hint = f"put the hosts' keys there (ssh-keyscan; check each key), or name another file: {self.named_by}"
             raise Refused(f"{known_hosts}: no hosts' keys can be read from it ({error})", hint=hint) from error
         if self.key is None:
             return

@@ -168,7 +168,7 @@ class Session:
         """Use SOAP for bulk reads from now on, and warn if there is a reason."""
         self._leave_vi_json()
         if reason:
-            self.warn(f"VI/JSON is not used any more, SOAP is: {reason}")
+            self.warn(f"gpuops reads over SOAP from now on, because VI/JSON failed: {reason}")
 
     def _leave_vi_json(self) -> None:
         login, self.vi_json = self.vi_json, None
@@ -230,7 +230,7 @@ class Session:
         from pyVmomi import VmomiSupport
 
         if REFERENCE.fullmatch(ref) is None:
-            raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory reads the ids anew")
+            raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory shows the ids")
         return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, self.stub)
 
     def vm(self, ref: str) -> Any:
@@ -256,7 +256,7 @@ class Session:
             objects += page.objects
             if len(objects) > most or (page.token and not page.objects):
                 raise ProtocolError(
-                    f"{self.target.address} does not end a read of {most} objects",
+                    f"{self.target.address} sends more than the {most} objects of a read, or an empty page",
                     hint="check the address; nothing of it was used",
                 )
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
@@ -404,7 +404,7 @@ class Session:
         managers = {name: (kind, ref) for name, (kind, ref) in references.items() if kind and REFERENCE.fullmatch(ref)}
         if missing := _NEEDED - managers.keys():
             raise ProtocolError(
-                f"{self.target.address} does not answer like a vCenter: it names no {sorted(missing)[0]}",
+                f"{self.target.address} does not answer like a vCenter: it returns no {sorted(missing)[0]}",
                 hint="check the address",
             )
         return managers, about

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 5.0
 _REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
 NO_LOGIN: Final = "there is no login for guests (GPUOPS_GUEST_USERNAME)"
-NO_SHELL: Final = "there is no way in over SSH here"
+NO_SHELL: Final = "this command has no SSH connection to guests"
 
 
 def no_way_in(session: ActiveSession, hook: RunInGuest) -> str | None:
@@ -112,7 +112,7 @@ def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str)
         return TaskEnd(task, error)
     process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
-        message = f"{vm}: its program is gone from the guest, and its exit code is not known"
+        message = f"{vm}: vCenter does not list its program any more, so its exit code is not known"
         return TaskEnd(task, OutcomeUnknown(message))
     if process.endTime is None:
         return None

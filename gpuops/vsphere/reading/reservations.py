@@ -55,7 +55,7 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
         if place_number < MOST_PLACES:
             answers += _query_place(reader, session, manager, place, kind_of_place, profiles)
         else:
-            answers.append(UnknownCapacity(place, f"vCenter is asked about at most {MOST_PLACES} clusters"))
+            answers.append(UnknownCapacity(place, f"gpuops asks vCenter about at most {MOST_PLACES} clusters"))
     return Reservations(
         tuple(answer for answer in answers if isinstance(answer, ProfileCapacity)),
         tuple(answer for answer in answers if isinstance(answer, DeviceCapacity)),

@@ -51,7 +51,7 @@ def reference(kind: str, moid: str) -> str:
     """Return the `_this` element of an object. Raises ProtocolError for invalid ids: they could contain elements."""
     if REFERENCE.fullmatch(moid) is None or _TYPE.fullmatch(kind) is None:
         raise ProtocolError(
-            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory reads the ids anew"
+            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory shows the ids"
         )
     return f'<_this type="{kind}">{moid}</_this>'
 

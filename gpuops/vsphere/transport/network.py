@@ -267,7 +267,7 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
             if code == _NOT_YET_VALID:
                 return NotTrusted(f"{certificate} is not valid yet", hint="check this machine's clock")
             if code in _WRONG_NAME:
-                return NotTrusted(f"{certificate} is issued for another name", hint="use the name in it")
+                return NotTrusted(f"{certificate} is issued for another name", hint="use the name in the certificate")
             if code in UNKNOWN_ISSUER:
                 return NotTrusted(
                     f"{certificate} is from an issuer that is not trusted here",

@@ -82,7 +82,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def SerializeRequest(self, mo: Any, method: Any, args: Any) -> bytes:  # noqa: N802
         """Return the request. Raises ProtocolError for an invalid id, UsageError for text that XML cannot contain."""
         if REFERENCE.fullmatch(mo._moId) is None:
-            raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory reads the ids anew")
+            raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory shows the ids")
         try:
             return checked_request(super().SerializeRequest(mo, method, args))
         except UnicodeEncodeError:

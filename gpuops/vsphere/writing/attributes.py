@@ -96,7 +96,7 @@ def _types(session: Session) -> dict[str, str]:
 
 
 def _of_other_type(name: str, of_type: str) -> str:
-    return f"custom attribute {name} is defined for objects of type {of_type}: VMs cannot carry it"
+    return f"custom attribute {name} is defined for objects of type {of_type}, so VMs cannot have it"
 
 
 def _manager(session: Session) -> Any:

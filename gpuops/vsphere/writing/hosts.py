@@ -92,9 +92,7 @@ class HostConnection:
         return held_on(self._session, {ObjectKind.HOST: hosts}, {ObjectKind.HOST: frozenset(privileges)})
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        """Send one step, exactly once. Return what is necessary before it is in effect, such as a reboot.
-
-        None = not reported.
+        """Send one step, exactly once, and return what it needs to take effect, such as a reboot; None = not reported.
 
         Raises OutcomeUnknown if the reply was lost, or the error of vCenter's fault.
         """

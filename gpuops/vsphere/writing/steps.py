@@ -57,7 +57,7 @@ DEVICE_GROUP_KEY: Final = -1
 def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], api_version: str) -> Any:
     """Return the vim.vm.ConfigSpec of a change, which vCenter applies completely or not at all.
 
-    `devices` are the present vim devices of the VM; to remove or edit one, the spec must contain it. With
+    `devices` are the present vim devices of the VM; a spec that removes or edits one contains all of it. With
     `change_version`, vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises
     Refused for options that the API version does not have, or for a device that the VM does not have any more.
     """

@@ -168,7 +168,7 @@ def test_a_surprise_is_warned_of_once_and_read_over_soap(lab_target: Target, rep
             found = [inventory(session) for _ in range(2)]
     assert [replace(each, taken_at=expected.taken_at) for each in found] == [expected, expected]
     assert len(warnings) == 1, warnings
-    assert warnings[0].startswith("VI/JSON is not used any more, SOAP is: ")
+    assert warnings[0].startswith("gpuops reads over SOAP from now on, because VI/JSON failed: ")
 
 
 @pytest.mark.quick_cases(14)
