@@ -83,7 +83,7 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
         process = next((process for process in listed or () if process.pid == command.pid), None)
         if process is not None and process.endTime is None:
             return None
-        # it has ended, also if vCenter does not list it any more; `told` has its exit code and both times
+        # it has ended: vCenter lists ended programs only for some minutes; `told` has exit code, start and end
         match = _END.fullmatch(read_guest_file(session, command.vm, name, f"{command.directory}/told").decode("ascii"))
         printed = read_guest_file(session, command.vm, name, f"{command.directory}/printed.last")
     except NotConnected:

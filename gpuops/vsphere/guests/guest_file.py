@@ -88,7 +88,7 @@ def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
         return replace(vcenter, port=port or vcenter.port), path
     if not parts.hostname:
         raise ValueError("its URL names no host")
-    # an ESXi host gets no password, and is trusted by its certificate in vCenter, whoever has issued it
+    # an ESXi host gets no password of gpuops, and must present the certificate that vCenter has of it
     pin = _pin(session, vm) if vcenter.tls and vcenter.verify else None
     host_target = replace(vcenter, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
     return replace(host_target, verify=False, pin=pin), path

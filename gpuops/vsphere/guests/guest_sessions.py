@@ -96,7 +96,7 @@ class GuestSessions:
 def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: datetime) -> SessionCount:
     """Return the number of users with a session, by the owners of shells, and the ages of their sessions.
 
-    `login` is the user that listed the processes; unknown if it sees only its own.
+    `login` is the user that listed the processes. If it sees only its own processes, the count is unknown.
     """
     shells = [process for process in processes if _is_shell(process)]
     if not any(process.owner and _account(process.owner) != _account(login) for process in processes):

@@ -306,7 +306,7 @@ def _vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str,
     folders: dict[str | None, _FolderPath] = {}
     fields = next((manager.names for manager in records if isinstance(manager, _CustomFields)), {})
     running = {task.ref: task.running for task in records if isinstance(task, _RecentTask)}
-    # `make_vm` is a partial of Vm that lacks only these arguments
+    # `make_vm` is a partial of Vm; these arguments need the other records of the read
     return {
         vm.ref: vm.make_vm(
             path=f"{(folder := _folder_path(vm.parent, places, folders)).path}/{vm.make_vm.keywords['name']}",

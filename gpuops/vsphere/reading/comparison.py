@@ -23,7 +23,7 @@ _OF_THE_MOMENT: Final = "taken_at"
 
 
 def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
-    """Return a snapshot read over SOAP, the first twenty differences of VI/JSON, and why VI/JSON failed ('' = no).
+    """Return a snapshot read over SOAP, the first twenty differences of VI/JSON, and the error of VI/JSON ('' = none).
 
     Afterwards the session reads over SOAP. Raises NotConnected and its subclasses if the reads over SOAP fail.
     """

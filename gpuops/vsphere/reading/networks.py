@@ -118,6 +118,7 @@ def _switch(ref: str, name: str, uuid: str, config: Any) -> _Switch:
 
 
 def _host(properties: Mapping[str, Any]) -> HostRdma:
+    """Return the RDMA devices, physical adapters and VMkernel adapters of a host."""
     functions = dict(_functions(properties.get("config.pciPassthruInfo")))
     nodes = dict(_nodes(properties.get("hardware.numaInfo")))
     nics, names = [], {}

@@ -140,7 +140,7 @@ def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int
 
 
 class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
-    """The envelope; what is in it is read by `_BoundedDeserializer`."""
+    """Reads the envelope of a reply; `_BoundedDeserializer` reads its content."""
 
     def __init__(self, stub: Any) -> None:
         super().__init__(stub)
@@ -151,6 +151,7 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
         self._answers = False
 
     def Deserialize(self, response: bytes, result_type: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
+        """Return the value in the reply, or its fault. Like pyVmomi's method, but it frees the parser at once."""
         self.resultType, self.msg, self.data = result_type, "", ""
         self.isFault = False
         self.nsMap: dict[str | None, list[str]] = {}

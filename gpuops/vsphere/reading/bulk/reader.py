@@ -131,6 +131,7 @@ class Reader:
         decode: Callable[[ReadObject], Record],
         extra_objects: Collection[tuple[str, str]],
     ) -> list[Record]:
+        """Return the results of `decode` for the objects in a view of the root folder, and `extra_objects`."""
         # types that the container view cannot contain: they are read through its VMs, or by their ids
         outside = {"Task", *(name for name, _ in extra_objects)}
         types = [name for name in paths_by_type if name not in outside]

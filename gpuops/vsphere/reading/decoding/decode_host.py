@@ -224,6 +224,7 @@ def _with_host_state(
 
 
 def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu:
+    """Return the GPU of the PCI list with its graphics and passthrough state from the thin read."""
     graphics = thin.graphics.get(gpu.address, _UNLISTED)
     # In full and not by replace(), which costs three times as much: a fleet has thousands.
     return PhysicalGpu(
@@ -391,7 +392,7 @@ def _admission(das: Any) -> AdmissionControl | None:
     computed = flag(policy, "autoComputePercentages")
     memory = number(policy, "memoryFailoverResourcesPercent") or None
     cpu = number(policy, "cpuFailoverResourcesPercent") or None
-    # if vCenter computes the percentages and does not report them, the number of failed hosts stands for them
+    # if vCenter computes the percentages and does not report them, use the number of tolerated host failures
     by_level = level if computed and memory is None and cpu is None else None
     return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=by_level)
 
