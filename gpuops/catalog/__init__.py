@@ -51,6 +51,7 @@ def _load_for(profiles: frozenset[str], pci: frozenset[tuple[int, int, int | Non
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
     # vendor 0: only the name of the GPU is known
     types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
+    # a device with a board file is not in devices.yaml
     types -= {(NVIDIA_VENDOR_ID, device_id) for device_id in devices if device_id in _index().by_device}
     models = _devices() if types else ()
     device_models = tuple(

@@ -102,6 +102,7 @@ def held_on(
     held_privileges: dict[str, frozenset[str]] = {}
     with OptionalRead():
         for kind, refs in objects.items():
+            # the privilege to assign is checked below, on the root pools
             privileges = privileges_by_kind[kind] - (ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else frozenset())
             entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
             held_privileges |= _granted_privileges(session, entities, privileges)

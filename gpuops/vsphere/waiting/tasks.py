@@ -62,7 +62,7 @@ class TaskWatch:
             slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = self._updates.next(slice_s)
             left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
-            if news is None:
+            if news is None:  # vCenter has reported every task that exists, and waits for changes
                 self._end_missing_tasks(pending)
                 self._end_tasks_with_question(pending)
             with self._session.decoding("a wait for tasks"):

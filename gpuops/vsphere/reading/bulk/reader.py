@@ -137,6 +137,7 @@ class Reader:
         types = [name for name in paths_by_type if name not in outside]
         # A view belongs to its login and shows the present objects at each read.
         views, view_key = self._session.idle_views, (pages.login, " ".join(types))
+        # taken out of the idle views, so that no other thread reads through it meanwhile
         view = views.pop(view_key, "") or pages.new_view(types)
         # The view itself is read too. A reply without it is not the answer to this read; a reply with the view alone
         # is that of an empty vCenter.
