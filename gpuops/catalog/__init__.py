@@ -31,7 +31,9 @@ def load(
     boards: Iterable[str] = (),
     everything: bool = False,
 ) -> Catalog:
-    """Return the catalogue of the boards of these profile names, PCI ids and keys; unknown ones are ignored.
+    """Return a catalogue of the boards and devices with any of these profile names, PCI ids or keys.
+
+    Unknown ones are ignored. With `everything`, return all boards and devices.
 
     `profiles` are ESXi names (`grid_a100-3-20c`), `pci` are (vendor id, device id, subsystem id or None), `boards` the
     keys of board files (`a100`). Where boards share a device id all of them are loaded, and `Catalog.board_by_pci`
@@ -47,12 +49,15 @@ def load(
 def _load_for(profiles: frozenset[str], pci: frozenset[tuple[int, int, int | None]], boards: frozenset[str]) -> Catalog:
     board_names = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
+    # vendor 0: only the name of the GPU is known
     types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
+    # a device with a board file is not in devices.yaml
     types -= {(NVIDIA_VENDOR_ID, device_id) for device_id in devices if device_id in _index().by_device}
     models = _devices() if types else ()
     device_models = tuple(
         model for model in models if any((model.vendor_id, number) in types for number in model.device_ids)
     )
+    # the index, a file, is read only if something is looked up in it
     keys = set(boards) | (set(_index().find(board_names, devices)) if board_names or devices else set())
     board_keys = tuple(key for key in _index().keys if key in keys) if keys else ()
     return _catalog(board_keys, device_models) if board_keys or device_models else Catalog()

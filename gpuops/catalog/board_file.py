@@ -46,7 +46,7 @@ class _ProfileNames:
 
 
 def board(key: str) -> Board:
-    """Return the board of that file. Raises UsageError if the file cannot be understood."""
+    """Return the board of the file `gpus/KEY.yaml`. Raises UsageError if the file cannot be understood."""
     fields = read(BOARDS / f"{key}.yaml")
     names = _ProfileNames(key, fields.text("short_name"), fields.maybe_text("full_name"), fields.texts("names_seen"))
     family = fields.maybe_text("mig")
@@ -88,6 +88,7 @@ def _pci_id(row: Fields) -> PciId:
 
 
 def _profiles(fields: Fields, names: _ProfileNames, mig: MigGeometry | None) -> Iterator[VgpuProfile]:
+    """Yield the profiles. Facts of a size override those of its series, and exceptions override both."""
     exceptions = fields.mapping("exceptions")
     for kind, section in ((ProfileKind.TIME_SLICED, "time_sliced"), (ProfileKind.MIG_BACKED, "mig_backed")):
         by_series = fields.mapping(f"{section}_series")
@@ -100,7 +101,8 @@ def _profiles(fields: Fields, names: _ProfileNames, mig: MigGeometry | None) -> 
                 facts = {**by_series[series], **row, **exceptions.pop(tail, {}), "type_id": type_id}
                 yield _profile(tail, Series(series), kind, facts, names, mig)
     if exceptions:
-        raise UsageError(f"{names.key}.yaml: exceptions name no profile of the board: {', '.join(exceptions)}")
+        tails = ", ".join(exceptions)
+        raise UsageError(f"{names.key}.yaml: exceptions names profiles that the board does not have: {tails}")
 
 
 def _profile(

@@ -41,5 +41,5 @@ def _version(row: Fields, key: str) -> tuple[int, ...]:
     text = row.text(key)
     version = version_of(text)
     if version is None:
-        raise UsageError(f"{_DRIVERS.name}: {key} {text!r} is no version")
+        raise UsageError(f"{_DRIVERS.name}: {key} {text!r} is not a version")
     return version

@@ -162,5 +162,5 @@ def read(path: Path) -> Fields:
     except yaml.YAMLError as fault:
         raise UsageError(f"{path.name} is not YAML: {fault}") from fault
     if not isinstance(raw, dict):
-        raise UsageError(f"{path.name} holds no mapping")
+        raise UsageError(f"{path.name}: the top level is not a mapping")
     return Fields(raw, path.name)

@@ -51,5 +51,5 @@ def home_directory(printed: str) -> str:
     """Return the path in the line `home PATH`. Raises ProtocolError if there is none."""
     match = re.search(r"^home (/[^\n]*)$", printed, re.MULTILINE)
     if match is None:
-        raise ProtocolError("its guest tells no home directory", hint="log in to guests as a user who has one")
+        raise ProtocolError("the guest reported no home directory", hint="log in to guests as a user who has one")
     return match[1].rstrip("/")

@@ -53,10 +53,10 @@ Rows = Mapping[PciAddress, list[str] | str]
 
 
 def read_rows(text: str, columns: int) -> Rows:
-    """Return the row of each GPU in a CSV answer whose first column is the address, with `columns` columns.
+    """Return by GPU the cells after its address, or the reason why they cannot be used.
 
-    Lines that do not begin with an address are ignored. Raises ValueError, with the first line, for an answer that
-    cannot be used for any GPU.
+    `text` is CSV output of nvidia-smi with `columns` columns, the address first. Lines that do not begin with an
+    address are ignored. Raises ValueError, with the first line, if no row can be used and no sentence names a GPU.
     """
     rows: dict[PciAddress, list[str] | str] = {}
     lines = [line for line in text.splitlines() if line.strip()]
@@ -66,6 +66,7 @@ def read_rows(text: str, columns: int) -> Rows:
         if address is None:
             continue
         row = cells[1:] if len(cells) == columns else _WRONG_COLUMN_COUNT
+        # a GPU may have the same row twice; if its rows differ, neither is used
         rows[address] = row if rows.get(address, row) == row else CONTRADICTORY
     if all(isinstance(row, str) for row in rows.values()) and not read_notices(text):
         raise ValueError(repr(shorten(lines[0].strip())) if lines else "nothing")
@@ -177,7 +178,7 @@ _MOST: Final = 1 << 40
 
 
 def read_gpus(text: str) -> Iterator[SmiGpu]:
-    """Yield the readings of each GPU whose row can be read. Raises ValueError for an answer without any."""
+    """Yield the readings of each GPU whose row can be read. Raises ValueError if the output is about no GPU."""
     for gpu, row in read_rows(text, len(_FIELDS) + 1).items():
         if isinstance(row, str):
             continue
@@ -191,7 +192,7 @@ def read_gpus(text: str) -> Iterator[SmiGpu]:
             ecc_uncorrected=_number(ecc),
             pcie_generation=_number(generation),
             pcie_width=_number(width),
-            power_limit_w=_number(limit.partition(".")[0]),
+            power_limit_w=_number(limit.partition(".")[0]),  # 700.00 is printed for 700 W
             slowed_by_heat=None if mask is None else bool(mask & _HEAT),
             slowed_by_power=None if mask is None else bool(mask & _POWER),
         )

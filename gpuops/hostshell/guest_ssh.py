@@ -48,14 +48,14 @@ class GuestSsh:
         self._changed = threading.Condition()
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        """Return why that program cannot be run, as far as can be known without trying; None = it can."""
+        """Return why the program cannot be run over SSH; None = no reason is known before the connection is tried."""
         from gpuops.hostshell.ssh import unusable_address
 
         assert hook.ssh is not None
         if find_spec("asyncssh") is None:
             return f"asyncssh is not installed: {install_extra('ssh')}"
         if (why := unusable_address(hook.ssh.host)) is not None:
-            return f"{hook.ssh.host[:80]!r} cannot be entered by SSH: {why}"
+            return f"{hook.ssh.host[:80]!r} cannot be reached by SSH: {why}"
         if not _is_host_known(self._known_hosts, hook.ssh.host):
             return f"no SSH key of {hook.ssh.host} is in {self._known_hosts}"
         return None
@@ -76,11 +76,15 @@ class GuestSsh:
             self._changed.wait_for(lambda: len(self._ends) > ended or not self._running, timeout_s)
 
     def end(self, task: TaskRef) -> TaskEnd | None:
-        """Return how a program ended; None = it runs. The end of one that an earlier process started is unknown."""
+        """Return how a program ended; None = it still runs.
+
+        The end is unknown if another process of gpuops started the program.
+        """
         with self._changed:
             if task.ref in self._running:
                 return None
-            return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(f"{task.ref}: its end was not seen")))
+            message = f"{task.ref}: another process of gpuops started this program, so its exit code is not known"
+            return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(message)))
 
     def _run(self, hook: RunInGuest, task: TaskRef) -> None:
         end = TaskEnd(
@@ -95,7 +99,7 @@ class GuestSsh:
                 self._changed.notify_all()
 
     def _execute(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
-
+        """Run the program until it ends, and return its end with its duration or error."""
         from gpuops.hostshell.ssh import Ssh
 
         door, began_s = hook.ssh, clock.passed_s()
@@ -151,6 +155,7 @@ class SshAnswers:
             return {vm.ref: reply for (vm, _), reply in zip(guests, replies, strict=True)}
 
     def _reply(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str]) -> GuestReply:
+        """Return the output of the check in this guest, with vCenter's time before and after it, or why it failed."""
         from gpuops.guest_scripts.guest_check import over_ssh
         from gpuops.hostshell.ssh import Ssh
 
@@ -160,7 +165,7 @@ class SshAnswers:
         try:
             reply = ssh.run(door.host, over_ssh(system, frameworks), limit_s=LIMIT_S)
         except GpuopsError as error:
-            return GuestReply(None, error.message, error.hint or "look at the guest, or ask it again")
+            return GuestReply(None, error.message, error.hint or "look at the guest, then check it again")
         return GuestReply(reply.stdout, before=before, after=self._now())
 
     def _now(self) -> datetime:

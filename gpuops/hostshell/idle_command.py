@@ -56,7 +56,10 @@ class IdleCommand:
         self._reported_reasons: set[str] = set()
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
-        """Return the sessions of each of these VMs (by ref) as the command reports them; they may be unknown."""
+        """Return the sessions of each of these VMs (by ref), as the command reports them.
+
+        A VM without an answer has an unknown count, with the reason.
+        """
         asked_at = inventory.taken_at
         try:
             printed = self._run(_questions(vms))
@@ -76,6 +79,7 @@ class IdleCommand:
 
     def _run(self, question: bytes) -> bytes:
         """Return the output of the command. Raises CommandFailedError."""
+        # a file, not a pipe: a command that prints before it has read its input would make both processes wait
         with tempfile.TemporaryFile() as stdin:
             stdin.write(question)
             stdin.seek(0)
@@ -99,6 +103,7 @@ class IdleCommand:
             process.stdout.close()
 
     def _read_output(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> bytes:
+        """Return what the command prints until it ends. Raises CommandFailedError if it is late or fails."""
         until_s, chunks, size = clock.passed_s() + self._timeout_s, [], 0
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
@@ -113,6 +118,7 @@ class IdleCommand:
                 if size > MOST_BYTES:
                     raise CommandFailedError(f"the command printed more than {MOST_BYTES // 1024 // 1024} MiB")
                 chunks.append(chunk)
+        # the output has ended, so the command is about to end: allow it 0.1 s even if the time is up
         try:
             code = process.wait(max(until_s - clock.passed_s(), 0.1))
         except subprocess.TimeoutExpired as late:
@@ -136,7 +142,11 @@ def _questions(vms: Sequence[Vm]) -> bytes:
 
 
 def _read_answers(printed: bytes, vms: Sequence[Vm], asked_at: datetime) -> tuple[dict[str, SessionCount], bool]:
-    """Return the sessions by VM (ref), and whether a line was no answer. Of two answers, the one with use counts."""
+    """Return the sessions by VM (ref), and whether a line could not be read.
+
+    If there are two answers about a VM, one that reports use is kept.
+    """
+    # an answer names a VM by its UUID, or by a name that no other VM has
     names = Counter(vm.name for vm in vms)
     refs = {vm.name: vm.ref for vm in vms if names[vm.name] == 1}
     refs |= {vm.instance_uuid: vm.ref for vm in vms if vm.instance_uuid is not None}
@@ -167,10 +177,11 @@ def _lines(printed: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _session_count(answer: Mapping[str, Any], asked_at: datetime) -> SessionCount | None:
-    """Return the sessions in one line; None if it cannot be understood. Other keys are ignored."""
+    """Return the sessions that one line reports; None if a value is invalid. Other keys are ignored."""
     sessions, busy = answer.get("sessions"), answer.get("busy")
     ages = {name: answer.get(name) for name in ("age_s", "oldest_s", "youngest_s", "disconnected_s")}
     numbers = [number for number in (sessions, *ages.values()) if number is not None]
+    # type(), because True is an instance of int
     if not all(type(number) is int and 0 <= number <= MOST for number in numbers):
         return None
     if not (busy is None or isinstance(busy, bool)) or (sessions is None and busy is None):

@@ -188,8 +188,8 @@ def has_instances(listing: str) -> bool:
 def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
     """Yield each vGPU of `nvidia-smi vgpu -q`.
 
-    A GPU with a vGPU that cannot be read is left out: it would seem emptier than it is. Raises ValueError for a text
-    that is not such a listing.
+    If a vGPU cannot be read, all vGPUs of its GPU are left out: the GPU would seem emptier than it is. Raises
+    ValueError for any other text, and if no GPU remains.
     """
     by_gpu: dict[PciAddress, list[SmiVgpu | None]] = {}
     for gpu, facts in _blocks(listing):
@@ -206,7 +206,10 @@ def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
 
 
 def _blocks(listing: str) -> Iterator[tuple[PciAddress, dict[str, str] | None]]:
-    """Yield each GPU (with None), and the facts of each vGPU on it. An unreadable header ends the block before it."""
+    """Yield (GPU, None) for each GPU, then (GPU, facts) for each of its vGPUs.
+
+    If the address in a GPU header cannot be read, the lines up to the next header are skipped.
+    """
     gpu: PciAddress | None = None
     facts: dict[str, str] | None = None
     for line in listing.splitlines():
@@ -228,10 +231,13 @@ def _blocks(listing: str) -> Iterator[tuple[PciAddress, dict[str, str] | None]]:
 
 
 def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> SmiVgpu | None:
+    """Return the vGPU; None if the name of its VM or profile is missing."""
     if not facts.get("VM Name") or not facts.get("vGPU Name"):
         return None
+    # nvidia-smi prints GRID A100-20C; the name in vCenter is grid_a100-20c
     profile = facts["vGPU Name"].lower().replace(" ", "_")
     instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
+    # the placement and the number of memory slices; the latter only for a vGPU in a GPU instance
     placed = instances.get((gpu, instance), (None, None)) if instance != "N/A" else (_number(placement), None)
     return SmiVgpu(
         gpu,
@@ -246,7 +252,10 @@ def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> Sm
 
 
 def read_instances(index: str, table: str) -> Instances:
-    """Return the GPU instances of `nvidia-smi mig -lgi`, which numbers the GPUs; `index` holds their addresses."""
+    """Return the GPU instances in `table`, the output of `nvidia-smi mig -lgi`.
+
+    The table has the index of each GPU, and `index`, the output of the command `INDEX`, the address for each index.
+    """
     addresses = {}
     for row in filter(str.strip, index.splitlines()):
         number, _, text = row.partition(",")

@@ -56,19 +56,20 @@ class Ssh:
     """The option or environment variable for another key; for hints."""
 
     def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> CommandResult:
-        """Return the reply to a command; without `heard` only its exit status.
+        """Run a command on the host, and return its output and exit status; without `heard` only the exit status.
 
-        Raises Refused if the login fails or the command cannot be sent. Raises OutcomeUnknown if the connection broke
-        after the command was sent, if it has not ended within `limit_s`, or if it answers more than a megabyte.
+        Raises Refused if the command was not sent: the login failed, or a setting or file cannot be used. Raises
+        OutcomeUnknown if the connection broke after that, if the command has not ended within `limit_s` seconds, or if
+        it prints more than `MOST_BYTES`.
         """
         try:
             import asyncssh
         except ImportError as error:
             hint = install_extra("ssh")
-            raise Refused("a host shell needs asyncssh, and it is not installed", hint=hint) from error
+            raise Refused("a host shell needs asyncssh, which is not installed", hint=hint) from error
         known_hosts = self.known_hosts.expanduser()
         if not known_hosts.is_file():
-            hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
+            hint = f"put the hosts' keys there (ssh-keyscan; check each key), or name another file: {self.named_by}"
             raise Refused(f"{known_hosts} does not exist: no SSH key of a host is known", hint=hint)
         self._must_be_ours(known_hosts)
         self._must_be_readable(asyncssh, known_hosts)
@@ -83,14 +84,14 @@ class Ssh:
             raise Refused(f"{host}: its SSH server refuses the login of {self.username}", hint=hint) from error
         except (OSError, ValueError, asyncssh.Error, TimeoutError) as error:
             hint = "switch the host's SSH service on, and let this machine reach it"
-            raise Refused(f"{host}: cannot be entered by SSH ({type(error).__name__})", hint=hint) from error
+            raise Refused(f"{host}: cannot be reached by SSH ({type(error).__name__})", hint=hint) from error
 
     def _must_be_sendable(self, host: str, command: str) -> None:
-        """Raise Refused for an address, a user or a command that SSH cannot carry."""
+        """Raise Refused if the name or address of the host, the user name or the command is not valid for SSH."""
         address = self.address_of(host)
         for name in (host, address):
             if (why := unusable_address(name)) is not None:
-                raise Refused(f"{_quote(name)}: cannot be entered by SSH: {why}", hint="name it as DNS does")
+                raise Refused(f"{_quote(name)}: cannot be reached by SSH: {why}", hint="use a DNS name or IP address")
         if not self.username.isprintable() or not 0 < len(self.username) <= _LONGEST_USER or " " in self.username:
             raise Refused(
                 f"{_quote(self.username)} is not a valid SSH user name for {host}", hint="use root, for example"
@@ -101,7 +102,7 @@ class Ssh:
     def _must_be_ours(self, known_hosts: Path) -> None:
         """Raise Refused if other users could add a known host or read a key.
 
-        The keys are the configured one, or those in ~/.ssh, which asyncssh tries.
+        The keys are the configured one, or without one all keys in ~/.ssh, because asyncssh tries these.
         """
         default = Path("~/.ssh").expanduser().glob("id_*")
         keys = [path for path in default if path.suffix != ".pub"] if self.key is None else [self.key.expanduser()]
@@ -114,11 +115,11 @@ class Ssh:
                 raise Refused(f"{opening.why}, so gpuops does not use it for SSH", hint=opening.fix)
 
     def _must_be_readable(self, asyncssh: Any, known_hosts: Path) -> None:
-        """Raise Refused for files that are no keys, before any connection is made."""
+        """Raise Refused, before any connection is made, if no keys can be read from the configured files."""
         try:
             asyncssh.read_known_hosts(str(known_hosts))
         except (OSError, ValueError) as error:
-            hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
+            hint = f"put the hosts' keys there (ssh-keyscan; check each key), or name another file: {self.named_by}"
             raise Refused(f"{known_hosts}: no hosts' keys can be read from it ({error})", hint=hint) from error
         if self.key is None:
             return
@@ -133,6 +134,10 @@ class Ssh:
     async def _run(
         self, asyncssh: Any, host: str, command: str, known_hosts: Path, limit_s: float, heard: bool
     ) -> CommandResult:
+        """Connect, run the command and return its result within `limit_s` seconds.
+
+        Errors before the login are raised as they are; later ones as OutcomeUnknown, because the command may have run.
+        """
         began_s = asyncio.get_running_loop().time()
         connection = await asyncio.wait_for(
             asyncssh.connect(
@@ -140,9 +145,9 @@ class Ssh:
                 port=self.port,
                 username=self.username,
                 known_hosts=str(known_hosts),
-                client_keys=[str(self.key.expanduser())] if self.key is not None else (),
+                client_keys=[str(self.key.expanduser())] if self.key is not None else (),  # () = agent and ~/.ssh
                 host_key_alias=host,
-                config=None,
+                config=None,  # ignore ~/.ssh/config, which may name another host or run a command
                 preferred_auth="publickey",
                 password_auth=False,
                 kbdint_auth=False,
@@ -160,8 +165,8 @@ class Ssh:
                 kind = type(error).__name__
                 raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]} ({kind})") from error
             except _OutputTooLongError as error:
-                message = f"{host}: {command.split()[0]} answers more than {MOST_BYTES >> 20} MiB"
-                raise OutcomeUnknown(f"{message}; it was not read on") from error
+                message = f"{host}: {command.split()[0]} printed more than {MOST_BYTES >> 20} MiB"
+                raise OutcomeUnknown(f"{message}, and gpuops stopped reading") from error
         if reply is None:
             raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]}")
         return reply
@@ -188,7 +193,7 @@ class _OutputTooLongError(Exception):
 
 
 async def _collect_output(asyncssh: Any, connection: Any, command: str, heard: bool) -> CommandResult | None:
-    """Return the output of the command if `heard`; None = it ended without an exit status.
+    """Run the command and return its exit status, and its output if `heard`; None = it ended without an exit status.
 
     Raises _OutputTooLongError.
     """

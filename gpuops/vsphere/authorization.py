@@ -28,8 +28,8 @@ def lacking(
     """Return the needed privileges that this login does not have, by VM.
 
     `attributes` are the custom attributes to write. If vCenter has no such attribute yet, the privilege to define it is
-    needed too. If vCenter does not answer the question (an old version, or a login that may not ask), the result is
-    empty: then the step itself fails. Raises NotConnected and its subclasses.
+    needed too. The result is empty if vCenter does not answer (an old version, or a login that may not ask): a missing
+    privilege is then noticed when the step is sent. Raises NotConnected and its subclasses.
     """
     with OptionalRead():
         missing = _refused_privileges(session, {ref: session.vm(ref) for ref in needed}, needed)
@@ -38,7 +38,7 @@ def lacking(
                 if WRITE_ATTRIBUTE in needed.get(ref, ()):
                     missing[ref] |= {DEFINE_ATTRIBUTE}
         return {ref: privileges for ref, privileges in missing.items() if privileges}
-    return {}
+    return {}  # vCenter refused a read, and OptionalRead suppressed the error
 
 
 def lacking_on_objects(
@@ -49,14 +49,14 @@ def lacking_on_objects(
     The privilege to assign a VM to a resource pool is checked on the root pool of the cluster or standalone host.
     Raises NotConnected and its subclasses.
     """
-    lacking: dict[str, frozenset[str]] = {}
+    missing: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
         on_object = {ref: frozenset(privileges) - ASSIGN_TO_POOL for ref, privileges in by_object.items()}
-        lacking |= _lacking_on(session, _TYPES[kind], {ref: needs for ref, needs in on_object.items() if needs})
+        missing |= _lacking_on(session, _TYPES[kind], {ref: needs for ref, needs in on_object.items() if needs})
         for ref, privileges in by_object.items():
             if ASSIGN_TO_POOL & frozenset(privileges):
-                lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
-    return {ref: privileges for ref, privileges in lacking.items() if privileges}
+                missing[ref] = missing.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
+    return {ref: privileges for ref, privileges in missing.items() if privileges}
 
 
 def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[str]:
@@ -94,7 +94,7 @@ def held_on(
     objects: Mapping[ObjectKind, Collection[str]],
     privileges_by_kind: Mapping[ObjectKind, frozenset[str]],
 ) -> Mapping[str, frozenset[str]]:
-    """Return the privileges, of those given for its kind, that this login has, by object.
+    """Return by object which of the privileges in `privileges_by_kind` for its kind this login has.
 
     One call for each kind. The privilege to assign a VM to a resource pool is checked on the root pools of the
     clusters. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
@@ -102,6 +102,7 @@ def held_on(
     held_privileges: dict[str, frozenset[str]] = {}
     with OptionalRead():
         for kind, refs in objects.items():
+            # the privilege to assign is checked below, on the root pools
             privileges = privileges_by_kind[kind] - (ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else frozenset())
             entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
             held_privileges |= _granted_privileges(session, entities, privileges)
@@ -110,7 +111,7 @@ def held_on(
             pools_by_ref = {str(pool._moId): pool for pool in pools.values()}
             _add_pool_privileges(held_privileges, pools, _granted_privileges(session, pools_by_ref, ASSIGN_TO_POOL))
         return held_privileges
-    return {}
+    return {}  # vCenter refused a read, and OptionalRead suppressed the error
 
 
 def _add_pool_privileges(
@@ -134,7 +135,7 @@ def _granted_privileges(
 def _refused_privileges(
     session: Session, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
 ) -> dict[str, frozenset[str]]:
-    """Return the needed privileges that this login does not have, by entity that vCenter answers for."""
+    """Return by entity the needed privileges that this login does not have, without entities that have no answer."""
     requested = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
     if not requested or manager is None or session.login_key is None:
@@ -147,6 +148,7 @@ def _refused_privileges(
         for reply in replies or []:
             ref = str(reply.entity._moId)
             not_granted = {answer.privId for answer in reply.privAvailability if not answer.isGranted}
+            # one call asks for all privileges on all entities, also for those that this entity does not need
             refused[ref] = frozenset(not_granted & set(needed.get(ref, ())))
     return refused
 

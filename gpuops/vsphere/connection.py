@@ -81,7 +81,7 @@ class Connection(ActiveSession):
         return self.states.wait(POWER, dict.fromkeys(vms, power.value), timeout_s)[0]
 
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
-        """Return the guest as soon as VMware Tools run in it (`address`: as soon as it has one), or after the time.
+        """Return the guest when VMware Tools run in it (with `address`: when it has an address), or after the time.
 
         Raises VmNotFound for a VM that does not exist any more.
         """
@@ -105,7 +105,7 @@ class Connection(ActiveSession):
         from gpuops.vsphere.writing import new_vms, steps
 
         if isinstance(step, GateStep):
-            raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
+            raise Refused(f"{inventory.vm(step.vm).name}: gates are set in the connection broker, not in vCenter")
         if isinstance(step, CreationStep):
             return new_vms.submit_creation(self, step, op_id)
         if isinstance(step, RemovalStep):

@@ -59,9 +59,9 @@ def sets_modes(session: Session) -> bool:
 
 
 def with_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-    """Return the snapshot with the DirectPath devices of these hosts in their settings; unchanged before 9.1.
+    """Return the snapshot with the DirectPath devices of these hosts in their settings; before 9.1 as it is.
 
-    If they cannot be read, the reason is in the settings. Raises NotConnected if vCenter cannot be reached.
+    If they cannot be read, `settings.unread` has the reason. Raises NotConnected if vCenter cannot be reached.
     """
     requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
     if not requested_hosts or version_numbers(session.api_version) < SINCE:
@@ -74,6 +74,7 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
             for host in requested_hosts[:MOST_HOSTS]:
                 devices_by_host[host.ref] = _read_devices(configuration, host.ref)
     except GpuopsError as error:
+        # if only the Automation API refuses the login or fails, the snapshot is still useful without devices
         if isinstance(error, NotConnected) and not isinstance(error, LoginRefused | ProtocolError):
             raise
         devices_by_host = {host.ref: error.message for host in requested_hosts}
@@ -110,7 +111,7 @@ def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str
 
 
 def _device(id_: Any, device_info: Any) -> HostDevice:
-    """Return the device. Raises TypeError for a value of another type: the SDK does not check types."""
+    """Return the decoded device. Raises TypeError for a value of a wrong type, because the SDK does not check types."""
     memory = device_info.memory_info
     return HostDevice(
         id=_text(id_),
@@ -178,11 +179,11 @@ _PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
 
 
 def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-    """Set the modes of a step's devices that have another mode, each with one call, which is sent once.
+    """Set the mode of each device of the step that has another mode: one call for each, sent exactly once.
 
-    Return the impacts, such as a reboot, before all modes are in effect; None if vCenter does not report them, or a
-    device had its mode before. Raises OutcomeUnknown if a reply was lost or a task does not end, Refused,
-    NoPermission, NotConnected; the error contains the devices that were set before it.
+    Return what is necessary before all modes are in effect, such as a reboot; None if vCenter does not report it for
+    every device, or a device already had its mode. Raises OutcomeUnknown if a reply was lost or a task does
+    not end, Refused, NoPermission, NotConnected; the error names the devices that were set before it.
     """
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
@@ -213,7 +214,7 @@ def add_changed_devices(error: GpuopsError, impacts_by_device: Mapping[PciAddres
     if not impacts_by_device:
         return
     words = (
-        f"{address} (vCenter: {', '.join(sorted(impacts)) if impacts is not None else 'not told what that takes'})"
+        f"{address} (vCenter: {', '.join(sorted(impacts)) if impacts is not None else 'impact not reported'})"
         for address, impacts in impacts_by_device.items()
     )
     reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in impacts_by_device.values())
@@ -230,7 +231,10 @@ class _ConfigureCall:
         self._op_id = op_id
 
     def result(self, host: str, device: str, change: ModeChange) -> Impacts | None:
-        """Return the impacts. Raises OutcomeUnknown, Refused."""
+        """Set the mode, wait for the end of the task and return the impacts; None = not reported.
+
+        Raises Refused by vCenter, and OutcomeUnknown if the reply was lost or the end of the task is not known.
+        """
         from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
         from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
@@ -262,7 +266,7 @@ class _ConfigureCall:
 
     def _refusal(self, error: Any) -> Refused:
         server_text = error_text(error) or type(error).__name__
-        return Refused(f"{self._subject}: vCenter does not set the mode: {server_text}")
+        return Refused(f"{self._subject}: vCenter refused to set the mode: {server_text}")
 
     def _lost_reply_error(self, why: str) -> OutcomeUnknown:
         self._session.changes.note_lost(self._op_id)
@@ -279,7 +283,7 @@ class _ConfigureCall:
 
 
 def _impacts(task: Any, end: Any) -> Impacts | None:
-    """Return the impacts of the result. None = missing or unknown impacts, which does not mean no impact."""
+    """Return the impacts of the result; None = missing or unknown, so a reboot may be necessary."""
     from vmware.vapi.bindings.converter import TypeConverter
 
     if end.result is None:

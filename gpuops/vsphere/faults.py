@@ -59,7 +59,7 @@ def _numbers(fault: Any) -> str:
 
 def _no_compatible_host(fault: Any) -> str:
     first = next((_text(error) for error in getattr(fault, "error", None) or ()), "")
-    return "no host can take it" + (f": {first}" if first else "")
+    return "no host can run it" + (f": {first}" if first else "")
 
 
 def _no_permission(fault: Any) -> str:
@@ -100,7 +100,7 @@ TABLE: Final[Sequence[Row]] = (
     Row(
         "fault.InsufficientGraphicsResourcesFault",
         "no graphics resources: no free vGPU slot of that profile on the host",
-        "gpuops inventory --hosts shows who holds the GPUs",
+        "gpuops inventory --hosts shows which VMs use the GPUs",
         error=NoFreeGpu,
         trouble=Trouble.CAPACITY,
     ),
@@ -108,14 +108,14 @@ TABLE: Final[Sequence[Row]] = (
     Row(
         "fault.InsufficientHostMemoryCapacityFault",
         _numbers,
-        "the host is short of memory for a full reservation",
+        "free memory on the host: a VM with a GPU reserves all its memory",
         trouble=Trouble.CAPACITY,
     ),
     Row("fault.InsufficientHostCpuCapacityFault", _numbers, trouble=Trouble.CAPACITY),
     Row(
         "fault.InsufficientMemoryResourcesFault",
         _numbers,
-        "a VM with a GPU reserves all its memory",
+        "free memory: a VM with a GPU reserves all its memory",
         trouble=Trouble.CAPACITY,
     ),
     Row("fault.InsufficientCpuResourcesFault", _numbers, trouble=Trouble.CAPACITY),
@@ -134,13 +134,13 @@ TABLE: Final[Sequence[Row]] = (
     Row(
         "vmodl:NotEnoughLicenses",
         lambda fault: f"no licence is left for it: {_text(fault)}",
-        "free one, or add one",
+        "free or add a licence",
         trouble=Trouble.CAPACITY,
     ),
     Row(
         "fault.LicenseServerUnavailable",
         "its licence server does not answer",
-        "look at that server first",
+        "check the licence server, then run the command again",
         trouble=Trouble.CAPACITY,
     ),
     # another task or user is changing it
@@ -157,7 +157,7 @@ TABLE: Final[Sequence[Row]] = (
         trouble=Trouble.BUSY,
     ),
     Row("fault.ResourceInUse", lambda fault: f"{_name(fault) or 'a resource'} is in use", trouble=Trouble.BUSY),
-    Row("fault.MethodDisabled", "another product holds it (a backup, perhaps)", "try again when that is over"),
+    Row("fault.MethodDisabled", "another product, perhaps a backup, has disabled this", "run the command again later"),
     # its state
     Row("fault.QuestionPending", _question, "answer it in the vSphere Client"),
     Row("fault.InvalidPowerState", _power_state, "run the command again", trouble=Trouble.STATE),
@@ -165,7 +165,7 @@ TABLE: Final[Sequence[Row]] = (
     Row("fault.VmPowerOnDisabled", "power-on is disabled for it"),
     Row(
         "fault.InvalidHostState",
-        lambda fault: f"the host is not in a state for it: {_text(fault)}",
+        lambda fault: f"not possible in the state of the host: {_text(fault)}",
         trouble=Trouble.STATE,
     ),
     Row(
@@ -199,7 +199,7 @@ TABLE: Final[Sequence[Row]] = (
         "its guest refuses the user or the password of GPUOPS_GUEST_USERNAME",
         "check both in the guest",
     ),
-    Row("fault.GuestPermissionDenied", "its guest does not let that user do it"),
+    Row("fault.GuestPermissionDenied", "its guest does not permit this user to do it"),
     Row("fault.GuestOperationsUnavailable", "VMware Tools does not answer in its guest"),
     Row("fault.OperationDisabledByGuest", "its guest has guest operations switched off"),
     Row("fault.GuestOperationsFault", lambda fault: f"its guest refuses: {_text(fault)}"),
@@ -214,7 +214,7 @@ TABLE: Final[Sequence[Row]] = (
     Row(
         "vmodl:ManagedObjectNotFound",
         "it is gone from vCenter",
-        "gpuops inventory --hosts shows what is there",
+        "gpuops inventory --hosts shows the VMs and hosts that exist",
         trouble=Trouble.STATE,
     ),
     Row("vmodl:HostNotConnected", "vCenter lost the connection to its host", error=OutcomeUnknown),
@@ -234,7 +234,7 @@ TABLE: Final[Sequence[Row]] = (
     Row(
         "vmodl:InvalidRequest", lambda fault: f"vCenter could not read the request: {_text(fault)}", error=ProtocolError
     ),
-    Row("vmodl:SystemError", lambda fault: f"vCenter failed inside: {fault.reason or _text(fault)}"),
+    Row("vmodl:SystemError", lambda fault: f"vCenter reports an internal error: {fault.reason or _text(fault)}"),
     Row("fault.VimFault", _text),
     Row("vmodl:RuntimeFault", _text),
     Row("vmodl:MethodFault", _text),
@@ -286,7 +286,7 @@ def row_for(fault_type: type) -> Row:
 
 @cache
 def _rows() -> tuple[tuple[type, Row], ...]:
-    """Return the table with vmomi's classes in place of names; pyVmomi is imported when a fault is first met."""
+    """Return the rows of the table, each with its pyVmomi class. pyVmomi is imported only when a fault occurs."""
     from pyVmomi import vim, vmodl
 
     typed_rows = []

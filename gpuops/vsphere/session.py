@@ -103,8 +103,9 @@ class Session:
         self.login_key: str | None = None
         """The key of vCenter's UserSession; None if vCenter did not return it."""
         self._spare: list[tuple[Wire, float]] = []
+        """Idle connections, each with the time of its last use."""
         self.idle_views: dict[tuple[str, str], str] = {}
-        """Container views that no read uses now, by the cookie of their login, with which they end, and their types."""
+        """Container views that no read uses now, by the cookie of their login and their types; they end with it."""
         self.vi_json: JsonLogin | None = None
         """The login over VI/JSON for bulk reads; None = bulk reads use SOAP."""
         self.vi_json_alone = False
@@ -167,7 +168,7 @@ class Session:
         """Use SOAP for bulk reads from now on, and warn if there is a reason."""
         self._leave_vi_json()
         if reason:
-            self.warn(f"VI/JSON is not used any more, SOAP is: {reason}")
+            self.warn(f"gpuops reads over SOAP from now on, because VI/JSON failed: {reason}")
 
     def _leave_vi_json(self) -> None:
         login, self.vi_json = self.vi_json, None
@@ -229,7 +230,7 @@ class Session:
         from pyVmomi import VmomiSupport
 
         if REFERENCE.fullmatch(ref) is None:
-            raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory reads the ids anew")
+            raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory shows the ids")
         return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, self.stub)
 
     def vm(self, ref: str) -> Any:
@@ -242,7 +243,7 @@ class Session:
     def retrieve(self, spec: Any, most: int, *, subject: str = "") -> list[Any]:
         """Return the ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi objects.
 
-        Raises NotConnected and its subclasses, ProtocolError for more than `most` objects.
+        Raises NotConnected and its subclasses, ProtocolError for more than `most` objects or an empty page.
         """
         from pyVmomi import vmodl
 
@@ -255,7 +256,7 @@ class Session:
             objects += page.objects
             if len(objects) > most or (page.token and not page.objects):
                 raise ProtocolError(
-                    f"{self.target.address} does not end a read of {most} objects",
+                    f"{self.target.address} sends more than the {most} objects of a read, or an empty page",
                     hint="check the address; nothing of it was used",
                 )
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
@@ -382,7 +383,7 @@ class Session:
         return self._logins
 
     def _introduce(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
-        """Return the singletons and the AboutInfo of RetrieveServiceContent, which needs no login.
+        """Return vCenter's singletons by name, as (type, moid), and its AboutInfo, which need no login.
 
         Raises ProtocolError if the server is not a vCenter.
         """
@@ -403,7 +404,7 @@ class Session:
         managers = {name: (kind, ref) for name, (kind, ref) in references.items() if kind and REFERENCE.fullmatch(ref)}
         if missing := _NEEDED - managers.keys():
             raise ProtocolError(
-                f"{self.target.address} does not answer like a vCenter: it names no {sorted(missing)[0]}",
+                f"{self.target.address} does not answer like a vCenter: it returns no {sorted(missing)[0]}",
                 hint="check the address",
             )
         return managers, about
@@ -414,15 +415,15 @@ class Session:
         try:
             reply = wire.ask("Login", self.service["sessionManager"], user_name + password)
         except SessionEnded as ended:
-            raise self._login_refusal("the session ends as it begins") from ended
+            raise self._login_refusal("it ended the new session at once") from ended
         except WireFault as fault:
-            # the fault's chain holds the request
+            # from None: the chain of the fault holds the request, which has the password
             if fault.fault == "InvalidLogin":
                 raise self._login_refusal("user name or password refused", WrongPassword) from None
             raise self._login_refusal(fault_error(fault.fault, str(fault)).message) from None
         self._cookie, self.login_key = wire.cookie, text(child(reply, "returnval"), "key")
         self._logins += 1
-        if "stub" in self.__dict__:
+        if "stub" in self.__dict__:  # a cached property: a stub that exists gets the new cookie
             self.stub.cookie = self._cookie
 
     def _login_refusal(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:

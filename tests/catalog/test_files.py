@@ -133,7 +133,7 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) 
         ("[145f]", "145f", "'subsystems' cannot be '145f'"),
         ("{40C: 473}", "{40Q: 473}", "time_sliced_series has no Q"),
         ("count: 1,  mixed", "cuont: 1,  mixed", "a100.yaml: 40C: 'count' is missing"),
-        ("names_seen:", "exceptions:\n  99C: {count: 1}\nnames_seen:", "exceptions name no profile of the board: 99C"),
+        ("names_seen:", "exceptions:\n  99C: {count: 1}\nnames_seen:", "profiles that the board does not have: 99C"),
         ("name: NVIDIA", "name: [", "is not YAML"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_one_profile_has_of_its_own_wins(tmp_path: Path, monkeypatch: pytes
 
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- one\n- two\n")
-    with pytest.raises(UsageError, match=r"list\.yaml holds no mapping"):
+    with pytest.raises(UsageError, match=r"list\.yaml: the top level is not a mapping"):
         read(tmp_path / "list.yaml")
 
 

@@ -63,7 +63,7 @@ def test_a_guest_whose_key_is_not_known_is_not_entered_and_holds_up_no_other(
     found = asked(guest, Vm("vm-2", "ml-02"), GUEST, Vm("vm-3", "no host"))
     assert found["vm-1"].text is not None
     assert "its SSH key is unknown, or not the one in" in found["vm-2"].why_not
-    assert "cannot be entered by SSH: it is not the name of a host" in found["vm-3"].why_not
+    assert "cannot be reached by SSH: it is not the name of a host" in found["vm-3"].why_not
     assert all(found[ref].next_move for ref in ("vm-2", "vm-3"))
 
 
@@ -72,7 +72,7 @@ def test_a_guest_whose_key_is_not_known_is_not_entered_and_holds_up_no_other(
     [
         (BREAKS_OFF, "SSH broke off in the middle of /bin/sh"),
         (STAYS, "/bin/sh had not ended after 1 s"),
-        (NEVER_ENDS, "/bin/sh answers more than 1 MiB; it was not read on"),
+        (NEVER_ENDS, "/bin/sh printed more than 1 MiB, and gpuops stopped reading"),
     ],
 )
 def test_one_that_does_not_end_well_says_so(

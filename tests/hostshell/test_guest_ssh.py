@@ -181,7 +181,7 @@ def test_a_vm_whose_name_no_host_can_have_ends_with_a_reason(
     """Nobody sees the traceback of a thread in an unattended morning."""
     guest = enter(lambda command: ("", 0))
     hook = replace(hook_of(guest), ssh=SshDoor("keeper", name, guest.ssh.port))
-    assert "cannot be entered by SSH" in (shell_of(guest).no_way_in(hook) or "")
+    assert "cannot be reached by SSH" in (shell_of(guest).no_way_in(hook) or "")
     error = error_of(guest, hook)
     assert isinstance(error, Refused)
     assert "Traceback" not in "".join(capfd.readouterr())

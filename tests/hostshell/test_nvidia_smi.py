@@ -104,7 +104,7 @@ def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer]
     strange.chmod(0o600)
     with pytest.raises(Refused, match="its SSH server refuses the login of root"):
         NvidiaSmi(replace(host.ssh, key=strange)).mig(NAME)
-    with pytest.raises(Refused, match="cannot be entered by SSH"):
+    with pytest.raises(Refused, match="cannot be reached by SSH"):
         NvidiaSmi(replace(host.ssh, port=1)).mig(NAME)
 
 
@@ -117,7 +117,7 @@ def test_a_shell_that_breaks_off_leaves_it_unknown(enter: Callable[[Answer], She
 
 def test_a_host_that_never_ends_its_answer_is_not_read_on(enter: Callable[[Answer], ShellHost]) -> None:
     host = enter(lambda command: ("Enabled, " * 1000, NEVER_ENDS))
-    with pytest.raises(OutcomeUnknown, match="nvidia-smi answers more than 1 MiB; it was not read on"):
+    with pytest.raises(OutcomeUnknown, match="nvidia-smi printed more than 1 MiB, and gpuops stopped reading"):
         NvidiaSmi(host.ssh).mig(NAME)
 
 

@@ -94,10 +94,10 @@ def _nobody(host: str) -> str:
     "host", ["a" * 64, "a..b", ".a", "a\0b", "a b", "a\nb", "", "\u00fc" * 64, "x." * 200, "\ud800", "a" * 5000]
 )
 def test_a_name_that_no_host_has_is_refused(known: Path, key: Path, host: str) -> None:
-    with pytest.raises(Refused, match="cannot be entered by SSH") as refused:
+    with pytest.raises(Refused, match="cannot be reached by SSH") as refused:
         Ssh(known_hosts=known, key=key).run(host, "nvidia-smi")
     assert len(refused.value.message) < 300
-    with pytest.raises(Refused, match="cannot be entered by SSH"):
+    with pytest.raises(Refused, match="cannot be reached by SSH"):
         Ssh(known_hosts=known, key=key, address_of=lambda _: host).run("esx-01", "nvidia-smi")
 
 

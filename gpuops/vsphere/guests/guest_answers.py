@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
 """nvidia-smi takes seconds; it can hang in a broken driver."""
-_LOOK: Final = "look at the guest, or ask it again"
+_LOOK: Final = "look at the guest, then check it again"
 _LOGIN_MOVE: Final = "check GPUOPS_GUEST_USERNAME and its password: a further try would count towards a lockout"
 
 
@@ -61,7 +61,10 @@ class ToolsAnswers:
         """By host (ref): gpuops waits once for a host that does not answer, not once for each of its VMs."""
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
-        """Return the output of each guest by VM (ref). Raises NotConnected and its subclasses."""
+        """Run the check in all guests, `AT_ONCE` at a time. Return by VM (ref) the output, or why it is missing.
+
+        Raises NotConnected and its subclasses.
+        """
         waiting = list(reversed(guests))
         running: dict[TaskRef, _RunningCheck] = {}
         while waiting or running:
@@ -71,7 +74,7 @@ class ToolsAnswers:
             ends = list(guest_programs.wait(self._session, tuple(running), POLL_S) if running else ())
             waited_s = max(POLL_S, clock.passed_s() - began_s)
             ended = [(running.pop(end.task), end.error) for end in ends]
-            # before answers are fetched, which may take long: a program that ends meanwhile has not taken so long
+            # counted before the answers are fetched: a program that runs meanwhile is not late because of that
             for task, check in list(running.items()):
                 check.waited_s += waited_s
                 if check.waited_s >= LIMIT_S:
@@ -84,6 +87,7 @@ class ToolsAnswers:
     def _start(
         self, vm: Vm, system: GuestSystem, frameworks: Sequence[str], running: dict[TaskRef, _RunningCheck]
     ) -> None:
+        """Start the check in this guest; if it cannot be started, its reply is the reason."""
         from pyVmomi import vim
 
         if self._refused:
@@ -97,6 +101,7 @@ class ToolsAnswers:
             raise
         except GpuopsError as error:
             self._replies[vm.ref] = GuestReply(None, error.message, error.hint or _LOOK)
+            # no further guest is tried: each refusal counts towards a lockout of the account
             if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
                 self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
                 self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
@@ -119,10 +124,11 @@ class ToolsAnswers:
         return reply
 
     def _reply(self, check: _RunningCheck) -> GuestReply:
+        """Return the output of a check that has ended, or why it cannot be fetched from the guest's ESXi host."""
         after, host = vcenter_time(self._session), check.vm.host or ""
         try:
             if host in self._unreached:
-                raise self._unreached[host]
+                raise self._unreached[host]  # without waiting for this host again
             text = read_guest_file(self._session, check.vm.ref, check.vm.name, check.path).decode("utf-8", "replace")
             return GuestReply(text, before=check.before, after=after)
         except NotConnected:

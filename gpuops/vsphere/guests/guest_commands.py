@@ -35,22 +35,22 @@ _END: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
 def start_command(
     session: ActiveSession, vm: str, name: str, command: str, op_id: str, prefix: str = _PREFIX, refusals: int = 1
 ) -> RunningCommand:
-    """Start a command, in a temporary directory whose name begins with `prefix`.
+    """Start a command in a new temporary directory of the guest, whose name begins with `prefix`.
 
-    `refusals` is the limit of `GuestOperations.change`. Raises Refused without a login for guests, OutcomeUnknown if a
-    reply was lost.
+    `vm` is the managed object id, `name` the name in errors. After `refusals` refused logins in a row, no further guest
+    is tried. Raises Refused without a login for guests, OutcomeUnknown if a reply was lost.
     """
     from pyVmomi import vim
 
     make = session.guests.files.CreateTemporaryDirectoryInGuest
     directory = session.guests.change(make, vm, name, prefix, "", op_id=op_id, refusals=refusals)
     if not isinstance(directory, str) or not directory.startswith("/"):
-        raise ProtocolError(f"{name}: its guest names no directory that it made")
+        raise ProtocolError(f"{name}: vCenter returned no path of a new directory in its guest")
     arguments = shlex.join(["-c", script_text("run_command.sh"), "run_command", command, str(PRINTED)])
     spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=SHELL, arguments=arguments, workingDirectory=directory)
     pid = session.guests.change(session.guests.processes.StartProgramInGuest, vm, name, spec, op_id=op_id)
     if not isinstance(pid, int):
-        raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
+        raise OutcomeUnknown(f"{name}: vCenter returned no process id; whether the command was started is not known")
     return RunningCommand(vm, name, int(pid), directory)
 
 
@@ -83,6 +83,7 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
         process = next((process for process in listed or () if process.pid == command.pid), None)
         if process is not None and process.endTime is None:
             return None
+        # it has ended: vCenter lists ended programs only for some minutes; `told` has exit code, start and end
         match = _END.fullmatch(read_guest_file(session, command.vm, name, f"{command.directory}/told").decode("ascii"))
         printed = read_guest_file(session, command.vm, name, f"{command.directory}/printed.last")
     except NotConnected:
@@ -95,8 +96,8 @@ def command_end(session: ActiveSession, command: RunningCommand) -> CommandEnd |
         return CommandEnd(name, error="its shell wrote no exit code and times: it needs date +%s%N")
     took_s = (int(match[3]) - int(match[2])) / 1e9
     code = int(match[1])
-    wrong = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
-    return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), wrong)
+    failure = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
+    return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), failure)
 
 
 def end_command(session: ActiveSession, command: RunningCommand) -> None:

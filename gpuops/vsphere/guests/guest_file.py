@@ -32,7 +32,7 @@ class HostUnreached(Refused):
 
 
 def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> bytes:
-    """Return the content of a file in the guest. `vm` is a moid, `name` its name in errors.
+    """Return the content of a file in the guest. `vm` is the managed object id, `name` the name in errors.
 
     Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected if
     vCenter cannot be reached.
@@ -56,7 +56,7 @@ def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> by
         connection_lost = network.connection_error(transfer_target, error)
         raise HostUnreached(connection_lost.message, hint="let this machine reach the ESXi hosts' port 443") from error
     if reply.status != 200:
-        raise Refused(f"{transfer_target.address} answers {reply.status}")
+        raise Refused(f"{transfer_target.address} answers {reply.status} to the request for the file")
     return reply.body
 
 
@@ -73,7 +73,10 @@ def guest_file_if_there(session: ActiveSession, vm: str, name: str, path: str) -
 
 
 def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
-    """Return the server of the URL, with the certificate it must present, and the path. Raises ValueError."""
+    """Return the server of the URL, with the certificate it must present, and the path with the query.
+
+    Raises ValueError for a URL that cannot be used.
+    """
     vcenter, parts = session.target, urlsplit(url)
     if parts.scheme != "https" and vcenter.tls:
         raise ValueError("its URL is not https")
@@ -81,10 +84,11 @@ def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
     if not path.isascii() or not path.isprintable() or " " in path:
         raise ValueError("its URL is not valid")
     port = parts.port
-    if parts.hostname == "*":
+    if parts.hostname == "*":  # the client fills in the address of vCenter
         return replace(vcenter, port=port or vcenter.port), path
     if not parts.hostname:
         raise ValueError("its URL names no host")
+    # an ESXi host gets no password of gpuops, and must present the certificate that vCenter has of it
     pin = _pin(session, vm) if vcenter.tls and vcenter.verify else None
     host_target = replace(vcenter, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
     return replace(host_target, verify=False, pin=pin), path

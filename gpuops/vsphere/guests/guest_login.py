@@ -58,7 +58,11 @@ class GuestLogins:
                 self._trying.release()
 
     def objection(self, vm: str, name: str, refusals: int, now_s: float) -> str | None:
-        """Return the reason not to log in to that guest, or None. `refusals` is the limit of refusals in a row."""
+        """Return the reason not to log in to this guest, or None.
+
+        `refusals` is the limit of refusals in a row, by any guests. All refusals are forgotten `AGAIN_S` seconds after
+        the last one.
+        """
         with self._changing:
             refused_at_s = max(self._refused_at_s.values(), default=None)
             if refused_at_s is not None and now_s - refused_at_s >= AGAIN_S:
@@ -69,7 +73,7 @@ class GuestLogins:
             if vm in self._accepted or len(self._in_a_row) < refusals:
                 return None
             last = self._in_a_row[-1]
-            return f"{name}: not entered: the guest of {last} has refused the login of GPUOPS_GUEST_USERNAME"
+            return f"{name}: no login tried: the guest of {last} has refused the login of GPUOPS_GUEST_USERNAME"
 
     def note_accepted(self, vm: str) -> None:
         with self._changing:
@@ -142,6 +146,7 @@ class GuestOperations:
         auth = vim.vm.guest.NamePasswordAuthentication(
             username=guest.username, password=guest.password.reveal(), interactiveSession=False
         )
+        # one at a time: parallel logins could all be refused, and lock the account, before gpuops notices
         with logins.one_at_a_time():
             if (objection := logins.objection(vm, name, refusals, clock.passed_s())) is not None:
                 raise Refused(objection, hint=REFUSED_HINT)

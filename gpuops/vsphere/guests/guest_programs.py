@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 5.0
 _REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
 NO_LOGIN: Final = "there is no login for guests (GPUOPS_GUEST_USERNAME)"
-NO_SHELL: Final = "there is no way in over SSH here"
+NO_SHELL: Final = "this command has no SSH connection to guests"
 
 
 def no_way_in(session: ActiveSession, hook: RunInGuest) -> str | None:
@@ -37,9 +37,10 @@ def no_way_in(session: ActiveSession, hook: RunInGuest) -> str | None:
 
 
 def start_program(session: ActiveSession, step: RunInGuest, name: str, op_id: str) -> TaskRef:
-    """Start the program and return a task for it, which is not a task of vCenter.
+    """Start the program and return a reference to it for `wait`; vCenter has no task for it.
 
-    Raises Refused without a login for guests, OutcomeUnknown if the reply was lost, or the error of the fault.
+    `name` is the VM's name in errors. Raises Refused without a login for guests, OutcomeUnknown if the reply was lost,
+    or the error of the fault.
     """
     if step.ssh is not None:
         if session.guest_shell is None:
@@ -51,7 +52,7 @@ def start_program(session: ActiveSession, step: RunInGuest, name: str, op_id: st
     start = session.guests.processes.StartProgramInGuest
     pid = session.guests.change(start, step.vm, name, spec, op_id=op_id, refusals=CHECKPOINT_REFUSALS)
     if not isinstance(pid, int):
-        raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
+        raise OutcomeUnknown(f"{name}: vCenter returned no process id; whether the program was started is not known")
     return TaskRef(f"guest-process:{step.vm}:{int(pid)}")
 
 
@@ -69,6 +70,7 @@ def wait(session: ActiveSession, running: Sequence[TaskRef], timeout_s: float) -
             yield end
         if left_s <= 0 or not (programs or tasks):
             return
+        # vCenter reports the ends of tasks but not of programs, so programs are read again after each slice
         slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, clock.passed_s(), True
         over_ssh = all(kind == "ssh" for kind, _, _ in programs.values())
         vms = [] if over_ssh else [vm for _, vm, _ in programs.values()]
@@ -97,7 +99,7 @@ def _let_pass(
 
 
 def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
-    """Return how the program ended; None = it runs."""
+    """Return how the program ended; None = it still runs."""
     if kind == "ssh":
         shell = session.guest_shell
         return shell.end(task) if shell is not None else TaskEnd(task, OutcomeUnknown(NO_SHELL))
@@ -110,7 +112,7 @@ def _end(session: ActiveSession, task: TaskRef, kind: str, vm: str, number: str)
         return TaskEnd(task, error)
     process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
-        message = f"{vm}: its program is gone from the guest, and its exit code is not known"
+        message = f"{vm}: vCenter does not list its program any more, so its exit code is not known"
         return TaskEnd(task, OutcomeUnknown(message))
     if process.endTime is None:
         return None

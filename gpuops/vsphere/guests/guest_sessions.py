@@ -74,6 +74,7 @@ class GuestSessions:
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
     def _ask(self, vm: Vm, asked_at: datetime) -> SessionCount:
+        """Return the sessions in this guest; unknown, with the reason, if its processes cannot be read."""
         from pyVmomi import vim
 
         session = self._session
@@ -93,13 +94,16 @@ class GuestSessions:
 
 
 def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: datetime) -> SessionCount:
-    """Return the number of sessions with these processes, and their ages. `login` is the user that listed them."""
+    """Return the number of users with a session, by the owners of shells, and the ages of their sessions.
+
+    `login` is the user that listed the processes. If it sees only its own processes, the count is unknown.
+    """
     shells = [process for process in processes if _is_shell(process)]
     if not any(process.owner and _account(process.owner) != _account(login) for process in processes):
         return _unknown_count(asked_at, "its login sees only its own processes")
     since: dict[str, list[datetime]] = {}
     for number, shell in enumerate(shells):
-        owner = shell.owner.casefold() or f"?{number}"
+        owner = shell.owner.casefold() or f"?{number}"  # a shell of unknown owner is a session of its own
         since.setdefault(owner, []).extend([shell.started_at] if shell.started_at is not None else [])
     ages_s = [max(0, int((asked_at - min(moments)).total_seconds())) for moments in since.values() if moments]
     return SessionCount(

@@ -75,6 +75,7 @@ def inventory(session: Session) -> Inventory:
     """Return the present inventory of the vCenter. Raises NotConnected and its subclasses."""
     with reading(session) as reader:
         version = session.api_version
+        # few properties of all objects; devices are read only of hosts with GPUs, and of the VMs on them
         thin = reader.read_all(
             {
                 "Folder": paths.FOLDERS,
@@ -118,11 +119,12 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     """Return the snapshot after reading these VMs, their datastores and the GPUs of their hosts again.
 
     VMs that do not exist any more are removed. This takes one bulk read, and a second one if a VM has moved to another
-    host. vCenter's clock is read each time: this is how a machine that was suspended, together with its own clock,
-    notices that (`execute.lease`). Config targets of hosts and tags of VMs are taken over from the snapshot.
+    host. vCenter's time is read too: if the machine of gpuops was suspended, its own clock stood still, and only
+    vCenter's shows that a lease has ended (`execute.lease`). Config targets of hosts and tags of VMs are copied from
+    the snapshot.
     """
-    version, before = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
-    known_hosts = {ref for vm in before if (ref := vm.host)}
+    version, known_vms = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
+    known_hosts = {ref for vm in known_vms if (ref := vm.host)}
     with reading(session) as reader:
         thin = reader.read_named(
             {
@@ -293,6 +295,7 @@ def _hosts(reader: Reader, thin_hosts: list[ThinHost], places: Mapping[str, _Par
     hosts = {}
     for thin in thin_hosts:
         place = places.get(thin.parent or "")
+        # the parent of a standalone host is a compute resource, but not a cluster
         cluster = thin.parent if place is not None and place.cluster is not None else None
         hosts[thin.host.ref] = replace(host_with_gpus(thin, devices.get(thin.host.ref, ())), cluster=cluster)
     return hosts
@@ -303,6 +306,7 @@ def _vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str,
     folders: dict[str | None, _FolderPath] = {}
     fields = next((manager.names for manager in records if isinstance(manager, _CustomFields)), {})
     running = {task.ref: task.running for task in records if isinstance(task, _RecentTask)}
+    # `make_vm` is a partial of Vm; these arguments need the other records of the read
     return {
         vm.ref: vm.make_vm(
             path=f"{(folder := _folder_path(vm.parent, places, folders)).path}/{vm.make_vm.keywords['name']}",
@@ -404,5 +408,5 @@ def _read_vcenter_time(reader: Reader) -> datetime:
     time_text = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
     now = moment(time_text)
     if now is None:
-        raise ProtocolError(f"vCenter's time is not one: {time_text[:40]!r}")
+        raise ProtocolError(f"vCenter returned no valid time: {time_text[:40]!r}")
     return now

@@ -23,9 +23,9 @@ _OF_THE_MOMENT: Final = "taken_at"
 
 
 def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
-    """Return a snapshot, the first twenty differences of VI/JSON, and the reason why VI/JSON failed ('' = it worked).
+    """Return a snapshot read over SOAP, the first twenty differences of VI/JSON, and the error of VI/JSON ('' = none).
 
-    The session reads over SOAP afterwards. Raises NotConnected and its subclasses for SOAP.
+    Afterwards the session reads over SOAP. Raises NotConnected and its subclasses if the reads over SOAP fail.
     """
     session.read_over_soap()
     before = inventory(session)
@@ -39,6 +39,7 @@ def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
         finally:
             session.read_over_soap()
         after = inventory(session)
+        # values that differ between two reads over SOAP change by themselves
         moving = {path for path, _, _ in differences(before, after)} | {_OF_THE_MOMENT}
         value_differences = [
             Difference(path, repr(soap)[:_LONGEST_SHOWN], repr(json)[:_LONGEST_SHOWN])

@@ -40,6 +40,7 @@ def with_config_targets(session: Session, inventory: Inventory, hosts: Collectio
 
 
 def _with_config_target(session: Session, host: Host) -> Host:
+    """Return the host with its config target; as it is if vCenter cannot reach it."""
     from pyVmomi import vmodl
 
     target = session.host(host.ref)

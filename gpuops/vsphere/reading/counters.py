@@ -68,7 +68,7 @@ def with_counters(
 
 
 def counter_keys(session: Session) -> dict[str, int]:
-    """Return the keys of this vCenter's counters by name."""
+    """Return the keys of this vCenter's counters by name; {} if it has no PerformanceManager."""
     if session.content.perfManager is None:
         return {}
     if session.counter_keys is None:
@@ -89,10 +89,10 @@ def _read_series(
 
     kind = vim.PerformanceManager
     metrics = [kind.MetricId(counterId=key, instance="") for key in names_by_key]
-    before = since - timedelta(seconds=SAMPLE_S)
+    begin = since - timedelta(seconds=SAMPLE_S)  # one sample more than needed; `_window` drops it
     specs = [
         kind.QuerySpec(
-            entity=session.vm(ref), metricId=metrics, intervalId=SAMPLE_S, startTime=before, format=kind.Format.csv
+            entity=session.vm(ref), metricId=metrics, intervalId=SAMPLE_S, startTime=begin, format=kind.Format.csv
         )
         for ref in refs
     ]
@@ -101,7 +101,8 @@ def _read_series(
     except GpuopsError as error:
         if not is_gone(error):
             raise
-        for ref in refs if len(refs) > 1 else ():  # if one VM is gone, the call fails for all of them
+        # one VM that does not exist any more fails the call for all of them: read each alone
+        for ref in refs if len(refs) > 1 else ():
             yield from _read_series(session, [ref], names_by_key, since)
         return
     with session.decoding("QueryPerf"):
@@ -151,9 +152,9 @@ def samples(
     span: tuple[datetime, datetime],
     pace: Callable[[], None],
 ) -> Iterator[Sequence[Samples]]:
-    """Yield the samples of these counters of VMs or hosts (`kind`) that end within the span, call by call.
+    """Yield the samples of these counters of VMs or hosts (`kind`) that end within the span: one list for each call.
 
-    There are no samples of entities that vCenter refuses, or of counters that it does not have.
+    `pace` is called before each call. Entities that vCenter refuses and counters that it does not have are left out.
     Raises NotConnected and its subclasses, and ProtocolError for an unreadable reply.
     """
     keys = counter_keys(session)
@@ -163,6 +164,7 @@ def samples(
     metrics = "".join(
         f"<metricId><counterId>{key}</counterId><instance>{instance}</instance></metricId>"
         for key, name in names_by_key.items()
+        # "" is the complete host; GPU counters also have an instance for each GPU
         for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
     )
     begin, end = (format_stamp(limit) for limit in span)
@@ -191,7 +193,10 @@ class _SamplesQuery:
     pace: Callable[[], None]
 
     def read(self, refs: Sequence[str]) -> list[Samples]:
-        """Return the samples of these entities. A call that vCenter refuses is halved, down to the refused entity."""
+        """Return the samples of these entities, without those that vCenter refuses.
+
+        vCenter refuses the complete call because of one entity: then each half is read separately, and so on.
+        """
         specs = "".join(
             f'<querySpec><entity type="{self.kind}">{escape_text(ref)}</entity>{self.arguments}</querySpec>'
             for ref in refs
@@ -212,7 +217,10 @@ class _SamplesQuery:
         return [entity_samples for entity_samples in decoded if entity_samples.entity in frozenset(refs)]
 
     def _decode_metric(self, metric: Any, ends: dict[str, NDArray[np.int64]]) -> Samples:
-        """Return the samples of one entity. Most entities of a reply have the same times: each text is parsed once."""
+        """Return the samples of one entity. Raises ValueError if they do not fit the times.
+
+        `ends` has the parsed times by their text: most entities of a reply have the same.
+        """
         import numpy as np
 
         sample_info = text(metric, "sampleInfoCSV") or ""

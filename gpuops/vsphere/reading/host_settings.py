@@ -66,6 +66,7 @@ class _HostReader:
         self._unread: list[str] = []
 
     def settings(self) -> HostSettings:
+        """Return the settings; for those that cannot be read, `unread` has the reasons."""
         if self._host.connected is not True:
             return HostSettings(unread=("it is not connected",))
         target = self._session.host(self._host.ref)
@@ -100,16 +101,17 @@ class _HostReader:
         return None if manager is None else self._answer(lambda: ask(manager))
 
     def _modules(self, system: Any) -> HostSettings:
+        """Return the settings of NVIDIA's kernel module only."""
         loaded = self._of(system, lambda system: system.QueryModules())
         if loaded is None:
             return HostSettings(unread=tuple(self._unread))
-        ours = next((module for module in loaded if module.name == MODULE), None)
-        if ours is None:
+        nvidia_module = next((module for module in loaded if module.name == MODULE), None)
+        if nvidia_module is None:
             return HostSettings(has_module=False)
         return HostSettings(
             module_options=self._answer(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
             # a module that is not loaded has no options in effect
-            loaded_options=(ours.optionString or "") if ours.loaded else None,
+            loaded_options=(nvidia_module.optionString or "") if nvidia_module.loaded else None,
             has_module=True,
         )
 

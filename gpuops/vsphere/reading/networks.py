@@ -83,6 +83,7 @@ def read_networks(session: Session) -> Networks:
     hosts |= {ref: replace(hosts[ref], tagged=tagged, firewall_open=opened) for ref, tagged, opened in settings}
     switches = [switch for switch in records if isinstance(switch, _Switch)]
     uuids = {switch.switch.ref: switch.switch.uuid for switch in switches}
+    # these port groups connect the switch with physical adapters: no VM uses them
     uplink_groups = {ref for switch in switches for ref in switch.uplink_groups}
     groups = tuple(
         replace(group, switch=uuids[group.switch])
@@ -117,6 +118,7 @@ def _switch(ref: str, name: str, uuid: str, config: Any) -> _Switch:
 
 
 def _host(properties: Mapping[str, Any]) -> HostRdma:
+    """Return the RDMA devices, physical adapters and VMkernel adapters of a host."""
     functions = dict(_functions(properties.get("config.pciPassthruInfo")))
     nodes = dict(_nodes(properties.get("hardware.numaInfo")))
     nics, names = [], {}

@@ -33,7 +33,7 @@ CHANGES: Final = ("VmReconfiguredEvent", "CustomFieldValueChangedEvent")
 
 
 def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
-    """Return the tasks of VMs that were queued at `since` (by vCenter) or later and have ended, oldest first."""
+    """Return the tasks of VMs that were queued at `since` (vCenter's time) or later and have ended, oldest first."""
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(time=vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since))
@@ -117,7 +117,7 @@ def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
 
 
 def _pages(session: Session, create: Callable[[], Any], read_next: str) -> list[Any]:
-    """Return all objects of a collector, page by page, and destroy it."""
+    """Create a collector, return its objects (at most `MOST_PAGES` pages), and destroy it."""
 
     def collect() -> list[Any]:
         collector, records = create(), []

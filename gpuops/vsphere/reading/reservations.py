@@ -36,9 +36,9 @@ _Answer = ProfileCapacity | DeviceCapacity | UnknownCapacity
 
 
 def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) -> Reservations | None:
-    """Return the reservations for clusters and hosts with GPUs; None = this vCenter has no DirectPathProfileManager.
+    """Return the reservations for clusters and hosts with GPUs.
 
-    Raises NotConnected and its subclasses.
+    None = no host has GPUs, or this vCenter has no DirectPathProfileManager. Raises NotConnected and its subclasses.
     """
     manager = session.service.get(_MANAGER)
     places = _places(hosts.values())
@@ -55,7 +55,7 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
         if place_number < MOST_PLACES:
             answers += _query_place(reader, session, manager, place, kind_of_place, profiles)
         else:
-            answers.append(UnknownCapacity(place, f"vCenter is asked about at most {MOST_PLACES} clusters"))
+            answers.append(UnknownCapacity(place, f"gpuops asks vCenter about at most {MOST_PLACES} clusters"))
     return Reservations(
         tuple(answer for answer in answers if isinstance(answer, ProfileCapacity)),
         tuple(answer for answer in answers if isinstance(answer, DeviceCapacity)),
@@ -127,6 +127,10 @@ def _query_place(
     kind_of_place: str,
     profiles: Mapping[str, _ProfileUnit],
 ) -> Iterator[_Answer]:
+    """Yield the capacity for each profile in a cluster or on a host. `profiles` are by id.
+
+    For profiles of the same devices one capacity is yielded, with the worst of their numbers.
+    """
     object_type, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
     target = (
         f'<target xsi:type="DirectPathProfileManagerTarget{kind_of_place}">'
@@ -174,7 +178,7 @@ def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
 
 
 def _decode_capacity(answer: Any, unit: _ProfileUnit, place: str) -> _Answer | None:
-    """Return the capacity, or None for a device group without reservations."""
+    """Return the capacity; None for a device group without reservations. If it is unknown, the reason."""
     unit_name = unit.vgpu or unit.group or unit.name
     if kind(answer) != _CAPACITY_INFO:
         fault = next(iter(children(answer, "faultList")), None)

@@ -54,7 +54,10 @@ class _Adapter(BaseAdapter):
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
-        """Raise UnreadableReply for a redirect or a reply that is packed or too large, and the connection's errors."""
+        """Send the request over `exchange` and return the response. Options of `requests` have no effect.
+
+        Raises UnreadableReply for a redirect or a reply that is compressed or too large; errors of the connection pass.
+        """
         if self._connection is None:
             self._connection = network.open_connection(self._target, network.tls_context(self._target))
         assert isinstance(request.body, bytes), "the SDK writes its calls as bytes"
@@ -68,7 +71,7 @@ class _Adapter(BaseAdapter):
                 headers={
                     name: header if isinstance(header, str) else header.decode("latin-1")
                     for name, header in request.headers.items()
-                    if name != "Accept-Encoding"
+                    if name != "Accept-Encoding"  # `exchange` sets it
                 },
                 largest=LARGEST_REPLY,
             )

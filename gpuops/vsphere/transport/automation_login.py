@@ -47,7 +47,7 @@ def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
 
     if not target.tls:
         raise Refused(
-            f"{purpose.subject} cannot be read from {target.address}: their API is spoken over https only",
+            f"{purpose.subject} cannot be read from {target.address}: the API for them needs https",
             hint=purpose.without_tls,
         )
     with (

@@ -66,9 +66,9 @@ def exchange(
     """Return the reply, received before `until` on the monotonic clock; its body is unpacked.
 
     With `compressed` the server may answer with gzip. Raises TimeoutError (EndlessReply for a reply that does not end),
-    UnreadableReply for one that is larger than `largest` bytes (unpacked) or is compressed without permission or
-    wrongly, and the connection's own errors. The caller must close the connection after any error: the following bytes
-    belong to no request.
+    UnreadableReply for one that has more than `largest` bytes when unpacked, that is compressed without `compressed` or
+    that cannot be unpacked; errors of the connection pass. The caller must close the connection after any error: the
+    following bytes belong to no request.
     """
     # http.client makes its responses by this name: the only seam before the status line is read
     connection.response_class = partial(_BoundedResponse, until=until, largest=largest)  # type: ignore[assignment]
@@ -149,7 +149,7 @@ class _BoundedResponse(http.client.HTTPResponse):
 
         http.client's method parses the headers as an e-mail message, which takes 5 % of the time of a small call.
         """
-        for _ in range(_MOST_INTERIM + 1):
+        for _ in range(_MOST_INTERIM + 1):  # a server may send "100 Continue" before the reply
             version, status, reason = self._read_status()  # type: ignore[attr-defined]
             headers = self._read_headers()
             if status != http.HTTPStatus.CONTINUE:

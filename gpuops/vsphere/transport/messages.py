@@ -51,7 +51,7 @@ def reference(kind: str, moid: str) -> str:
     """Return the `_this` element of an object. Raises ProtocolError for invalid ids: they could contain elements."""
     if REFERENCE.fullmatch(moid) is None or _TYPE.fullmatch(kind) is None:
         raise ProtocolError(
-            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory reads the ids anew"
+            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory shows the ids"
         )
     return f'<_this type="{kind}">{moid}</_this>'
 
@@ -63,8 +63,8 @@ def unwritable_surrogate() -> UsageError:
 
 def _unwritable(character: str) -> UsageError:
     return UsageError(
-        f"a text holds {character}, which a request to vCenter cannot carry",
-        hint="write names and passwords without it",
+        f"a text contains {character}, which a request to vCenter cannot contain",
+        hint="remove it from the name or password",
     )
 
 
@@ -99,9 +99,9 @@ def check_typed_reply(received: bytes, most: int) -> bytes:
 
 
 def check_reply(received: bytes, most: int = MOST_MARKS) -> bytes:
-    """Return the bytes if they are within the limits. Elements of vCenter have at most two attributes.
+    """Return the bytes unchanged. Raises UnreadableReply for a document type, or more than `most` "<" and "=".
 
-    Raises UnreadableReply.
+    Elements of vCenter have at most two attributes.
     """
     if b"<!DOCTYPE" in received:
         raise UnreadableReply("a document type, which SOAP forbids")

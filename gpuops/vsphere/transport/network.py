@@ -115,7 +115,9 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
     """
     if not target.tls:
         if target.pin is not None:
-            raise NotTrusted(f"{target.address} is reached without TLS: a pin has nothing to hold", hint="use https://")
+            raise NotTrusted(
+                f"{target.address} is reached without TLS, so its certificate cannot be pinned", hint="use https://"
+            )
         return None
     if target.pin is None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -186,7 +188,7 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return VcenterUnreachable(
-                f"{target.address} broke the connection off", hint="check the network, then again"
+                f"{target.address} closed the connection", hint="check the network, then run the command again"
             )
         case ssl.SSLError():
             return _not_secured(target, error)
@@ -235,11 +237,12 @@ def _unreachable_error(target: Target, error: OSError) -> VcenterUnreachable:
         case EndlessReply():
             return VcenterUnreachable(
                 f"{target.address} answers, and its reply did not end within {error.limit_s:.0f} s",
-                hint="it is overloaded, or no vCenter; check the network, then again",
+                hint="it is overloaded, or not a vCenter; check the network, then run the command again",
             )
         case TimeoutError():
             return VcenterUnreachable(
-                f"{target.address} did not answer within {SILENCE_S} s", hint="check the network, then again"
+                f"{target.address} did not answer within {SILENCE_S} s",
+                hint="check the network, then run the command again",
             )
         case _:
             pass
@@ -264,7 +267,7 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
             if code == _NOT_YET_VALID:
                 return NotTrusted(f"{certificate} is not valid yet", hint="check this machine's clock")
             if code in _WRONG_NAME:
-                return NotTrusted(f"{certificate} is made out to another name", hint="use the name it is made out to")
+                return NotTrusted(f"{certificate} is issued for another name", hint="use the name in the certificate")
             if code in UNKNOWN_ISSUER:
                 return NotTrusted(
                     f"{certificate} is from an issuer that is not trusted here",
@@ -294,7 +297,7 @@ class ServerCertificate:
 def presented_certificate(target: Target) -> ServerCertificate:
     """Return the certificate of the server. Nothing but the handshake is sent to it.
 
-    Raises NotTrusted for one that has expired or that is made out to another name, and VcenterUnreachable and
+    Raises NotTrusted for one that has expired or that is issued for another name, and VcenterUnreachable and
     ProtocolError.
     """
     try:

@@ -61,7 +61,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def InvokeMethod(self, mo: Any, method: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
         """Return the answer of one call, which is sent once.
 
-        Raises its fault, UnreadableReply, and the connection's own errors.
+        Raises the fault of the call, UnreadableReply, and the connection's own errors.
         """
         request = self.SerializeRequest(mo, method, args)
         reply = self._exchange(request)
@@ -76,13 +76,13 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         if reply.status != http.HTTPStatus.OK:
             raise network.UnreadableReply("an HTTP error without a fault")
         if answer is None and method.isTask:
-            raise network.UnreadableReply("no task where one was begun")
+            raise network.UnreadableReply("no task for a call that starts one")
         return answer
 
     def SerializeRequest(self, mo: Any, method: Any, args: Any) -> bytes:  # noqa: N802
         """Return the request. Raises ProtocolError for an invalid id, UsageError for text that XML cannot contain."""
         if REFERENCE.fullmatch(mo._moId) is None:
-            raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory reads the ids anew")
+            raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory shows the ids")
         try:
             return checked_request(super().SerializeRequest(mo, method, args))
         except UnicodeEncodeError:
@@ -124,7 +124,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
 
 
 def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
-    """Return the value of a reply of at most `most` marks: an object of `result_type`, or a fault.
+    """Return the value of a reply with at most `most` "<" and "=": an object of `result_type`, or a fault.
 
     Raises ExpatError for incomplete or invalid XML, UnreadableReply for everything else that no vCenter sends.
     """
@@ -140,7 +140,7 @@ def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int
 
 
 class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
-    """The envelope; what is in it is read by `_BoundedDeserializer`."""
+    """Reads the envelope of a reply; `_BoundedDeserializer` reads its content."""
 
     def __init__(self, stub: Any) -> None:
         super().__init__(stub)
@@ -151,6 +151,7 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
         self._answers = False
 
     def Deserialize(self, response: bytes, result_type: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
+        """Return the value in the reply, or its fault. Like pyVmomi's method, but it frees the parser at once."""
         self.resultType, self.msg, self.data = result_type, "", ""
         self.isFault = False
         self.nsMap: dict[str | None, list[str]] = {}

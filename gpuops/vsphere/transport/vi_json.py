@@ -67,7 +67,7 @@ class JsonLogin:
         return self._answer(self._send(wire, method, target, body or {}, deadline))
 
     def log_in(self, wire: Wire, *, earlier_key: str) -> str:
-        """Log in and return the key. If the key is not `earlier_key` any more, another thread has logged in: return it.
+        """Log in and return the key. If the key is not `earlier_key` any more, return it: another thread has logged in.
 
         Raises NotConnected and its subclasses.
         """
@@ -86,7 +86,7 @@ class JsonLogin:
                     hint="--reader soap reads without VI/JSON",
                 ) from None  # the chain holds the request
             if _KEY.fullmatch(reply.session_key) is None:
-                raise ProtocolError(f"{vcenter.address} logs in over VI/JSON, and names no session")
+                raise ProtocolError(f"{vcenter.address} accepts the login over VI/JSON but returns no session key")
             self.key = reply.session_key
             return self.key
 
@@ -113,6 +113,7 @@ class JsonLogin:
         return wire.post(path, encoded, headers, deadline=deadline)
 
     def _answer(self, reply: HttpReply) -> bytes:
+        """Return the body of the reply. Raises SessionEnded, WireFault, or ProtocolError for anything but a fault."""
         if reply.status == http.HTTPStatus.OK:
             return reply.body
         if reply.status == http.HTTPStatus.NO_CONTENT:

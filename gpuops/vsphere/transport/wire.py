@@ -117,6 +117,7 @@ class Wire:
                 return self._exchange(path, body, headers, answers, until)
             except (*network.LOST_ERRORS, network.UnreadableReply) as error:
                 self.close()
+                # vCenter may have closed a connection while it was idle: then repeat the call over a new one
                 if is_last or not isinstance(error, network.BROKEN_OFF):
                     raise network.connection_error(self.target, error) from error
         raise AssertionError("the last attempt returns or raises")

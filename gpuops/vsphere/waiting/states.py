@@ -70,12 +70,16 @@ class StateWatch:
     def wait(
         self, state: AwaitedState, goals: Mapping[str, object], timeout_s: float
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the objects that reach their goals within the time, and those that do not exist any more."""
+        """Return the objects that reach their goals within `timeout_s`, and those that do not exist any more.
+
+        Objects that do neither are in neither set.
+        """
         self._follow(state, goals)
         reached, removed, left_s = set[str](), set[str](), max(timeout_s, 0.0)
         while self._pending:
             slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = self._updates.next(slice_s)
+            # vCenter's waits count even if the clock here stood still
             left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             with self._session.decoding("a wait for a state"):
                 for update in news or ():

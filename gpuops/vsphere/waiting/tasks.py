@@ -62,7 +62,7 @@ class TaskWatch:
             slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = self._updates.next(slice_s)
             left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
-            if news is None:
+            if news is None:  # vCenter has reported every task that exists, and waits for changes
                 self._end_missing_tasks(pending)
                 self._end_tasks_with_question(pending)
             with self._session.decoding("a wait for tasks"):
@@ -73,9 +73,9 @@ class TaskWatch:
                 return
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        """Cancel the tasks that were queued at their last wait. A task that vCenter does not cancel continues.
+        """Cancel those tasks that the last `wait` saw as queued. A task that vCenter does not cancel continues.
 
-        vCenter queues a task behind another one of its VM, and begins it when that one ends. Raises NotConnected.
+        vCenter queues a task while the VM has another one, and starts it when that one ends. Raises NotConnected.
         """
         for task_ref in tasks:
             task_info = self._running.get(task_ref.ref, {})

@@ -53,6 +53,7 @@ class Updates:
         """Collectors whose wait broke off, with their filters: they exist as long as the session."""
         self._version = ""
         self._broken = 0
+        """How many waits in a row broke off."""
         self._filtered = False
         """Whether the collector has the filter for these objects."""
 
@@ -101,7 +102,7 @@ class Updates:
                 self._broken_collectors.pop().DestroyPropertyCollector()
 
     def _ask(self, wait_s: float) -> list[PropertyUpdate] | None:
-        """Return the changes of the next UpdateSet; None = no change within the time."""
+        """Return the changes in vCenter's next answer; None = no change within `wait_s` seconds, or no objects."""
         from pyVmomi import vmodl
 
         if self._spec is None:
@@ -117,7 +118,8 @@ class Updates:
         )
         update_set = self._collector.WaitForUpdatesEx(self._version, options)
         if self._version:
-            self._broken = 0  # the second answer: a wait that always breaks off never has one
+            # not at the first answer: it comes at once, so it does not show that waits work again
+            self._broken = 0
         if update_set is None:
             return None
         updates = [update for filter_update in update_set.filterSet for update in _property_updates(filter_update)]
@@ -134,7 +136,8 @@ class Updates:
     def _call_with_recovery(self, act: Callable[[], Any]) -> Any:
         """Return the result of the call; an empty list after a lost session, collector or connection.
 
-        Raises VcenterUnreachable after the last attempt.
+        If watched objects do not exist any more, return their removals. Raises VcenterUnreachable after the last
+        attempt.
         """
         from pyVmomi import vim, vmodl
 
@@ -156,6 +159,10 @@ class Updates:
         return []
 
     def _begin_anew(self, error: BaseException) -> None:
+        """Drop the collector, and pause before the next call makes a new one.
+
+        Raises VcenterUnreachable after the last pause.
+        """
         if self._collector is not None:
             self._broken_collectors.append(self._collector)
         self._collector = self._filter = None

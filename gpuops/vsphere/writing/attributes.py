@@ -63,11 +63,13 @@ def define_attribute(session: Session, name: str, op_id: str) -> None:
         if name not in defined_attributes(session):
             of_type = _types(session).get(name)
             if of_type is None:
-                raise
+                raise  # it was removed again, or this login cannot see it
             raise StepFailed(_of_other_type(name, of_type), hint=_OTHER_NAME) from error
     else:
         if field is None:
-            raise OutcomeUnknown(f"attribute {name}: vCenter answered without it; whether it was made is not known")
+            raise OutcomeUnknown(
+                f"attribute {name}: the reply does not contain it; whether it was defined is not known"
+            )
         session.attribute_keys[name] = field.key
 
 
@@ -94,7 +96,7 @@ def _types(session: Session) -> dict[str, str]:
 
 
 def _of_other_type(name: str, of_type: str) -> str:
-    return f"custom attribute {name} is defined for objects of type {of_type}: VMs cannot carry it"
+    return f"custom attribute {name} is defined for objects of type {of_type}, so VMs cannot have it"
 
 
 def _manager(session: Session) -> Any:

@@ -92,7 +92,7 @@ class HostConnection:
         return held_on(self._session, {ObjectKind.HOST: hosts}, {ObjectKind.HOST: frozenset(privileges)})
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        """Send one step once, and return its impacts before it is in effect; None = not reported.
+        """Send one step, exactly once, and return what it needs to take effect, such as a reboot; None = not reported.
 
         Raises OutcomeUnknown if the reply was lost, or the error of vCenter's fault.
         """
@@ -117,7 +117,7 @@ class HostConnection:
         def manager_of(manager_name: str) -> Any:
             manager = getattr(managers, manager_name, None)
             if manager is None:
-                raise Refused(f"{name}: vCenter names no {manager_name} of this host, so it is not changed")
+                raise Refused(f"{name}: vCenter offers no {manager_name} for this host, so it is not changed")
             return manager
 
         match step:
@@ -135,7 +135,7 @@ class HostConnection:
                 call = manager_of("pciPassthruSystem").UpdatePassthruConfig
                 session.change(call, _passthrough_config(step), subject=name, op_id=op_id)
             case ConfigureMig():
-                raise Refused(f"{name}: vCenter has no call for MIG mode", hint="--host-shell ssh asks the host itself")
+                raise Refused(f"{name}: vCenter has no call for MIG mode", hint="use --host-shell ssh")
             case _:
                 assert_never(step)
 
@@ -152,7 +152,7 @@ class HostConnection:
             case LeaveMaintenance():
                 call, arguments = target.ExitMaintenanceMode_Task, [LEAVE_LIMIT_S]
             case RebootHost():
-                call, arguments = target.RebootHost_Task, [False]
+                call, arguments = target.RebootHost_Task, [False]  # False: only in maintenance mode
             case _:
                 assert_never(step)
         return self._session.start_task(call, *arguments, subject=inventory.hosts[step.host].name, op_id=op_id)

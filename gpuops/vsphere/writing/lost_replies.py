@@ -92,6 +92,7 @@ def find_task(
                 and ref not in known
                 for is_own in [_is_own(user, task_info.get("info.reason"), login)]
             ]
+        # tasks of this login first, then the newest
         if alike:
             _, _, ref, foreign = max(alike)
             return TaskRef(ref, foreign=foreign)
@@ -193,7 +194,7 @@ def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, An
 
 
 def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return id and info of its tasks in the task history; empty if it does not exist any more.
+    """Return id and info of the object's tasks in the task history; empty if the object does not exist any more.
 
     `which` are further fields of the filter. The collector ends with the session; after a lost session the complete
     read is repeated.

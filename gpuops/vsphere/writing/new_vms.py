@@ -131,7 +131,7 @@ def root_folder(session: Session, new: CreateVm) -> Any:
 
     folder = session.read(vm_folder, subject=new.name)
     if not isinstance(folder, vim.Folder):
-        raise Refused(f"{new.name}: vCenter names no folder for VMs in the datacenter of {new.host_name}")
+        raise Refused(f"{new.name}: vCenter returns no VM folder for the datacenter of {new.host_name}")
     return folder
 
 
@@ -140,13 +140,13 @@ def require_made(session: Session, vm: str, name: str, notes: str) -> None:
     try:
         power_of_made(session, vm, name, notes)
     except Refused as error:
-        raise Refused(error.message, hint="look at its notes") from error
+        raise Refused(error.message, hint="read its notes in the vSphere Client") from error
 
 
 def power_of_made(session: Session, vm: str, name: str, notes: str) -> PowerState:
     """Return the power state of a VM that gpuops made. Raises Refused for one of another name or without these notes.
 
-    Raises StepFailed for a VM that is gone.
+    Raises StepFailed for a VM that does not exist any more.
     """
     machine = session.vm(vm)
     name_now, notes_now, power = session.read(

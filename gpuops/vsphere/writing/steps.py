@@ -57,9 +57,9 @@ DEVICE_GROUP_KEY: Final = -1
 def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], api_version: str) -> Any:
     """Return the vim.vm.ConfigSpec of a change, which vCenter applies completely or not at all.
 
-    `devices` are the present vim devices of the VM; a removal or an edit must contain them. With `change_version`,
-    vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises Refused for options that
-    the API version does not have, or for a device that the VM does not have any more.
+    `devices` are the present vim devices of the VM; a spec that removes or edits one contains all of it. With
+    `change_version`, vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises
+    Refused for options that the API version does not have, or for a device that the VM does not have any more.
     """
     from pyVmomi import vim
 
@@ -163,7 +163,7 @@ def _check_version(change: VmChange, api_version: str) -> None:
 
 
 def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[Callable[..., Any], Any, bool]:
-    """Return the call, with its arguments, that adds, changes or removes the DRS override of the VM only.
+    """Return the call, its spec and `modify`, which add, change or remove only the DRS override of this VM.
 
     vCenter refuses to add an override that exists. Raises Refused if the present ones cannot be read (vSphere API
     reference, ReconfigureComputeResource_Task with `modify`, ClusterDrsVmConfigSpec).
@@ -171,7 +171,7 @@ def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[
     vm = inventory.vm(step.vm)
     cluster = inventory.cluster_of(vm)
     if cluster is None or cluster.drs_enabled is None:
-        raise Refused(f"{vm.name}: what DRS does in its cluster cannot be read, so it is not changed")
+        raise Refused(f"{vm.name}: the DRS settings of its cluster cannot be read, so they are not changed")
     target = session.managed_object("ClusterComputeResource", cluster.ref)
     return target.ReconfigureComputeResource_Task, override_spec(step, exists=cluster.has_override(step.vm)), True
 
@@ -191,7 +191,7 @@ def override_spec(step: SetVmDrs, *, exists: bool) -> Any:
 
 
 def submit(session: ActiveSession, step: VcenterStep, inventory: Inventory, op_id: str) -> TaskRef | None:
-    """Send the step and return its task; None for a call without a task, which is done (or requested, ShutDownGuest).
+    """Send the step and return its task; None if the call has no task: it has ended (ShutDownGuest is only requested).
 
     `op_id` is in the header of the request and in vCenter's logs. Raises OutcomeUnknown if the reply was lost, Refused
     if the step does not fit the last state of the VM, or the error of vCenter's fault.
@@ -209,7 +209,7 @@ def submit(session: ActiveSession, step: VcenterStep, inventory: Inventory, op_i
         case SuspendVm():
             return session.start_task(target.SuspendVM_Task, subject=vm.name, op_id=op_id)
         case PowerOffVm():
-            # vCenter would do it, and discard the memory of the guest
+            # vCenter powers off a suspended VM too, and so discards the memory of its guest
             _require(vm, vm.power is not None, "not known to run: powering it off might discard its state")
             _require(vm, vm.power is not PowerState.SUSPENDED, "suspended: powering it off would discard its state")
             return session.start_task(target.PowerOffVM_Task, subject=vm.name, op_id=op_id)
@@ -228,10 +228,10 @@ def submit(session: ActiveSession, step: VcenterStep, inventory: Inventory, op_i
 
 
 def submit_removal(session: Session, step: RemovalStep, inventory: Inventory, op_id: str) -> TaskRef:
-    """Return the task that powers off or removes a VM that gpuops made. Name, notes and power state are read first.
+    """Power off or remove a VM that gpuops made, and return the task. Name, notes and power state are read first.
 
-    Raises Refused for another VM, and for the removal of one that is not off: vCenter would remove a suspended VM, with
-    what its guest has in memory. Raises OutcomeUnknown when the reply was lost.
+    Raises Refused for a VM that gpuops did not make, and for the removal of a VM that is not off: vCenter would remove
+    a suspended VM with the memory of its guest. Raises OutcomeUnknown if the reply was lost.
     """
     vm, target = inventory.vm(step.vm), session.vm(step.vm)
     power = new_vms.power_of_made(session, step.vm, step.name, step.notes)

@@ -181,7 +181,7 @@ def test_a_surprise_on_the_way_is_one_warning(serve: Serve, monkeypatch: pytest.
     monkeypatch.setattr(json_pages, "check_json_reply", lambda reply: b"<html>")
     shown = lab.run("inventory")
     assert shown.exit_code == 0
-    assert shown.stderr.count("VI/JSON is not used any more, SOAP is:") == 1
+    assert shown.stderr.count("gpuops reads over SOAP from now on, because VI/JSON failed:") == 1
     assert "28 VMs" in shown.stdout
 
 

@@ -63,7 +63,7 @@ class Guests:
             return TaskEnd(task, error)
         now = self._world.clock.now()
         if vm is None or process is None or vm.state.boot_time != process.boot_time:
-            return TaskEnd(task, OutcomeUnknown(f"{ref}: its program is gone from the guest"))
+            return TaskEnd(task, OutcomeUnknown(f"{ref}: vCenter does not list its program any more"))
         if process.ends_at is None or process.ends_at > now:
             return TaskEnd(task, StepFailed(f"{ref}: its guest does not run any more"))
         if process.exit_code:

@@ -67,7 +67,7 @@ def test_a_refused_call_is_an_error_of_ours_naming_the_vm(
     [
         ("InsufficientGraphicsResourcesFault", "no graphics resources"),
         ("InsufficientHostMemoryCapacityFault", "not enough memory: needs 0 MiB"),
-        ("NoCompatibleHost", "no host can take it"),
+        ("NoCompatibleHost", "no host can run it"),
         ("NoDiskSpace", "no space left on datastore"),
         ("ConcurrentAccess", "another user or program changed it"),
         ("GenericVmConfigFault", "as injected"),

@@ -130,7 +130,7 @@ def test_checkpoint_hooks_try_a_wrong_password_in_two_guests_and_in_no_third(
     found = hooks_of(guests, tmp_path, GuestLogin("ml", Secret(WRONG)))
     assert len(ML) > 2 and len(refusals) == len(set(refusals)) == 2
     assert set(found) == {Verdict.FAILED} and len(found[Verdict.FAILED]) == len(ML)
-    assert sum("not entered: the guest of" in why for why in found[Verdict.FAILED]) == len(ML) - 2
+    assert sum("no login tried: the guest of" in why for why in found[Verdict.FAILED]) == len(ML) - 2
 
 
 def test_one_guest_with_another_password_holds_up_no_other_hook(
@@ -162,7 +162,7 @@ def test_commands_of_jobs_and_pools_try_it_once_until_half_an_hour_later(
         assert "refuses the user or the password" in told(first)
         assert told(first) == f"{first}: its guest has refused the login of GPUOPS_GUEST_USERNAME: not tried again"
         assert told(other) == (
-            f"{other}: not entered: the guest of {first} has refused the login of GPUOPS_GUEST_USERNAME"
+            f"{other}: no login tried: the guest of {first} has refused the login of GPUOPS_GUEST_USERNAME"
         )
         assert refusals == [first]
         passed_s = clock.passed_s
@@ -187,7 +187,7 @@ def test_threads_that_enter_guests_at_once_try_a_wrong_password_no_oftener(tmp_p
         with ThreadPoolExecutor(len(vms)) as threads:
             found = list(threads.map(told, vms))
     assert len(vms) == 4 and len(refusals) == 2
-    assert sum("not entered: " in each for each in found) == 2
+    assert sum("no login tried: " in each for each in found) == 2
 
 
 def test_a_guest_that_accepts_the_login_speaks_for_it_until_one_that_did_refuses_it() -> None:

@@ -136,7 +136,7 @@ def test_a_vcenter_without_what_every_vcenter_has(
     server: HostileServer, capsys: pytest.CaptureFixture[str], rewrite: Callable[[str], Rewrite], name: str
 ) -> None:
     server.rewrites = {"RetrieveServiceContent": rewrite(name)}
-    require_refused(server, capsys, f"names no {name}")
+    require_refused(server, capsys, f"returns no {name}")
 
 
 def test_a_login_answered_with_a_strange_cookie(server: HostileServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,7 @@ def test_moments_at_the_ends_of_the_calendar(
     assert seen is not None
     assert {host.booted for host in seen.hosts.values()} == {None}
     server.rewrites = {"CurrentTime": element("returnval", moment)}
-    require_refused(server, capsys, "vCenter's time is not one")
+    require_refused(server, capsys, "vCenter returned no valid time")
 
 
 @pytest.mark.parametrize("digits", [30, 400, 5000])

@@ -52,7 +52,7 @@ class SimulatedSsh:
 
     def run(self, host: str, command: str, *, limit_s: float = 0, heard: bool = True) -> CommandResult:
         if host in self.silent:
-            raise Refused(f"{host}: cannot be entered by SSH")
+            raise Refused(f"{host}: cannot be reached by SSH")
         text, status = nvidia_smi.answer(host_of(self.server, host), command)
         return CommandResult(text, "", status)
 
@@ -114,7 +114,7 @@ def test_a_host_that_does_not_answer_takes_nothing_from_the_others(lab: Lab) -> 
     lab.gpu(FIRST).faults = frozenset({GpuFault.LOST})
     lab.ssh.silent = {TWO}
     assert lab.slots() == (7, 7)
-    assert lab.said == [f"the health of GPUs is not known: {TWO}: cannot be entered by SSH"]
+    assert lab.said == [f"the health of GPUs is not known: {TWO}: cannot be reached by SSH"]
 
 
 def test_attach_chooses_the_other_gpu_or_refuses(lab: Lab) -> None:
@@ -198,7 +198,7 @@ def test_a_host_is_asked_once_a_minute_and_warned_of_once(lab: Lab) -> None:
     assert obstacle() == ""
     now_s = ASK_AGAIN_S
     assert obstacle() == "is lost (nvidia-smi)"
-    assert lab.said == [f"the health of GPUs is not known: {TWO}: cannot be entered by SSH"]
+    assert lab.said == [f"the health of GPUs is not known: {TWO}: cannot be reached by SSH"]
 
 
 @pytest.mark.parametrize("deviates", [False, True])

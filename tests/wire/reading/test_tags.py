@@ -101,7 +101,7 @@ def test_an_answer_that_is_no_list_of_tags_is_a_protocol_error(
 def test_tags_are_not_read_in_the_clear() -> None:
     with SimServer(build("lab"), tls=False) as server:
         target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
-        with Session(target) as session, pytest.raises(Refused, match="https only"):
+        with Session(target) as session, pytest.raises(Refused, match="needs https"):
             with_tags(session, collect.inventory(session))
 
 

@@ -168,7 +168,7 @@ def test_a_surprise_is_warned_of_once_and_read_over_soap(lab_target: Target, rep
             found = [inventory(session) for _ in range(2)]
     assert [replace(each, taken_at=expected.taken_at) for each in found] == [expected, expected]
     assert len(warnings) == 1, warnings
-    assert warnings[0].startswith("VI/JSON is not used any more, SOAP is: ")
+    assert warnings[0].startswith("gpuops reads over SOAP from now on, because VI/JSON failed: ")
 
 
 @pytest.mark.quick_cases(14)
@@ -305,5 +305,5 @@ def test_the_key_is_of_no_other_login(lab: SimServer, lab_target: Target) -> Non
 def test_a_reply_that_names_no_session_is_refused(lab_target: Target) -> None:
     with Session(lab_target) as session, answering("Login", OK):
         session.read_over_vi_json(alone=True)
-        with pytest.raises(ProtocolError, match="names no session"):
+        with pytest.raises(ProtocolError, match="returns no session key"):
             inventory(session)

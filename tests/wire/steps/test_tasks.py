@@ -111,7 +111,7 @@ def test_a_refused_task_ends_in_the_words_of_its_fault(waiting: Waiting) -> None
     [end] = waiting.wait([task])
     assert isinstance(end.error, StepFailed)
     assert end.error.message == "ml-01: no graphics resources: no free vGPU slot of that profile on the host"
-    assert end.error.hint == "gpuops inventory --hosts shows who holds the GPUs"
+    assert end.error.hint == "gpuops inventory --hosts shows which VMs use the GPUs"
 
 
 def test_ends_that_nobody_took_are_told_later(waiting: Waiting) -> None:

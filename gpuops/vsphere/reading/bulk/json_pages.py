@@ -117,8 +117,8 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
 
 
 def check_json_reply(received: bytes) -> bytes:
-    """Return the bytes if they have few enough values and no control characters. Raises UnreadableReply."""
-    # a value takes two bytes at least: most pages are too short to need counting
+    """Return the bytes unchanged. Raises UnreadableReply for more than `MOST_MARKS` values, or a control character."""
+    # a value takes at least two bytes, so most pages are too short to hold too many: their values are not counted
     marks = len(received) // 2
     if marks > MOST_MARKS:
         marks = received.count(b",") + received.count(b"{") + received.count(b"[")

@@ -68,8 +68,8 @@ class Reader:
         decode: Callable[[ReadObject], Record],
         extra_objects: Collection[tuple[str, str]] = (),
     ) -> list[Record]:
-        """Return the results of `decode` for all objects of these types below the root, the recent tasks of VMs, and
-        `extra_objects` (type, id).
+        """Return the results of `decode` for all objects of these types below the root folder, and `extra_objects`
+        (type, id). For the type `Task`, these are the recent tasks of VMs.
 
         `decode` must not keep parts of the reply, which is freed with its page. Raises NotConnected and its subclasses.
         """
@@ -131,10 +131,13 @@ class Reader:
         decode: Callable[[ReadObject], Record],
         extra_objects: Collection[tuple[str, str]],
     ) -> list[Record]:
+        """Return the results of `decode` for the objects in a view of the root folder, and `extra_objects`."""
+        # types that the container view cannot contain: they are read through its VMs, or by their ids
         outside = {"Task", *(name for name, _ in extra_objects)}
         types = [name for name in paths_by_type if name not in outside]
         # A view belongs to its login and shows the present objects at each read.
         views, view_key = self._session.idle_views, (pages.login, " ".join(types))
+        # taken out of the idle views, so that no other thread reads through it meanwhile
         view = views.pop(view_key, "") or pages.new_view(types)
         # The view itself is read too. A reply without it is not the answer to this read; a reply with the view alone
         # is that of an empty vCenter.
@@ -169,6 +172,7 @@ class Reader:
         page: Sequence[tuple[str, str]],
         decode: Callable[[ReadObject], Record],
     ) -> list[Record]:
+        # a VM may bring further objects with it: its tasks, parents and datastores
         refs, around = {ref for _, ref in page}, AROUND_VMS.intersection(paths_by_type)
         starts = [plain_start(*vcenter_object, around) for vcenter_object in page]
         most = len(refs) * (1 + MOST_AROUND) if around else len(refs)
@@ -202,6 +206,7 @@ class Reader:
                     records += map(decode, objects)
                     if len(records) > min(most, before + MOST_IN_A_PAGE):
                         raise network.UnreadableReply(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
+                # else a server could keep gpuops reading without end
                 if token is not None and len(records) == before:
                     raise network.UnreadableReply("pages without an object, one after the other")
             if token is None:
@@ -218,7 +223,7 @@ def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
     try:
         return read()
     except SessionEnded as ended:
-        raise ProtocolError("vCenter ends the session as soon as it begins", hint="look at its vpxd log") from ended
+        raise ProtocolError("vCenter ended a new session at once", hint="look at its vpxd log") from ended
 
 
 def _require_requested(read_object: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:

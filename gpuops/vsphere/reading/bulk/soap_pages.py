@@ -73,7 +73,7 @@ def split_reply(reply: bytes) -> Iterator[bytes]:
     """Yield the reply split into smaller replies: each has some of the objects, and all other text of the reply.
 
     In XML without comments, CDATA or a document type, "<" always begins a tag, so the reply can be cut there. A reply
-    with any of these, without objects, with prefixed names or with much other text is one piece.
+    is not split if it has any of these, no objects, prefixed names, or much text outside of its objects.
     """
     first, last = _FIRST.search(reply), reply.rfind(_END)
     if first is None or last < 0 or b"<!" in reply:

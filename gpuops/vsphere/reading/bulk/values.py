@@ -55,7 +55,7 @@ def count(node: Any, name: str) -> int:
 
 
 def text(node: Any, name: str | None = None) -> str | None:
-    """Return a text or the id of a reference; None for '' and for anything else."""
+    """Return the text of the node, or of its property `name`; of a reference its id. None for '' and other values."""
     node_or_child = node if name is None else child(node, name)
     if node_or_child is None:
         return None
@@ -66,7 +66,7 @@ def text(node: Any, name: str | None = None) -> str | None:
         return _inside(node_or_child)
     if found_type in _LEAVES:
         return None
-    return node_or_child.text or None
+    return node_or_child.text or None  # an XML element
 
 
 def number(node: Any, name: str | None = None) -> int | None:

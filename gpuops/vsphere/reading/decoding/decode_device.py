@@ -51,8 +51,10 @@ def may_be_function(pci_class: Any, *, for_passthrough: bool) -> bool:
 
 
 def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKind | None:
-    """Return the kind of the device, or None for a virtual function, which comes and goes with SR-IOV and is never
-    given to a VM as a complete device (the PCI ID Repository has `Virtual Function` in the names of those)."""
+    """Return the kind of the device; None for a virtual function (SR-IOV), which is not a complete device.
+
+    The PCI ID Repository has `Virtual Function` in the names of virtual functions.
+    """
     words = f"{name} {class_name}".lower()
     if "virtual function" in words or name.endswith(("[VF]", " VF")):
         return None
@@ -73,7 +75,7 @@ def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKi
 def read_device_uses(read_object: ReadObject) -> Mapping[PciAddress, tuple[str, ...]] | None:
     """Return what the host uses each device for, in words; None if a property is missing or this login cannot read it.
 
-    A device with virtual functions (SR-IOV) is in use: it cannot be passed through as a complete device as well.
+    A device with enabled virtual functions (SR-IOV) counts as used: it cannot be passed through as a complete device.
     """
     if any(path.startswith((NETWORK, "config.storageDevice", _PASSTHROUGH)) for path in read_object.unreadable):
         return None
@@ -90,7 +92,10 @@ def read_device_uses(read_object: ReadObject) -> Mapping[PciAddress, tuple[str, 
 
 
 def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
-    """Yield the physical adapters of switches, with the VMkernel adapters of those switches."""
+    """Yield each physical adapter that is an uplink of a switch: its address, and this use in words.
+
+    The words name the switch and its VMkernel adapters.
+    """
     specs = [child(group, "spec") for group in children(network, "portgroup")]
     switch_of = {text(spec, "name"): text(spec, "vswitchName") for spec in specs}
     kernel: defaultdict[str | None, list[str]] = defaultdict(list)
@@ -98,6 +103,7 @@ def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
         port = child(child(vnic, "spec"), "distributedVirtualPort")
         switch = switch_of.get(text(vnic, "portgroup")) if port is None else text(port, "switchUuid")
         kernel[switch].append(text(vnic, "device") or "a VMkernel adapter")
+    # (node, name to show, identity): VMkernel adapters name a standard switch, and have the UUID of a distributed one
     switch_nodes = [
         (switch_node, text(switch_node, "name"), text(switch_node, "name"))
         for switch_node in children(network, "vswitch")

@@ -87,7 +87,7 @@ class ThinHost:
 
 
 def thin_host(read_object: ReadObject) -> ThinHost:
-    """Return the host of the thin read, without GPUs."""
+    """Return the host as the first read has it, which has no PCI devices and so no GPUs."""
     properties = read_object.properties
     config = properties.get("config.graphicsConfig")
     connection = text(properties.get("runtime.connectionState"))
@@ -129,8 +129,8 @@ def host_with_gpus(
 ) -> Host:
     """Return the host with its GPUs: `devices` of its PCI list, or its graphics list if the PCI list is not readable.
 
-    Other devices are included if they are passed through, or if they can be and are made for VMs. `uses` is what the
-    host uses its devices for; if it is given, all devices that can be passed through are included.
+    Other devices are included if they are passed through, or if they can be and are of a kind that is made for VMs.
+    `uses` is what the host uses its devices for; if it is given, all devices that can be passed through are included.
     """
     nodes = {address: node.id for node in thin.host.numa_nodes for address in node.devices}
     listed_addresses = {device.address for device in devices}
@@ -175,6 +175,7 @@ def pci_devices(
 def _pci_device(
     device: Any, passed_through: Collection[PciAddress], *, include_all: bool
 ) -> PhysicalGpu | OtherDevice | None:
+    """Return the decoded device; None for a virtual function, and for a device that `pci_devices` leaves out."""
     fields = leaves(device)
     address = pci_address(leaf_text(fields.get("id")))
     if address is None:
@@ -223,6 +224,7 @@ def _with_host_state(
 
 
 def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu:
+    """Return the GPU of the PCI list with its graphics and passthrough state from the thin read."""
     graphics = thin.graphics.get(gpu.address, _UNLISTED)
     # In full and not by replace(), which costs three times as much: a fleet has thousands.
     return PhysicalGpu(
@@ -374,7 +376,10 @@ def _options(drs: Any) -> Iterator[tuple[str, str]]:
 
 
 def _admission(das: Any) -> AdmissionControl | None:
-    """Return what HA reserves. vCenter before 4.0 had `failoverLevel` of dasConfig itself in place of a policy."""
+    """Return what HA reserves; None if it reserves nothing.
+
+    vCenter before 4.0 has no policy, but `failoverLevel` in dasConfig itself.
+    """
     if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
         return None
     policy = child(das, "admissionControlPolicy")
@@ -387,12 +392,13 @@ def _admission(das: Any) -> AdmissionControl | None:
     computed = flag(policy, "autoComputePercentages")
     memory = number(policy, "memoryFailoverResourcesPercent") or None
     cpu = number(policy, "cpuFailoverResourcesPercent") or None
+    # if vCenter computes the percentages and does not report them, use the number of tolerated host failures
     by_level = level if computed and memory is None and cpu is None else None
     return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=by_level)
 
 
 def _rules(configuration: Any) -> Iterator[DrsRule]:
-    """Yield the enabled rules about the placement of VMs. A rule between groups of VMs is about their start order."""
+    """Yield the enabled rules about the placement of VMs, without rules between groups of VMs (start order)."""
     groups = {
         text(group, "name"): (*texts(group, "vm"), *texts(group, "host")) for group in children(configuration, "group")
     }

@@ -93,7 +93,7 @@ class ThinVm:
 
 
 def thin_vm(read_object: ReadObject) -> ThinVm:
-    """Return the VM of the thin read: no devices, no path, attributes by number, a vApp by id."""
+    """Return the VM as the first read has it: without devices and path, attributes by key, the vApp by id."""
     properties = read_object.properties
     connection = text(properties.get("runtime.connectionState"))
     host = text(properties.get("runtime.host"))
@@ -122,7 +122,7 @@ def thin_vm(read_object: ReadObject) -> ThinVm:
             managed_by=_managed_by(properties.get("config.managedBy")),
             unreadable=read_object.unreadable,
         ),
-        # of a member of a vApp the folder may be left out (vSphere API, ManagedEntity.parent)
+        # vCenter may leave out the folder of a VM in a vApp (vSphere API, ManagedEntity.parent)
         parent=text(properties.get("parentVApp")) or text(properties.get("parent")),
         attribute_values=_attribute_values(properties.get("customValue")),
         recent_tasks=_refs(properties.get("recentTask")),
@@ -138,7 +138,7 @@ def running_task(read_object: ReadObject) -> RunningTask | None:
 
 
 def with_detail(thin: ThinVm, read_object: ReadObject) -> ThinVm:
-    """Return the VM with its devices, its extraConfig and the other properties that a change of it needs."""
+    """Return the VM with its devices, its extraConfig and the other properties that a change of the VM needs."""
     properties = read_object.properties
     tools = text(properties.get("guest.toolsRunningStatus"))
     devices, nics = _devices(properties.get("config.hardware.device"))
@@ -174,7 +174,7 @@ def _cores_per_numa_node(properties: Mapping[str, Any]) -> int | None:
 def _devices(device_list: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...] | None]:
     """Return passthrough devices, in the order of their keys, and RDMA network cards.
 
-    None where the list itself is missing: every VM has some device.
+    Both are None if the list is missing, that is, not readable: every VM has some device.
     """
     if device_list is None:
         return None, None
@@ -199,6 +199,7 @@ def _nic(node: Any, its_kind: NicKind) -> VmNic:
 
 
 def _device(node: Any) -> GpuDevice:
+    """Return the passthrough device, whose type depends on its backing."""
     parts = parts_of(node)
     key = number(parts.get("key")) or 0
     group = number(parts.get("deviceGroupInfo"), "groupInstanceKey")

@@ -185,7 +185,7 @@ def test_without_tls_modes_are_not_listed_and_go_by_the_calls_of_8(tmp_path: Pat
             bench = Bench(server, Site(connection, tmp_path, wall_clock))
             settings = bench.host().settings
             assert settings is not None
-            assert "their API is spoken over https only" in settings.unread[0]
+            assert "the API for them needs https" in settings.unread[0]
             assert bench.set(MIXED).exit_code == bench.set(WHOLE).exit_code == 0
             assert bench.effects == ["UpdateGraphicsConfig", "UpdatePassthruConfig"]
 

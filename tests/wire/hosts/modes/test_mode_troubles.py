@@ -73,7 +73,7 @@ def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pyte
     monkeypatch.setattr(device_modes, "devices_of", taken)
     [outcome] = bench.set(MIXED).outcomes
     assert outcome.verdict is Verdict.FAILED
-    assert "vCenter does not set the mode: Device 0000:af:00.0 of host esx-02.sup is in use." in outcome.reason
+    assert "vCenter refused to set the mode: Device 0000:af:00.0 of host esx-02.sup is in use." in outcome.reason
     assert bench.gpu.mode == "sameSize"
 
 
