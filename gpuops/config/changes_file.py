@@ -116,12 +116,13 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
 def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
     """What --add-hosts says: `2xL40S:8`, `2xL40S:8:mixed-size`, or with --like `2`. Raises UsageError."""
     if like is not None and not texts:
-        raise UsageError("--like needs --add-hosts", hint="say how many: --add-hosts 2 --like HOST")
+        raise UsageError("--like needs --add-hosts", hint="add the number of hosts: --add-hosts 2 --like HOST")
     for text in texts:
         match = _HOSTS.fullmatch(text.strip()) or (_COPIES.fullmatch(text.strip()) if like is not None else None)
         if match is None:
             raise UsageError(
-                f"--add-hosts {text!r} cannot be read", hint="COUNTxMODEL:GPUS, as 2xL40S:8; or COUNT with --like HOST"
+                f"--add-hosts {text!r} cannot be read",
+                hint="write COUNTxMODEL:GPUS such as 2xL40S:8, or COUNT with --like HOST",
             )
         parts = match.groupdict()
         keys = {
@@ -139,7 +140,9 @@ def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
     for text in texts:
         host, slash, address = text.partition("/")
         if not slash or not host:
-            raise UsageError(f"--lose-gpu {text!r} cannot be read", hint="HOST/ADDRESS: esx-01/0000:3b:00.0")
+            raise UsageError(
+                f"--lose-gpu {text!r} cannot be read", hint="write HOST/ADDRESS, such as esx-01/0000:3b:00.0"
+            )
         yield LoseGpu(host, PciAddress.parse(address))
 
 
@@ -148,7 +151,9 @@ def changed_profiles(texts: Sequence[str]) -> Iterator[ChangeProfile]:
     for text in texts:
         of, equals, profile = text.rpartition("=")
         if not equals or not of or not profile:
-            raise UsageError(f"--change-profile {text!r} cannot be read", hint="POOL=PROFILE or 'PATTERN=PROFILE'")
+            raise UsageError(
+                f"--change-profile {text!r} cannot be read", hint="write POOL=PROFILE or 'PATTERN=PROFILE'"
+            )
         yield ChangeProfile(of, profile)
 
 
@@ -157,7 +162,9 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
     for text in texts:
         match = _VMS.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"--add-vms {text!r} cannot be read", hint="COUNTxPROFILE or COUNTxPOOL: 50xa40-8q")
+            raise UsageError(
+                f"--add-vms {text!r} cannot be read", hint="write COUNTxPROFILE or COUNTxPOOL, such as 50xa40-8q"
+            )
         yield _decode_change(AddVms, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}")
 
 

@@ -24,7 +24,7 @@ def parse_moment(option: str, text: str) -> datetime:
         return checked_year(datetime.fromisoformat(text))
     except ValueError:
         hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
-        raise UsageError(f"{option}: {text!r} is no date with a time", hint=hint) from None
+        raise UsageError(f"{option}: {text!r} is not a date with a time", hint=hint) from None
 
 
 def parse_moment_or_clock(option: str, text: str) -> datetime | time:
@@ -49,7 +49,7 @@ def parse_since(option: str, text: str, now: datetime) -> datetime:
         return datetime.combine(checked_year(datetime.fromisoformat(text)).date(), time.min, UTC)
     except (ValueError, OverflowError):
         hint = "write it as 30d (days), 12w (weeks) or 2026-11-01"
-        raise UsageError(f"{option}: {text!r} is no time ago and no date", hint=hint) from None
+        raise UsageError(f"{option}: {text!r} is neither a number of days or weeks nor a date", hint=hint) from None
 
 
 _WINDOW: Final = re.compile(r"(?:(?P<days>[A-Za-z,-]+) )?(?P<opens>\d\d:\d\d) ?- ?(?P<closes>\d\d:\d\d) (?P<zone>\S+)")
@@ -61,17 +61,17 @@ def parse_window(text: str) -> Window:
     """The window; its name is the text. Across midnight when it closes earlier than it opens. Raises UsageError."""
     match = _WINDOW.fullmatch(" ".join(text.split()))
     if match is None:
-        raise UsageError(f"--window: {text!r} is no window", hint=_HINT)
+        raise UsageError(f"--window: {text!r} is not a window", hint=_HINT)
     try:
         opens, closes = time.fromisoformat(match["opens"]), time.fromisoformat(match["closes"])
     except ValueError:
-        raise UsageError(f"--window: {match['opens']}-{match['closes']} are no times of day", hint=_HINT) from None
+        raise UsageError(f"--window: {match['opens']}-{match['closes']} are not times of day", hint=_HINT) from None
     if opens == closes:
-        raise UsageError(f"--window: opens and closes at {match['opens']}", hint=_HINT)
+        raise UsageError(f"--window: it opens and closes at the same time, {match['opens']}", hint=_HINT)
     try:
         zone = ZoneInfo(match["zone"])
     except (OSError, ValueError, KeyError):
-        raise UsageError(f"--window: {match['zone']!r} is no IANA zone such as Europe/Berlin", hint=_HINT) from None
+        raise UsageError(f"--window: {match['zone']!r} is not an IANA zone such as Europe/Berlin", hint=_HINT) from None
     return Window(opens, closes, zone, weekdays=_days(match["days"]), name=text)
 
 
@@ -87,4 +87,6 @@ def _day(text: str) -> Weekday:
     try:
         return Weekday(text.lower())
     except ValueError:
-        raise UsageError(f"--window: {text!r} is no day", hint=f"days: {', '.join(_WEEK).title()}") from None
+        raise UsageError(
+            f"--window: {text!r} is not a day of the week", hint=f"days: {', '.join(_WEEK).title()}"
+        ) from None

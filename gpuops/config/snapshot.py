@@ -59,7 +59,7 @@ def _inventory(path: Path, document: Any) -> Inventory:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path} is not a whole inventory: {where}: {first['msg']}") from error
+        raise UsageError(f"{path} is not a complete inventory: {where}: {first['msg']}") from error
 
 
 def _no_snapshot(path: Path) -> UsageError:

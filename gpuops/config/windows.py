@@ -47,7 +47,7 @@ def _weekday(text: str) -> Weekday:
     try:
         return Weekday(name)
     except ValueError:
-        raise Mistaken(f"{text!r} is no weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
+        raise Mistaken(f"{text!r} is not a weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
 
 
 def _weekdays(value: Any) -> Any:
@@ -76,7 +76,7 @@ def _date(text: str) -> date:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise Mistaken(f"{text!r} is no date", "write it as 2026-12-24") from None
+        raise Mistaken(f"{text!r} is not a date", "write it as 2026-12-24") from None
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +88,7 @@ def _dates_of(text: str) -> tuple[date, ...]:
     begin = _date(first)
     end = _date(last) if is_range else begin
     if end < begin or end - begin > _LONGEST_RANGE:
-        raise Mistaken(f"{text!r} is no range of at most a year", _SAY_DAYS)
+        raise Mistaken(f"{text!r} is not a range of at most a year", _SAY_DAYS)
     return tuple(begin + timedelta(days=number) for number in range((end - begin).days + 1))
 
 
@@ -138,7 +138,7 @@ def _day_time(text: str) -> DayTime:
     """Return the time; 24:00 is returned as 00:00 of the day after. Raises Mistaken."""
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
-        raise Mistaken(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')
+        raise Mistaken(f"{text!r} is not a time of day", 'write it as "20:00", or with its day as "mon 07:00"')
     on = match["on"]
     day = None if on is None else _date(on) if on[0].isdigit() else _weekday(on)
     if match["clock"] != "24:00":
@@ -181,13 +181,15 @@ class WindowSection(Section, kw_only=True):
         day = self.opens.on
         keys_of_days = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
         if isinstance(day, Weekday) and "weekdays" in keys_of_days:
-            raise Mistaken(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
+            raise Mistaken(f"`opens` has the day {day}, and `weekdays` has days too", "leave one of them out")
         if isinstance(day, date) and keys_of_days:
-            raise Mistaken(f"it opens on {day} alone, and has `{keys_of_days[0]}`", "leave that out, or the date")
+            raise Mistaken(
+                f"it opens only on {day}, so it cannot have `{keys_of_days[0]}`", "leave that key out, or the date"
+            )
         ends = (("closes", self.closes), ("back_by", self.back_by))
         dated = next((key for key, end in ends if end is not None and isinstance(end.on, date)), None)
         if dated is not None and not isinstance(day, date):
-            raise Mistaken(f"`{dated}` has a date, and `opens` has none", 'write `opens` as "2026-12-23 16:00"')
+            raise Mistaken(f"`{dated}` has a date, but `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
     def _check_length(self) -> None:
         window = self.window()
@@ -197,7 +199,7 @@ class WindowSection(Section, kw_only=True):
         if not window.ends_on_days and longest > _DAY:
             raise Mistaken(
                 f"back_by {self.back_by} is not between closes {self.closes} and the next opening at {self.opens}",
-                "`back_by` is when desktops are back, at `closes` or after it; `mon 07:00` for a longer night",
+                "set `back_by` to `closes` or later; for a longer night add the day: `mon 07:00`",
             )
         if longest > _LONGEST or (day is not None and not _ends_in_order(window, day)):
             raise Mistaken(
@@ -208,13 +210,15 @@ class WindowSection(Section, kw_only=True):
         if shortest <= RETURN_FLOOR and not was_accepted():
             minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
             raise Mistaken(
-                f"lasts {minutes} min, and {floor} are kept for bringing desktops back: it cannot hold the return",
+                f"lasts {minutes} min, but the return needs more than {floor} min of it",
                 "open it earlier, or let `back_by` be later",
             )
         both = sorted(window.also_on & window.not_on)
         by_date = {days.dates[0] for days in self.also_on or () if ".." not in days.text and days.text[0].isdigit()}
         if both and by_date.intersection(both):
-            raise Mistaken(f"{min(by_date & set(both))} stands in `also_on` and in `not_on`", "leave it in one of them")
+            raise Mistaken(
+                f"{min(by_date & set(both))} is in both `also_on` and `not_on`", "remove it from one of them"
+            )
 
     def window(self) -> Window:
         opens_on = self.opens.on

@@ -138,4 +138,4 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
         times = sum(names.count(name) for name in parameter.opts)
         if times > 1:
             hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
-            raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)
+            raise UsageError(f"{parameter.opts[0]} is given {times} times, but takes one value", hint=hint)

@@ -162,8 +162,8 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
             and (destination.name == name or destination.address == Address.parse(target.host, port=target.port))
         ):
             raise Refused(
-                f"runners play nights on {name} ([targets.{name}].rotations): each of their returns ends what a watch "
-                "holds there",
+                f"runners play nights on {name} ([targets.{name}].rotations): each of their returns stops the ML VMs "
+                "that a watch runs there",
                 hint=f"take `rotations` out of [targets.{name}], or watch another vCenter (gpuops help watch)",
             )
 

@@ -320,7 +320,10 @@ class RebootOptions:
         if self.reboot is None:
             stray = next(iter(chosen), "yes" if self.yes else None)
             if stray is not None:
-                raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
+                raise UsageError(
+                    f"--{stray.replace('_', '-')} needs --reboot rolling",
+                    hint="add --reboot rolling, or leave that option out",
+                )
             return None
         if self.window is not None:
             from gpuops.config.date_text import parse_window

@@ -149,7 +149,7 @@ def show_document(document: AnyDocument) -> None:
 
 def no_csv() -> UsageError:
     """Return the error of a command without a table for `--output csv`."""
-    return UsageError("--output csv is of gpuops history alone", hint="--output json is there for every command")
+    return UsageError("only gpuops history has --output csv", hint="use --output json, which every command has")
 
 
 def _print_csv(text: str) -> None:

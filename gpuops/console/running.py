@@ -47,7 +47,7 @@ def confirm(question: Shown, reason: str = "the plan above stops, moves or reboo
     if not sys.stdin.isatty():
         raise UsageError(
             f"{reason}, and there is no terminal to ask at",
-            hint="look at it with --dry-run, then add --yes",
+            hint="check the plan with --dry-run, then add --yes",
         )
     # not typer.confirm: it writes a blank to stdout, where only the result belongs
     sys.stderr.write("Go ahead? [y/N] ")

@@ -78,7 +78,7 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     if night is None:
         raise UsageError("--replay needs a policy", hint="add --policy FILE: it defines the pools and the windows")
     if vm is not None:
-        raise UsageError("--replay and --vm exclude each other", hint="a replay counts desktops, and shows none")
+        raise UsageError("--replay and --vm exclude each other", hint="leave out --vm: a replay only counts desktops")
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)

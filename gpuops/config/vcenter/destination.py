@@ -101,7 +101,7 @@ def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = Fals
     if where.verify:
         raise NotTrusted(
             f"{where.address} is not encrypted: the password would be readable on the way",
-            hint="use https://, or --insecure if that is meant",
+            hint="use https://; --insecure sends the password all the same",
         )
     if guarded and not decided and not where.insecure_by_target:
         raise Refused(

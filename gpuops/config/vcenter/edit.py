@@ -29,7 +29,7 @@ _EXAMPLE: Final = "prod"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _OF_EXAMPLE: Final = frozenset({"username", "password_file", "ca_file"})
 """Keys of the template that say something of one site: comments where nothing else is said."""
-_INSTEAD: Final = "say a file that you alone can read: gpuops config set {name}.password_file FILE"
+_INSTEAD: Final = "name a file that only you can read: gpuops config set {name}.password_file FILE"
 
 
 def first_configuration(path: Path, name: str | None, settings: Mapping[str, str]) -> None:
@@ -44,11 +44,13 @@ def first_configuration(path: Path, name: str | None, settings: Mapping[str, str
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--config names a place") from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="choose another file with --config FILE"
+        ) from error
     if not write_new(path, text):
         raise UsageError(
-            f"{path} is there already, and is left as it is",
-            hint="gpuops config set TARGET.KEY VALUE changes a key, gpuops config show says what is in force",
+            f"{path} already exists, and was not changed",
+            hint="gpuops config set TARGET.KEY VALUE changes a key; gpuops config show prints the settings in force",
         )
 
 
@@ -76,9 +78,11 @@ def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
 
 def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
     if _NAME.fullmatch(name) is None:
-        raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --address")
+        raise UsageError(
+            f"{name!r} cannot name a target", hint="use letters, digits, - and _; the address goes into --address"
+        )
     if "host" not in settings:
-        raise UsageError("--address is not given", hint=f"gpuops config init --target {name} --address vc.example.com")
+        raise UsageError("--address is missing", hint=f"gpuops config init --target {name} --address vc.example.com")
     lines, inside = [], False
     for line in text.splitlines():
         if line == f"[targets.{name}]" and name != _EXAMPLE:
@@ -113,7 +117,7 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
         suggestion = f"; did you mean {', '.join(near)}?" if near else ""
         raise UsageError(
             f"no target {name!r} in {path}{suggestion}",
-            hint=f"gpuops config set {name}.host HOST makes a target of that name",
+            hint=f"gpuops config set {name}.host HOST adds a target with this name",
         )
     changed = _changed(text, name, key, _value(key, value) if dotted != "default" else value)
     after = _check(changed, path, name or value or None)
@@ -124,13 +128,13 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
 def _require_key(name: str, key: str) -> None:
     if "password" in key and key != "password_file":
         raise UsageError(
-            "a password is no key of this file, and a command line is readable by everybody on this machine",
+            "a password is not a key of this file, and every user of this machine can read a command line",
             hint=_INSTEAD.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
         )
     for table, page in HELP_PAGES.items():
         if key == table or name.endswith(f".{table}"):
             raise UsageError(
-                f"{table} is a table of its own, and config set changes single keys of a target",
+                f"{table} is a table, and config set changes only single keys of a target",
                 hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
             )
     target_keys = [word for word in keys_of(NamedTarget) if word not in TABLES]
@@ -141,7 +145,7 @@ def _require_key(name: str, key: str) -> None:
             else [word for word in ("default",) if word.startswith(key[:3])]
         )
         suggestion = f"; did you mean {', '.join(near)}?" if near else ""
-        problem = f"{key!r} is no key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
+        problem = f"{key!r} is not a key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
         raise UsageError(f"{problem}{suggestion}", hint=f"keys of a target: {', '.join(target_keys)}")
 
 
@@ -150,7 +154,7 @@ def _read(path: Path) -> str:
         return read_text(path, error=TargetError)
     except TargetError as error:
         if is_missing(error):
-            raise TargetError(f"{path} is not there", hint="gpuops config init writes one") from error
+            raise TargetError(f"{path} does not exist", hint="gpuops config init writes one") from error
         raise
 
 
@@ -187,7 +191,9 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
     except (TOMLKitError, ValueError, TypeError, RecursionError) as error:
         raise TargetError("the file cannot be changed by a program", hint="write the key into it yourself") from error
     if not same:
-        raise TargetError("the file cannot be changed without other keys", hint="write the key into it yourself")
+        raise TargetError(
+            "the file cannot be changed without affecting other keys", hint="write the key into it yourself"
+        )
     return changed
 
 
@@ -197,7 +203,7 @@ def _check(text: str, path: Path, name: str | None) -> Configuration:
     named = configuration.targets.get(name or "")
     if name is not None and named is not None:
         if not named.host.startswith(SIMULATED) and Address.parse(named.host).password is not None:
-            raise TargetError("no password belongs in the address of a target", hint=_INSTEAD.format(name=name))
+            raise TargetError("the address of a target must not contain a password", hint=_INSTEAD.format(name=name))
         resolve(Flags(vcenter=name), {}, configuration)
     return configuration
 

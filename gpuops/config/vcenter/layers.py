@@ -163,7 +163,7 @@ def _reader(text: str) -> BulkReader:
     try:
         return BulkReader(text)
     except ValueError:
-        raise UsageError("GPUOPS_READER is not a reader", hint="set it to auto, soap or json") from None
+        raise UsageError("GPUOPS_READER does not name a reader", hint="set it to auto, soap or json") from None
 
 
 def _verify(environ: Mapping[str, str], variable: str, *, is_verified: bool) -> Sourced[bool] | None:
@@ -178,7 +178,7 @@ def _port(variable: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise UsageError(f"{variable} is not a port number", hint=f"{variable}=443")
+        raise UsageError(f"{variable} is not a port number", hint=f"set it to a number: {variable}=443")
     return int(text)
 
 

@@ -35,7 +35,7 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
     if not where.username:
         raise TargetError(
             f"no user name for {where.address}",
-            hint="say --username, set GPUOPS_USERNAME, or put `username` in the [targets.NAME]",
+            hint="add --username, set GPUOPS_USERNAME, or put `username` into [targets.NAME]",
         )
     return Target(
         host=where.address.host,
@@ -80,13 +80,13 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     missing = f"no password for {destination.username} at {destination.address}"
     if destination.password_of_other is not None:
         raise TargetError(
-            f"{missing}: [targets.{destination.name}] names the password of {destination.password_of_other} alone",
+            f"{missing}: [targets.{destination.name}] has only the password of {destination.password_of_other}",
             hint=f"use --password-file, --password-stdin or GPUOPS_PASSWORD for that of {destination.username}; or log "
-            f"in as {destination.password_of_other}: leave --username out, and GPUOPS_USERNAME",
+            f"in as {destination.password_of_other}: leave out --username and GPUOPS_USERNAME",
         )
     raise TargetError(
         missing,
-        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or say `password_file` in its [targets.NAME]",
+        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or put `password_file` into its [targets.NAME]",
     )
 
 
@@ -141,8 +141,8 @@ def read_password(source: PasswordSource) -> Secret:
             return read_password_file(file, private=True)
         case Credential(name, directory):
             if directory is None:
-                message = f"{source.origin} is set, and CREDENTIALS_DIRECTORY is not"
-                raise TargetError(message, hint=f"LoadCredential={name}:/path in the unit")
+                message = f"{source.origin} is set, but CREDENTIALS_DIRECTORY is not"
+                raise TargetError(message, hint=f"add LoadCredential={name}:/path to the systemd unit")
             return read_password_file(Path(directory) / name)
 
 
@@ -169,9 +169,9 @@ def read_password_file(
         # Not chained: the error holds the bytes of a secret, and a traceback would show them.
         raise TargetError(f"{name} is not UTF-8 text") from None
     if not text:
-        raise TargetError(f"{name} is empty", hint=f"it holds the {holds} and nothing else")
+        raise TargetError(f"{name} is empty", hint=f"it must hold the {holds} and nothing else")
     if not several_lines and set(text) & set("\r\n"):
-        raise TargetError(f"{name} has several lines", hint=f"it holds the {holds} and nothing else")
+        raise TargetError(f"{name} has several lines", hint=f"it must hold the {holds} and nothing else")
     return Secret(text)
 
 
@@ -197,7 +197,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
         import keyring.errors
     except ImportError as error:
         raise TargetError(
-            f"targets.{destination.name}.keyring is set, and the keyring package is not installed",
+            f"targets.{destination.name}.keyring is set, but the keyring package is not installed",
             hint=install_extra("keyring"),
         ) from error
     try:

@@ -59,8 +59,8 @@ def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
         folder = environ.get("CREDENTIALS_DIRECTORY")
         if folder is None:
             raise TargetError(
-                f"notify: {entry}, and CREDENTIALS_DIRECTORY is not set",
-                hint=f"LoadCredential={name}:/path in the unit",
+                f"notify: {entry} needs CREDENTIALS_DIRECTORY, which is not set",
+                hint=f"add LoadCredential={name}:/path to the systemd unit",
             )
         return Secret(read_password_file(Path(folder) / name, holds="URL").reveal().strip())
     return Secret(entry)

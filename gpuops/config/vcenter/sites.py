@@ -54,7 +54,7 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
     near = get_close_matches(word, sites_by_name, n=3)
     suggestion = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(
-        f"--site {word}: no target of {file} is meant{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
+        f"--site {word}: it matches no target of {file}{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
     )
 
 
@@ -71,7 +71,7 @@ def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], passwor
         guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in login_options) else ""
         raise UsageError(
             f"{', '.join(login_options)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
-            hint=f"leave it out: each [targets.NAME] says its own username, password_file or credential{guests}",
+            hint=f"leave it out: each [targets.NAME] has its own username, password_file or credential{guests}",
         )
 
 

@@ -158,9 +158,9 @@ def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str
     """Return a private simulated vCenter. Its journal lives as long as it does, so GPUOPS_JOURNAL_URL is not used."""
     if flags.journal_url is not None:
         raise TargetError(
-            f"{named_text.value} lives as long as this command, and so does its journal: --journal-url has no meaning "
+            f"{named_text.value} ends with this command, and so does its journal: --journal-url cannot be used with "
             "there",
-            hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
+            hint="gpuops sim serve starts one that keeps running: --vcenter sim@READY-FILE",
         )
     settings = replace(merged((flag_layer(flags), gpuops_layer(environ))), vcenter=named_text)
     reader = _value(settings.reader) or BulkReader.AUTO
@@ -189,7 +189,7 @@ def _named_or_address(named_text: Sourced[str], index: int, configuration: Named
         target_names = ", ".join(sorted(configuration.targets)) or "none"
         raise TargetError(
             f"no target {text!r} in the configuration file{_near(text, configuration)}",
-            hint=f"targets there: {target_names}; an address is https://{text}",
+            hint=f"targets there: {target_names}; write an address as https://{text}",
         )
     return _Meant(Address.parse(text), index, named_text.origin)
 
@@ -293,7 +293,7 @@ def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
     targets = sorted(configuration.targets)
     if name is not None and name not in targets:
         return UsageError(
-            f"no target {name!r} in the configuration file{_near(name, configuration)}; notices are those of a target",
+            f"no target {name!r} in the configuration file{_near(name, configuration)}; notices belong to a target",
             hint=f"targets there: {', '.join(targets) or 'none: gpuops config init writes the file'}",
         )
     targets_with_notices = [target for target in targets if configuration.targets[target].notify]
@@ -320,7 +320,9 @@ def _proxy(text: str | None) -> str | None:
         return None
     host, _, port = text.rpartition(":")
     if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not port.isascii() or not port.isdigit():
-        raise TargetError("that is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128")
+        raise TargetError(
+            "the proxy setting is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128"
+        )
     return text
 
 
@@ -367,5 +369,5 @@ def _nothing(configuration: NamedTargets) -> TargetError:
     named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
     return TargetError(
         "no vCenter is configured",
-        hint=f"say {named}, or gpuops config init; --vcenter sim:lab tries everything on a simulated one",
+        hint=f"use {named}, or run gpuops config init; --vcenter sim:lab tries everything on a simulated one",
     )

@@ -189,13 +189,13 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
         raise TargetError(f"{path}: {error.describe(error.most_telling)}", hint=_hint(error)) from error
     except ValueError as error:
         raise TargetError(
-            f"{path} is not TOML: {error}", hint='for example: [targets.prod] and below it host = "vc.example.com"'
+            f"{path} is not TOML: {error}", hint='write [targets.prod] and below it host = "vc.example.com"'
         ) from error
     for name, target in configuration.targets.items():
         msgspec.structs.force_setattr(target, "given", frozenset(content["targets"][name]))
     if configuration.default is not None and configuration.default not in configuration.targets:
         raise TargetError(
-            f"{path}: default = {configuration.default!r}, and there is no [targets.{configuration.default}]",
+            f"{path}: default = {configuration.default!r}, but there is no [targets.{configuration.default}]",
             hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}",
         )
     _refuse_two_journals(configuration, path)
