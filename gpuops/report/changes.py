@@ -111,7 +111,10 @@ def _host_of(ref: str, inventory: Inventory) -> str:
 
 
 def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
-    """Return what the step changes of a VM, compared with this snapshot."""
+    """Return the settings of the VM that the step changes, each before (in this snapshot) and after.
+
+    Empty for a step whose effect is not a setting: a clone, a removal, a program in the guest.
+    """
     vm = inventory.vms.get(step.vm)
     match step:
         case ReconfigureVm(change=change):

@@ -35,9 +35,10 @@ class DocumentRecord(Struct, frozen=True):
 
     @classmethod
     def from_attributes(cls, *sources: object, **keys: Any) -> Self:
-        """Make a record of `keys`, and of the attributes of the first source that has one with a field's name.
+        """Make a record. A field takes its value from `keys`, else from the first source with an attribute of its name.
 
-        Nested records are made of what they describe, moments become text in ISO 8601, durations seconds.
+        A field without either keeps its default. Datetimes become ISO 8601 text, durations seconds, and an object
+        becomes the nested record of its field. Raises TypeError for a key that is not a field.
         """
         arguments = {}
         for name, nested in _nested_records(cls).items():
@@ -188,6 +189,7 @@ def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
         return attribute.total_seconds()
     if isinstance(attribute, PciAddress):
         return str(attribute)
+    # an iterator stays one: its records are made while the document is written
     if nested is None or isinstance(attribute, DocumentRecord | dict | Iterator):
         return attribute
     if isinstance(attribute, list | tuple):

@@ -205,6 +205,7 @@ def _crontab(timers: Timers, policy_file: str, vcenter: str | None) -> Iterator[
             if zone is not None:
                 yield f"CRON_TZ={zone}"
             for line in lines:
+                # cron ends a command at a bare %
                 command = shlex.join(["gpuops", "rotate", half, *words]).replace("%", "\\%")
                 yield f"{line.cron}  {command}"
 
