@@ -114,7 +114,10 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
 
 
 def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
-    """What --add-hosts says: `2xL40S:8`, `2xL40S:8:mixed-size`, or with --like `2`. Raises UsageError."""
+    """Yield the hosts of each --add-hosts: `2xL40S:8`, `2xL40S:8:mixed-size`, or, with --like HOST, `2` copies of it.
+
+    Raises UsageError.
+    """
     if like is not None and not texts:
         raise UsageError("--like needs --add-hosts", hint="add the number of hosts: --add-hosts 2 --like HOST")
     for text in texts:

@@ -17,7 +17,7 @@ _CLOCK: Final = re.compile(r"\d\d:\d\d", re.ASCII)
 
 
 def parse_moment(option: str, text: str) -> datetime:
-    """The moment, without an offset if the text has none. Raises UsageError."""
+    """Return the moment, without an offset if the text has none. Raises UsageError."""
     try:
         if len(text) < len("2026-11-23T22:00"):
             raise ValueError  # a date alone would be its midnight
@@ -28,7 +28,7 @@ def parse_moment(option: str, text: str) -> datetime:
 
 
 def parse_moment_or_clock(option: str, text: str) -> datetime | time:
-    """The moment, as `parse_moment` reads it, or a time of day alone: `22:00`. Raises UsageError."""
+    """Return the moment, as `parse_moment` does, or a time of day alone: `22:00`. Raises UsageError."""
     try:
         if _CLOCK.fullmatch(text):
             return time.fromisoformat(text)
@@ -41,7 +41,7 @@ _AGO: Final = re.compile(r"(\d{1,4})([dw])")
 
 
 def parse_since(option: str, text: str, now: datetime) -> datetime:
-    """The moment so many days (`30d`) or weeks (`12w`) ago, or the midnight in UTC of a date. Raises UsageError."""
+    """Return the moment days (`30d`) or weeks (`12w`) before `now`, or midnight (UTC) of a date. Raises UsageError."""
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
@@ -58,7 +58,10 @@ _WEEK: Final = tuple(Weekday)
 
 
 def parse_window(text: str) -> Window:
-    """The window; its name is the text. Across midnight when it closes earlier than it opens. Raises UsageError."""
+    """Return the window, named by the text. If it closes earlier than it opens, it ends on the next day.
+
+    Raises UsageError.
+    """
     match = _WINDOW.fullmatch(" ".join(text.split()))
     if match is None:
         raise UsageError(f"--window: {text!r} is not a window", hint=_HINT)

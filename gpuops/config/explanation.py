@@ -92,9 +92,9 @@ def _keys_or_named(place: _SchemaKey) -> dict[str, _SchemaKey]:
 def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...] = ()) -> Explanation:
     comment, example = _found_in_template(template, place.names)
     forms = place.forms()
-    of_forms = next((form["description"] for form in forms if "description" in form), "")
-    # what is written of the key says more than what is written of its type
-    description = place.schema.get("title") or place.schema.get("description") or comment or of_forms
+    description_of_form = next((form["description"] for form in forms if "description" in form), "")
+    # a description of the key is more specific than one of its type
+    description = place.schema.get("title") or place.schema.get("description") or comment or description_of_form
     allowed = tuple(value for form in forms for value in form.get("enum", ()))
     default = place.schema.get("default") if not keys else None
     return Explanation(
@@ -170,9 +170,9 @@ class _Line:
 
 
 def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the comment on the key in the template, and the lines in which it stands; both may be empty."""
+    """Return the comment on the key in the template, and the lines of the key as an example; both may be empty."""
     lines = [_Line(text) for text in template.splitlines()]
-    if re.search(r"(?m)^\[", template):
+    if re.search(r"(?m)^\[", template):  # TOML: the last name is a key of the table with the other names
         if not (lines := list(_table(lines, names[:-1]))):
             return "", ""
         names = names[-1:]
@@ -181,6 +181,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
         matches = [number for number, line in enumerate(place_lines) if line.is_key(name)]
         if not matches:
             return "", ""
+        # a key below another one may have this name too: the least indented line is meant
         start = min(matches, key=lambda number: place_lines[number].indent)
         if name != names[-1]:
             place_lines = list(_block(place_lines, start))[1:]
@@ -204,27 +205,28 @@ def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
 
 
 def _block(lines: Sequence[_Line], start: int) -> Iterator[_Line]:
-    """The line of a key, and what stands below it."""
+    """Yield the line of a key and the deeper indented lines below it, without blank lines at the end."""
     yield lines[start]
-    waiting: list[_Line] = []
+    blank_lines: list[_Line] = []
     for line in lines[start + 1 :]:
         if not line.text.strip():
-            waiting.append(line)
+            blank_lines.append(line)
         elif line.indent <= lines[start].indent:
             return
         else:
-            yield from (*waiting, line)
-            waiting.clear()
+            yield from (*blank_lines, line)
+            blank_lines.clear()
 
 
 def _comment(lines: Sequence[_Line], start: int) -> str:
-    """The comment behind a key, else that above it."""
+    """Return the comment behind a key, else the lines of comment above it; empty if there are none."""
     if behind := re.search(r"\s# (.+)", lines[start].bare):
         return behind[1]
     above: list[str] = []
     if lines[0].text.startswith("# ") and all(line.text.startswith("#") for line in lines[:start]):
         return ""  # the heading of the file
     for line in reversed(lines[:start]):
+        # a key that is commented out is not a description
         if not line.text.lstrip().startswith("#") or re.match(r"[ -]*[\w.]+ ?[:=](\s|$)", line.bare):
             break
         above.insert(0, line.bare.strip())

@@ -182,7 +182,7 @@ class MlSection(Section):
             )
 
     def queued(self) -> tuple[QueuedVm, ...]:
-        """Return the entries with their checkpoints, and the entry by which a return knows the VMs of jobs."""
+        """Return the entries with their checkpoints, and one for all VMs of jobs, so that a return recognises these."""
         entries = tuple(
             replace(queued, checkpoint=self.checkpoint) if queued.checkpoint is OF_THE_QUEUE else queued
             for queued in self.queue
@@ -337,6 +337,7 @@ class PolicyFile(Section):
         return tuple(self._dated(queued) for queued in self.ml.queued())
 
     def _dated(self, queued: QueuedVm) -> QueuedVm:
+        """Return the entry, its deadline in the zone of the windows. Raises Mistaken if date or zone are missing."""
         windows = self.all_windows()
         zones = {str(window.zone): window.zone for window in windows}
         match queued.deadline:

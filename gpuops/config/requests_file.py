@@ -117,7 +117,7 @@ def load_requests(path: Path) -> tuple[Workload, ...]:
 
 
 def request_of(options: Mapping[str, object]) -> Workload:
-    """The one request that these options make, as the command line has them. Raises UsageError."""
+    """Return the one request that these options of the command line describe. Raises UsageError."""
     keys = {option.replace("-", "_"): value for option, value in options.items()}
     match keys.get("profile"):
         case [only]:
@@ -157,7 +157,7 @@ def _read_requests(content: object, name: str) -> tuple[Workload, ...]:
 
 
 def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
-    """The requests of a CSV text with a header line. Raises PolicyError."""
+    """Return the requests of a CSV text with a header line. Raises PolicyError; errors call the text `name`."""
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     try:
         header = [column.strip() for column in next(lines, [])]

@@ -192,6 +192,7 @@ class WindowSection(Section, kw_only=True):
             raise Mistaken(f"`{dated}` has a date, but `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
     def _check_length(self) -> None:
+        """Raise Mistaken for times out of order, a window too short for a return, or a date both in and out."""
         window = self.window()
         day = next(iter(window.also_on)) if window.is_dated else None
         lengths = [window.length_on(opening_day) for opening_day in ([day] if day else _days_of_weekdays(window))]
@@ -214,6 +215,7 @@ class WindowSection(Section, kw_only=True):
                 "open it earlier, or let `back_by` be later",
             )
         both = sorted(window.also_on & window.not_on)
+        # a date in a range may be taken out again; a single date in both lists is a mistake
         by_date = {days.dates[0] for days in self.also_on or () if ".." not in days.text and days.text[0].isdigit()}
         if both and by_date.intersection(both):
             raise Mistaken(
@@ -224,7 +226,7 @@ class WindowSection(Section, kw_only=True):
         opens_on = self.opens.on
         weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays or Weekday)
         also_on = _all_dates(self.also_on)
-        if opens_on is not None and not isinstance(opens_on, Weekday):
+        if opens_on is not None and not isinstance(opens_on, Weekday):  # a date: the window opens only then
             weekdays, also_on = frozenset(), frozenset([opens_on])
         return Window(
             opens=self.opens.clock,
@@ -264,13 +266,16 @@ def _ends_in_order(window: Window, day: date) -> bool:
 
 
 def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """Return the windows. The nights of a window have their time in the name if another one opens earlier that day."""
+    """Return the windows, marked `is_named_by_time` if another one opens earlier on the same day.
+
+    Both would otherwise have nights with the same name: their date.
+    """
     return tuple(
         replace(window, is_named_by_time=True)
         if any(
-            (other_window.opens, at) < (window.opens, number) and _same_day(window, other_window)
-            for at, other_window in enumerate(windows)
-            if at != number
+            (other_window.opens, other_number) < (window.opens, number) and _same_day(window, other_window)
+            for other_number, other_window in enumerate(windows)
+            if other_number != number
         )
         else window
         for number, window in enumerate(windows)
@@ -299,6 +304,7 @@ def refuse_overlapping(windows: Sequence[Window]) -> None:
                 "give it fewer `weekdays`, or let it close earlier",
             )
         if earlier.day == later.day:
+            # in the order of the file, for the message
             first, second = (window for window in windows if window in (first, second))
             raise Mistaken(
                 f"{_called(first)} and {_called(second)} both open on {_same_day(first, second)}, at hours that "

@@ -33,9 +33,9 @@ _INSTEAD: Final = "name a file that only you can read: gpuops config set {name}.
 
 
 def first_configuration(path: Path, name: str | None, settings: Mapping[str, str]) -> None:
-    """Write the template there, mode 0600; with a host in `settings`, for that vCenter. Raises UsageError, TargetError.
+    """Write the template to `path` with mode 0600; with a `name` or `settings`, filled in for that vCenter.
 
-    A file that is there is left as it is, and is an error.
+    Raises UsageError, also if the file exists, and TargetError.
     """
     text = read_text(templates()[_TEMPLATE])
     if name is not None or settings:
@@ -55,9 +55,9 @@ def first_configuration(path: Path, name: str | None, settings: Mapping[str, str
 
 
 def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
-    """Return the text of the configuration file with one more target; of the template if there is no file yet.
+    """Return the text of the configuration file, or of the template if there is no file, with one more target.
 
-    Nothing is written. Raises UsageError for a name that cannot be one or that is there, TargetError.
+    Nothing is written. Raises UsageError for a name that is invalid or already used, TargetError.
     """
     if _NAME.fullmatch(name) is None:
         raise UsageError(f"{name!r} cannot name a vCenter", hint="use letters, digits, - and _")
@@ -77,6 +77,7 @@ def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
 
 
 def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
+    """Return the template with its example target called `name`. Example keys without a setting become comments."""
     if _NAME.fullmatch(name) is None:
         raise UsageError(
             f"{name!r} cannot name a target", hint="use letters, digits, - and _; the address goes into --address"
@@ -86,7 +87,7 @@ def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
     lines, inside = [], False
     for line in text.splitlines():
         if line == f"[targets.{name}]" and name != _EXAMPLE:
-            break  # the template's simulated one, whose name is taken now: it stands last
+            break  # the simulated target at the end of the template: its name is used now
         if line.startswith("["):
             inside = line == f"[targets.{_EXAMPLE}]"
         key = line.partition(" = ")[0]
@@ -103,9 +104,9 @@ def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
 
 
 def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
-    """Sets TARGET.KEY, or `default`, in the file; '' takes the key out. The values before and after, as text.
+    """Set TARGET.KEY, or `default`, in the file; '' removes the key. Return its values before and after, as text.
 
-    Raises UsageError, TargetError for what cannot be meant; then nothing is written.
+    Raises UsageError or TargetError for an invalid key or value; then nothing is written.
     """
     name, _, key = dotted.rpartition(".")
     if dotted != "default":
@@ -126,6 +127,7 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
 
 
 def _require_key(name: str, key: str) -> None:
+    """Raise UsageError unless `key` is a key of a target, and neither a password nor a table."""
     if "password" in key and key != "password_file":
         raise UsageError(
             "a password is not a key of this file, and every user of this machine can read a command line",
@@ -169,13 +171,14 @@ def _value(key: str, value: str) -> Any:
 
 
 def _changed(text: str, name: str, key: str, value: Any) -> str:
-    """The text with that one value, and every other character as it was. Raises TargetError."""
+    """Return the text with this one value changed; '' removes the key. Raises TargetError if others would change."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     new_content = parse_toml(text)
     try:
         document = tomlkit.parse(text)
+        # the same change to the parsed content shows below whether the edited text means the same
         for mapping in (document, new_content):
             table: Any = mapping
             for part in ("targets", name) if name else ():

@@ -111,7 +111,7 @@ def gpuops_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def vmware_layer(environ: Mapping[str, str]) -> Layer:
-    """The variables of the Ansible collections for VMware (`vmware.vmware.base_options`)."""
+    """Return the settings in the variables of Ansible's collections for VMware (`vmware.vmware.base_options`)."""
     proxy_port = environ.get("VMWARE_PROXY_PORT") or 8080
     port = _port("VMWARE_PORT", environ.get("VMWARE_PORT") or None)
     return Layer(
@@ -125,7 +125,7 @@ def vmware_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def govc_layer(environ: Mapping[str, str]) -> Layer:
-    """The variables of govc; GOVC_URL may hold the user and the password."""
+    """Return the settings in the variables of govc; GOVC_URL may hold the user and the password."""
     address = _address("GOVC_URL", environ)
     login = login_layer(address, "GOVC_URL") if address is not None else Layer()
     return Layer(

@@ -102,10 +102,10 @@ def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> Pa
 def other_password(
     server: str, keys: BrokerDestination | GuestEntry | None, target: str | None, environ: Mapping[str, str]
 ) -> PasswordSource | None:
-    """Return where the password of the server of a target is, `broker` or `guest`; None = nothing names it.
+    """Return the source of the password for the `broker` or the `guest` (`server`) of a target; None if there is none.
 
-    It is in the file of GPUOPS_BROKER_PASSWORD_FILE, in GPUOPS_BROKER_PASSWORD, in the file that the configuration
-    names, or in a systemd credential.
+    The first of: GPUOPS_BROKER_PASSWORD_FILE, GPUOPS_BROKER_PASSWORD (for guests GPUOPS_GUEST_...), the file that the
+    configuration names, a systemd credential.
     """
     variable, entry = f"GPUOPS_{server.upper()}_PASSWORD", f"targets.{target}.{server}"
     if file := environ.get(f"{variable}_FILE"):
@@ -149,10 +149,10 @@ def read_password(source: PasswordSource) -> Secret:
 def read_password_file(
     path: Path, *, private: bool = False, holds: str = "password", several_lines: bool = False
 ) -> Secret:
-    """The file's text without a byte order mark and the line ends behind it. Raises TargetError.
+    """Return the file's text without a byte order mark and line ends at its end. Raises TargetError.
 
-    `private` refuses a file that others can read. `holds` is the word that messages have for what is in it, and
-    `several_lines` says that it may be more than one.
+    `private` refuses a file that others can read. `holds` is what messages call the content. `several_lines` allows
+    more than one line.
     """
     name = f"the {holds} file {path}"
     content = read_bytes(
@@ -178,10 +178,10 @@ def read_password_file(
 def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
     """Refuse a password file that others can read, as ssh does with keys.
 
-    A file of another user may be readable for our group: services get their files that way.
+    A file of another user may be readable by our group: services get their files that way.
 
-    A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
-    shows as a group's right to read.
+    Only regular files are checked: nobody else reads our pipe. Callers do not check systemd's credentials: their
+    directory is private, and its access list would look like a group's right to read.
     """
     forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o007
     if stat.S_ISREG(file_status.st_mode) and file_status.st_mode & forbidden_bits:
@@ -210,7 +210,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
 def guest_login(
     environ: Mapping[str, str], target: str | None = None, entry: GuestEntry | None = None
 ) -> GuestLogin | None:
-    """Return the login to the guests of a target, whose entry is `entry`; None = no user is named.
+    """Return the login to the guests of a target, from the environment or its `entry`; None if neither has a user.
 
     Raises TargetError for a user without a password, or a file that cannot be read.
     """
@@ -235,7 +235,7 @@ def guest_user(
 ) -> tuple[Sourced[str], PasswordSource | None] | None:
     """Return the user of GPUOPS_GUEST_USERNAME, else of the target's entry, and where its password is.
 
-    Another user than that of the entry does not get the password that the entry names.
+    If the variable has another user than the entry, the password of the entry is not used.
     """
     spoken = environ.get("GPUOPS_GUEST_USERNAME")
     own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None

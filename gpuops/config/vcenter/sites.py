@@ -37,9 +37,9 @@ class ConfiguredSite:
 
 
 def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[ConfiguredSite, ...]:
-    """The sites that a word means, in the order of the file: `all`, a name, a pattern `muc-*`, a label `region=emea`.
+    """Return the sites that match a word, in the order of the file: `all`, a name, a pattern `muc-*`, `region=emea`.
 
-    Raises UsageError where it means none, naming those that there are.
+    Raises UsageError if none matches; its hint lists all sites.
     """
     sites_by_name = {name: ConfiguredSite(name, target.zone, _policy_of(target), target.labels) for name, target in
              configuration.targets.items()}  # fmt: skip
@@ -64,7 +64,7 @@ def _policy_of(target: NamedTarget) -> Path | None:
 
 
 def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:
-    """Raises UsageError where a login that is of one vCenter would be sent to several. `password_file`: the option."""
+    """Raise UsageError if one login would be sent to several vCenters. `password_file`: the option --password-file."""
     login_options = ["--password-file"] if password_file is not None else []
     login_options += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
     if login_options and len(sites) > 1:

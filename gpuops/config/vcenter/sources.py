@@ -127,7 +127,7 @@ def journal_url(flags: Flags, environ: Mapping[str, str], configuration: NamedTa
 def _journal(
     flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, name: str | None
 ) -> Sourced[str] | None:
-    """Return the database that keeps the journal. A target without one has that of `[fleet]`, where runners write it.
+    """Return the database URL of the journal, None for a local file. A target without one uses that of `[fleet]`.
 
     Without `name` the target is the one that the user names, or the file's default one.
     """
@@ -179,6 +179,7 @@ def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
 
 
 def _named_or_address(named_text: Sourced[str], index: int, configuration: NamedTargets) -> _Meant:
+    """Return the target of this name, or the vCenter at this address. Raises TargetError if the text is neither."""
     text = named_text.value
     named = configuration.targets.get(text)
     if named is not None:
@@ -212,22 +213,22 @@ def _way(
         usable.append(_target_layer(f"targets.{name}", named, is_own=is_own))
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     usable.append(Layer(ca_files=sourced((Path(bundle),) if bundle else None, "REQUESTS_CA_BUNDLE")))
-    found = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
-    password, thumbprint = _value(found.password), found.thumbprint
+    settings = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
+    password, thumbprint = _value(settings.password), settings.thumbprint
     destination = Destination(
         label=name or str(address),
         address=address,
-        username=_value(found.username),
+        username=_value(settings.username),
         password=password if isinstance(password, Secret) else None,
         password_file=password if isinstance(password, Path) else None,
-        verify=found.verify is None or found.verify.value,
-        ca_files=_value(found.ca_files) or (),
+        verify=settings.verify is None or settings.verify.value,
+        ca_files=_value(settings.ca_files) or (),
         thumbprint=sha256_of(thumbprint.value, thumbprint.origin) if thumbprint is not None else None,
-        proxy=_proxy(_value(found.proxy)),
+        proxy=_proxy(_value(settings.proxy)),
         name=name,
         journal_url=_value(journal),
-        reader=_value(found.reader) or BulkReader.AUTO,
-        origins=found.origins,
+        reader=_value(settings.reader) or BulkReader.AUTO,
+        origins=settings.origins,
     )
     if named is None or name is None:
         return destination
@@ -335,7 +336,7 @@ def _refuse_password(flag: str | None, target_choice: _Meant) -> None:
 
 
 def _served(path: Path) -> Destination:
-    """The simulated vCenter that `gpuops sim serve --ready-file PATH` runs."""
+    """Return the simulated vCenter that `gpuops sim serve --ready-file PATH` runs. Raises TargetError."""
     try:
         ready = parse_json(read_text(path, error=TargetError))
         password, ca_files = Secret(ready["password"]), (Path(ready["ca_file"]),) if ready.get("ca_file") else ()

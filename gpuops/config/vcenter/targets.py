@@ -181,7 +181,7 @@ HELP_PAGES: Final = {"broker": "broker", "guest": "policy", "measurements": "obs
 
 
 def parsed_configuration(text: str, path: Path) -> Configuration:
-    """What the text of the file at `path` says. Raises TargetError, naming file, key and reason."""
+    """Return the configuration in the text of the file at `path`. Raises TargetError with file, key and reason."""
     try:
         content = parse_toml(text)
         configuration = decode(Configuration, content, strict=False)
