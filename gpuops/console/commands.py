@@ -101,7 +101,7 @@ def summary(help_text: str) -> str:
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name: bool = False) -> None:
-    """Write each heading with its options."""
+    """Write each heading with its options; `connection_by_name` only names the connection options but --vcenter."""
     panels: dict[str, list[tuple[str, str]]] = {_OWN: []}
     by_name: list[str] = []
     for parameter in command.get_params(ctx):

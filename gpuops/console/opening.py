@@ -36,12 +36,12 @@ def open_site(
     run: str = "",
     returns: bool | None = False,
 ) -> Site:
-    """Return a site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
+    """Return the site that the command's options name, for a `with`. With `saved` (--inventory) no vCenter is read.
 
     `guarded`: a command that must not run unattended over an unverified connection (`rotate`), unless the target's
     entry allows it. `vcenter_wait`: wait for a vCenter that does not answer. `run`: the command of a run that changes
-    something, for its notices. `returns`: continue if the login to guests cannot be read; None = only the journal
-    shows whether this is a return.
+    something, for its notices. `returns`: the run is a return, which continues if the login to guests cannot be read;
+    None = only the journal shows whether it is one.
     Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline

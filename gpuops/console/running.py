@@ -140,7 +140,7 @@ def carry_out(
     vcenter_wait: VcenterWait | None = None,
     may_return: bool = False,
 ) -> None:
-    """Run it, print the report and end with its exit code.
+    """Run the function, print its report, and end the command with the exit code of the report.
 
     `kind` names the JSON document. `vcenter_wait`: how a return waits for a vCenter that does not answer.
     `may_return`: only the journal shows whether this run is a return.
@@ -219,6 +219,7 @@ def _show_report(
     from gpuops.report.plan_text import report_text
 
     if output.manners().quiet:
+        # a timer calls often when there is nothing to do: no line then
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return

@@ -240,7 +240,7 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
 
 
 def _attach_to_try(site: Site) -> tuple[str, str] | None:
-    """Return a VM that is off with a profile that it can have now, else the first of both; None without VMs."""
+    """Return a VM that is off and a profile that it can have now; if no pair fits, the first one; None without any."""
     from gpuops.api import run
     from gpuops.plan.vm.attach import Attach
 

@@ -70,7 +70,7 @@ def idle(
 
 
 def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, vm: str | None) -> None:
-    """Print a replay. Raises UsageError for options that exclude each other, before vCenter is read."""
+    """Print what the policy's nights since then would have taken. Raises UsageError before vCenter is read."""
     from gpuops.config.date_text import parse_since
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.extensions import load
