@@ -84,7 +84,7 @@ class ChangeSection(Section):
             raise ValueError(f"an entry says one of {keys}")
 
     def change(self, folder: Path) -> FleetChange:
-        """The change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
+        """Return the change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
         change = next(section for section in msgspec.structs.astuple(self) if section is not None)
         return change.change(folder) if isinstance(change, LayoutSection) else change
 
@@ -97,7 +97,7 @@ class ChangesFile(Section):
 
 
 def load_changes(path: Path) -> tuple[FleetChange, ...]:
-    """The changes in this file, in its order. Raises PolicyError, one line: file, place, reason.
+    """Return the changes in this file, in its order. Raises PolicyError, one line: file, place, reason.
 
     Raises UsageError for a layout that its file does not have.
     """
@@ -105,7 +105,7 @@ def load_changes(path: Path) -> tuple[FleetChange, ...]:
 
 
 def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[FleetChange, ...]:
-    """The changes of a YAML text; `name` is what an error calls it. Raises PolicyError and UsageError.
+    """Return the changes of a YAML text; errors call it `name`. Raises PolicyError and UsageError.
 
     Relative paths of layout files start at `folder`, or at the current directory.
     """
@@ -139,7 +139,7 @@ def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
 
 
 def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
-    """What --lose-gpu says: `esx-01/0000:3b:00.0`. Raises UsageError."""
+    """Yield the GPUs of --lose-gpu: `esx-01/0000:3b:00.0`. Raises UsageError."""
     for text in texts:
         host, slash, address = text.partition("/")
         if not slash or not host:
@@ -150,7 +150,7 @@ def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
 
 
 def changed_profiles(texts: Sequence[str]) -> Iterator[ChangeProfile]:
-    """What --change-profile says: `vdi-*=a40-4q`. Raises UsageError."""
+    """Yield the changes of --change-profile: `vdi-*=a40-4q`. Raises UsageError."""
     for text in texts:
         of, equals, profile = text.rpartition("=")
         if not equals or not of or not profile:
@@ -161,7 +161,7 @@ def changed_profiles(texts: Sequence[str]) -> Iterator[ChangeProfile]:
 
 
 def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
-    """What --add-vms says: `50xa40-8q`, `50xoffice`. Raises UsageError."""
+    """Yield the VMs of --add-vms: `50xa40-8q`, `50xoffice`. Raises UsageError."""
     for text in texts:
         match = _VMS.fullmatch(text.strip())
         if match is None:

@@ -123,7 +123,7 @@ def decode(kind: type[Class], content: object, *, strict: bool = True, was_accep
 
 
 def was_accepted() -> bool:
-    """Whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
+    """Return whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
     return _WAS_ACCEPTED.get()
 
 
@@ -145,7 +145,7 @@ def keys_of(section: type) -> list[str]:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a mapping of a file is decoded as this class."""
+    """Return whether mappings of a file are decoded as this class."""
     return isinstance(kind, type) and (issubclass(kind, Section) or is_dataclass(kind))
 
 
@@ -291,7 +291,7 @@ def _fitting(options: Sequence[Any], content: Any) -> Any:
 
 @cache
 def _is_plain(kind: Any) -> bool:
-    """Whether msgspec alone converts the type: neither sections nor functions of ours are in it."""
+    """Return whether msgspec alone can convert the type: it contains neither sections nor functions of ours."""
     if is_section(kind):
         return False
     notes = getattr(kind, "__metadata__", ())

@@ -45,11 +45,11 @@ class _SchemaKey:
     defs: Mapping[str, Schema] = field(default_factory=dict)
 
     def forms(self) -> list[Schema]:
-        """The possible schemas of the value, or of the entries of a list, without `null`."""
+        """Return the possible schemas of the value, or of the entries of a list, without `null`."""
         return list(_forms(self.schema, self.defs))
 
     def keys(self) -> dict[str, _SchemaKey]:
-        """The keys below it, by name."""
+        """Return the keys below this one, by name."""
         places = {}
         for form in self.forms():
             for name, schema in form.get("properties", {}).items():
@@ -104,7 +104,7 @@ def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...]
 
 
 def _alternatives(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
-    """What a value may be, references resolved, without `null`."""
+    """Return the schemas that a value may have, references resolved, without `null`."""
     if "$ref" in schema:
         yield from _alternatives(defs[schema["$ref"].rpartition("/")[2]], defs)
     elif "anyOf" in schema:
@@ -194,7 +194,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
-    """The lines of a table of TOML; the second word of its heading is a name: [targets.prod.broker]."""
+    """Yield the lines of a TOML table; the second word of its heading is any name: [targets.prod.broker]."""
     inside = not names
     for line in lines:
         if heading := re.match(r"\[([\w.]+)\]", line.bare):

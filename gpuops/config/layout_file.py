@@ -125,7 +125,7 @@ class LayoutFile(Section, rename="kebab"):
 
 
 def load_layouts(path: Path) -> tuple[GpuLayout, ...]:
-    """The layouts of this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    """Return the layouts of this file, in its order. Raises PolicyError, one line: file, place, reason."""
     return parse_layouts(read_text(path), str(path))
 
 

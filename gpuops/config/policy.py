@@ -20,7 +20,7 @@ _HINT: Final = "templates/policy.yaml shows every key, with comments"
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy in this file. Raises PolicyError, one line: file, key, reason; and the next move."""
+    """Return the policy in this file. Raises PolicyError with file, key, reason and the next step."""
     return parse_policy(read_text(path), str(path))
 
 

@@ -48,7 +48,7 @@ ANY_TIME = "any"
 
 
 def _askable(value: Any) -> Source:
-    """The source of that name. One that nothing delivers is refused: its pool would never give up a desktop."""
+    """Return the source of this name. Raises Mistaken for one without readings: no desktop would be idle by it."""
     if value not in _ASKABLE:
         raise Mistaken(f"{str(value)!r} is not evidence that a pool can require", f"use some of {names(_ASKABLE)}")
     return Source(value)
@@ -81,7 +81,7 @@ class ReadySection(Section):
 
 
 def _number_alone(value: Any) -> Any:
-    """A number alone is `at_least`."""
+    """Return the mapping of a `ready` key; a number alone stands for `at_least`. Raises Mistaken."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"at_least": value}
     if isinstance(value, dict):
@@ -204,7 +204,7 @@ class MorningSection(Section):
 
 
 def _only(choice: type[Choice], why: str) -> Reads:
-    """One of the choices; another is refused by its name."""
+    """Return the reader of a key that accepts only these choices, and names any other text in its error."""
 
     def check(value: Any) -> Any:
         if value not in tuple(choice):
@@ -312,7 +312,7 @@ class PolicyFile(Section):
             raise Mistaken(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
 
     def all_pools(self) -> tuple[Pool, ...]:
-        """The pools. One that is not parked is gated where there is a broker, and its sessions must then be known."""
+        """Return the pools. With a broker, pools that are not parked are gated, and their sessions must be known."""
         return tuple(self._gated(section.pool()) for section in self.pools)
 
     def _gated(self, pool: Pool) -> Pool:
@@ -333,7 +333,7 @@ class PolicyFile(Section):
         return named_apart([section.window() for section in sections])
 
     def queue(self) -> tuple[QueuedVm, ...]:
-        """The entries of the queue, each deadline in the zone of the windows."""
+        """Return the entries of the queue, each deadline in the zone of the windows."""
         return tuple(self._dated(queued) for queued in self.ml.queued())
 
     def _dated(self, queued: QueuedVm) -> QueuedVm:

@@ -34,7 +34,7 @@ Texts = Annotated[tuple[Text, ...], Meta(max_length=64), Before(_parts, tuple[Te
 
 
 def _profile_mappings(profiles: Any) -> Any:
-    """A profile by its name alone is one vGPU of it."""
+    """Return the profiles as mappings; a name alone stands for one vGPU of this profile."""
     return (
         [{"profile": part} if isinstance(part, str) else part for part in profiles]
         if isinstance(profiles, list)
@@ -84,7 +84,7 @@ class RequestEntry(Workload):
             raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
 
     def workload(self) -> Workload:
-        """The same, with each profile once and all that is asked for of it."""
+        """Return the workload; entries of the same profile are added up."""
         counts: Counter[str] = Counter()
         for vgpus in self.more if self.profile is None else (Vgpus(self.profile, self.count or 1),):
             counts[vgpus.profile] += vgpus.count
@@ -105,7 +105,7 @@ class RequestsFile(Section):
 
 
 def load_requests(path: Path) -> tuple[Workload, ...]:
-    """The requests in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    """Return the requests in this file, in its order. Raises PolicyError, one line: file, place, reason."""
     text = read_text(path)
     match path.suffix.lower():
         case ".yaml" | ".yml":
@@ -142,12 +142,12 @@ def request_of(options: Mapping[str, object]) -> Workload:
 
 
 def parse_requests(text: str, name: str) -> tuple[Workload, ...]:
-    """The requests of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    """Return the requests of a YAML text; errors call it `name`. Raises PolicyError."""
     return _read_requests(parse_yaml(text, name), name)
 
 
 def requests_of(requests: list[dict[str, object]], name: str) -> tuple[Workload, ...]:
-    """The requests of a list of mappings with the keys of the YAML file. Raises PolicyError."""
+    """Return the requests of a list of mappings with the keys of the YAML file. Raises PolicyError."""
     return _read_requests({"version": 1, "requests": requests}, name)
 
 

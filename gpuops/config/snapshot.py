@@ -37,7 +37,7 @@ def save(inventory: Inventory, path: Path) -> None:
 
 
 def load(path: Path) -> Inventory:
-    """The snapshot in a file that `save` wrote. Raises UsageError, naming the first thing wrong with it."""
+    """Return the snapshot in a file that `save` wrote. Raises UsageError that names the first mistake."""
     raw = read_bytes(path, largest=LARGEST)
     try:
         return _inventory(path, parse_json(raw))

@@ -40,7 +40,7 @@ _MONDAY = date(2027, 1, 4)
 
 
 def _weekday(text: str) -> Weekday:
-    """A weekday by its short or full name, in any case."""
+    """Return a weekday by its short or full name, in any case."""
     name = text.strip().lower()
     if name in _FULL_NAMES:
         return list(Weekday)[_FULL_NAMES.index(name)]
@@ -51,7 +51,7 @@ def _weekday(text: str) -> Weekday:
 
 
 def _weekdays(value: Any) -> Any:
-    """The weekdays of a name, of a range such as `mon-fri`, or of a list of both."""
+    """Return the weekdays of a name, of a range such as `mon-fri`, or of a list of both."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
@@ -81,7 +81,7 @@ def _date(text: str) -> date:
 
 @lru_cache(maxsize=256)
 def _dates_of(text: str) -> tuple[date, ...]:
-    """The dates of an entry of `also_on` or `not_on`: one, a range of them, or the holidays of a country."""
+    """Return the dates of an entry of `also_on` or `not_on`: one, a range of them, or the holidays of a country."""
     if text.startswith("holidays"):
         return _holidays(text)
     first, is_range, last = (part.strip() for part in text.partition(".."))
@@ -254,7 +254,7 @@ def _days_of_weekdays(window: Window) -> list[date]:
 
 
 def _ends_in_order(window: Window, day: date) -> bool:
-    """Whether a window of one date closes after it opens, and its desktops are back at that time or later."""
+    """Return whether a window of one date closes after it opens and has its desktops back then or later."""
     opens = datetime.combine(day, window.opens)
     closes = datetime.combine(window.closes_on, window.closes) if isinstance(window.closes_on, date) else None
     back = (

@@ -115,7 +115,7 @@ class HostShellOptions:
         site.shell, site.say = self.shell(), output.note
 
     def asked_for_measurements(self, site: Site) -> None:
-        """As `give_to`, for measurements: without the option the target's entry decides."""
+        """Do as `give_to`, for measurements: without the option the target's entry decides."""
         from gpuops.api.connection import host_shell
 
         self.give_to(site)

@@ -63,7 +63,7 @@ _NAME: Final = re.compile(r"[^\W_]([\w-]*[^\W_])?(\.[^\W_]([\w-]*[^\W_])?)*\.?")
 
 
 def _is_host(text: str | None) -> bool:
-    """Whether that is a host's name, or an IPv4 or IPv6 address (without its brackets)."""
+    """Return whether the text is a host name, or an IPv4 or IPv6 address (without its brackets)."""
     return text is not None and (":" in text or _NAME.fullmatch(text) is not None)
 
 

@@ -161,7 +161,7 @@ def _read(path: Path) -> str:
 
 
 def _value(key: str, value: str) -> Any:
-    """As the file holds it: a number, true or false, text, or a list. `decode` says what it should have been."""
+    """Return the value as the file holds it: a number, a boolean, text or a list. `decode` checks it later."""
     default = getattr(NamedTarget(host=""), key)
     if isinstance(default, bool) and value in ("true", "false"):
         return value == "true"
@@ -201,7 +201,7 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
 
 
 def _check(text: str, path: Path, name: str | None) -> Configuration:
-    """The configuration in the text, whose target can be meant. Raises TargetError."""
+    """Return the configuration in the text. Raises TargetError if it or the target is invalid."""
     configuration = parsed_configuration(text, path)
     named = configuration.targets.get(name or "")
     if name is not None and named is not None:

@@ -31,7 +31,7 @@ _SECRET: Final = re.compile("password|secret|^scram_", re.IGNORECASE)
 
 
 def holds_password(text: str) -> bool:
-    """Whether a secret is in it. What is no URL holds one if there is an @ in it, or a word for a secret."""
+    """Return whether a URL holds a secret. Other text counts as holding one if it has an @ or a word for a secret."""
     url = _url(text)
     if url is None:
         return "@" in text or _SECRET.search(text) is not None

@@ -246,9 +246,9 @@ def guest_user(
 
 
 def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
-    """The key by which guests are entered over SSH, None = the agent's and those in ~/.ssh; and the keys of guests.
+    """Return the files of our SSH key for guests (None: the agent's keys and those in ~/.ssh) and of the guests' keys.
 
-    GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name the files.
+    GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name them.
     """
     key, known_hosts = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
     return Path(key) if key else None, Path(known_hosts or "~/.ssh/known_hosts")

@@ -37,7 +37,7 @@ class NotifySettings:
 
 
 def checked_entry(text: str) -> str:
-    """The same text. Raises ValueError, which never repeats it, for one that holds a secret or is no entry."""
+    """Return the same text. Raises ValueError, which never repeats it, if it holds a secret or is not an entry."""
     if _NAMED.fullmatch(text) or _is_open_mail(text):
         return text
     raise ValueError(

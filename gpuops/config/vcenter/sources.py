@@ -158,8 +158,7 @@ def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str
     """Return a private simulated vCenter. Its journal lives as long as it does, so GPUOPS_JOURNAL_URL is not used."""
     if flags.journal_url is not None:
         raise TargetError(
-            f"{named_text.value} ends with this command, and so does its journal: --journal-url cannot be used with "
-            "there",
+            f"{named_text.value} ends with this command, and so does its journal: --journal-url cannot be used with it",
             hint="gpuops sim serve starts one that keeps running: --vcenter sim@READY-FILE",
         )
     settings = replace(merged((flag_layer(flags), gpuops_layer(environ))), vcenter=named_text)
@@ -356,7 +355,7 @@ def _served(path: Path) -> Destination:
 
 
 def _served_broker(ready_broker: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
-    """The simulated Connection Server beside it."""
+    """Return the simulated Connection Server of a served simulated vCenter."""
     from gpuops.config.vcenter.broker import BrokerDestination
 
     address = Address.parse(ready_broker["url"])

@@ -203,7 +203,7 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
 
 
 def _refuse_two_journals(configuration: Configuration, path: Path) -> None:
-    """Raises TargetError where what runners play would be written elsewhere than a command looks for it."""
+    """Raise TargetError if runners would write a target's nights to another journal than commands read."""
     if configuration.fleet is None:
         return
     for name, target in configuration.targets.items():
