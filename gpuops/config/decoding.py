@@ -244,6 +244,7 @@ class _Decoder:
         return decoded
 
     def _section(self, kind: Any, content: Any, place: Place) -> Any:
+        """Return the section; None if it has mistakes, which are collected. Raises ValueError if not a mapping."""
         if not isinstance(content, dict):
             raise ValueError(_TYPES[dict])
         removed_keys = getattr(kind, "removed_keys", {})

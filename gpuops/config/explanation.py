@@ -90,6 +90,7 @@ def _keys_or_named(place: _SchemaKey) -> dict[str, _SchemaKey]:
 
 
 def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...] = ()) -> Explanation:
+    """Return the explanation of a key, from its schema and the comments of the template."""
     comment, example = _found_in_template(template, place.names)
     forms = place.forms()
     description_of_form = next((form["description"] for form in forms if "description" in form), "")
@@ -104,7 +105,7 @@ def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...]
 
 
 def _alternatives(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
-    """Return the schemas that a value may have, references resolved, without `null`."""
+    """Yield the schemas that a value may have, references resolved, without `null`."""
     if "$ref" in schema:
         yield from _alternatives(defs[schema["$ref"].rpartition("/")[2]], defs)
     elif "anyOf" in schema:
@@ -127,6 +128,7 @@ def _type_of(schema: Schema, defs: Mapping[str, Schema]) -> str:
 
 
 def _type_of_form(form: Schema, defs: Mapping[str, Schema]) -> str:
+    """Return the type of one form in words, such as `list of string`."""
     if "items" in form:
         return f"list of {_type_of(form['items'], defs)}"
     if isinstance(named := form.get("additionalProperties"), dict):

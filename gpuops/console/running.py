@@ -91,6 +91,7 @@ class Progress:
             self._drawn.sent(steps)
 
     def __call__(self, outcome: Outcome) -> None:
+        """Count the outcome, show it in the drawn progress, and print its line with --verbose."""
         self.ended += 1
         if self.report is None:
             return

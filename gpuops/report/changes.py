@@ -146,6 +146,7 @@ def _gate(vm: Vm | None) -> str | None:
 
 
 def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
+    """Return the changes of devices, memory, CPU and advanced settings."""
     devices = {device.key: device for device in (vm.devices if vm else None) or ()}
     removed = [describe(devices[key]) if key in devices else f"device {key}" for key in change.remove]
     edited = [

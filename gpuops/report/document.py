@@ -181,6 +181,7 @@ _AS_THEY_ARE: Final = frozenset({str, int, float, bool, NoneType})
 
 
 def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
+    """Return the attribute as a field holds it; `nested` is the class of the field's records, None without any."""
     if type(attribute) in _AS_THEY_ARE:
         return attribute
     if isinstance(attribute, datetime):

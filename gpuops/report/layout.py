@@ -214,6 +214,7 @@ def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str
 
 
 def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
+    """Yield the lines of a table; with a `width`, wide columns are cut to fit into it."""
     header = [tuple(Text(text, "bold") for text in table.headers)] if table.headers else []
     widths = [0] * len((header or table.rows or [()])[0])
     for row in chain(header, table.rows):
@@ -247,6 +248,7 @@ def _fit_widths(widths: Sequence[int], room: int, whole: Collection[int] = ()) -
 def _row_lines(
     row: Sequence[str | Text], widths: Sequence[int], right: Collection[int], *, folded: bool
 ) -> Iterator[Line]:
+    """Yield the lines of a row with its cells padded; if `folded`, cells are wrapped to the widths."""
     if not folded and all(isinstance(cell, str) for cell in row):  # fast path for the rows of a fleet
         padded = (
             f"{' ' * (width - cells(cell))}{cell}" if column in right else f"{cell}{' ' * (width - cells(cell))}"

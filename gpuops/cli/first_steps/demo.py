@@ -106,6 +106,7 @@ def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Print the command of a scene and run it. Raises PartlyDone for another exit code than the scene expects."""
     command = scene.command.format_map(places)
     is_plain = output.manners().no_color
     color = False if is_plain else None  # None = as stdout takes it

@@ -190,6 +190,7 @@ def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
 
 
 def _from_keyring(destination: Destination) -> Secret | None:
+    """Return the password in the system's keyring; None if it has none, or the target does not use it."""
     if not destination.keyring:
         return None
     try:

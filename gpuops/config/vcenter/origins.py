@@ -122,6 +122,7 @@ class _Origins:
 def _settings(
     name: str | None, flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
 ) -> Iterator[Setting]:
+    """Yield the settings of the target `name`; None = of the vCenter that options or variables select."""
     flags = flags if name is None else replace(flags, vcenter=name)
     where = resolve(flags, environ, configuration)
     target_name = name or label(flags.vcenter, environ, configuration.default) or ""

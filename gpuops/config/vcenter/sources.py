@@ -202,6 +202,7 @@ def _near(text: str, configuration: NamedTargets) -> str:
 def _way(
     target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str], journal: Sourced[str] | None
 ) -> Destination:
+    """Return how to reach the chosen vCenter. Of several layers with a setting, the first one wins."""
     named, name, address = target_choice.named, target_choice.name, target_choice.address
     usable = [layer.about(address) for layer in layers]
     # user@ in an address has the rank of the layer with the address

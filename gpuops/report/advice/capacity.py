@@ -240,6 +240,7 @@ def _title(place: FleetPart) -> str:
 
 
 def _profiles_table(place: _PlaceComparison) -> TextTable:
+    """Return the free slots of a place for each profile, and the free devices for whole use."""
     table = _table("profile", len(place.worlds))
     merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     # profiles with equal figures whose names differ only in the series share a row: a40-8q and a40-8c are `a40-8c|q`

@@ -30,6 +30,7 @@ def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
 
 
 def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
+    """Yield one line for each known group of facts about a device."""
     other_modes = [mode for mode in device.configurable if mode != device.mode]
     facts = [f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else"]
     if device.driver_name or device.driver_version:

@@ -267,6 +267,7 @@ def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Ite
 
 
 def _host(host: Host, fleet: Fleet) -> HostView:
+    """Return the view of a host: its GPUs by NUMA node and its other devices, as far as they match the filters."""
     inventory = fleet.inventory
     offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
     states = gpu_states(host, inventory, fleet.catalog)
