@@ -312,7 +312,7 @@ class RebootOptions:
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are rebooted.")] = False
 
     def rolling(self) -> Rolling | None:
-        """Return how hosts are rebooted; None = they are not. Raises UsageError for options without --reboot."""
+        """Return how hosts are rebooted; None without --reboot. Raises UsageError for options that need --reboot."""
         settings = {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")
         }
