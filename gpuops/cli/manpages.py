@@ -60,6 +60,7 @@ def _contexts(command: Any, words: tuple[str, ...], parent: Any) -> Iterator[tup
 
 
 def _command(words: tuple[str, ...], context: Any) -> str:
+    """Return the man page of a command as troff."""
     command, name = context.command, "-".join(words)
     first, *paragraphs = re.split(r"\n\n", (command.help or "").strip())
     description = " ".join(first.split())
@@ -90,6 +91,7 @@ def _command(words: tuple[str, ...], context: Any) -> str:
 
 
 def _topic(topic: str, text: str) -> str:
+    """Return the man page of a page of the manual as troff."""
     title, _, body = text.partition("\n")
     name = f"gpuops-{topic}"
     lines = [*_head(name, 7), f"{_text(name)} \\- {_text(title.removeprefix('# '))}", ".SH DESCRIPTION"]

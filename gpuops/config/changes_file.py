@@ -84,7 +84,7 @@ class ChangeSection(Section):
             raise ValueError(f"an entry says one of {keys}")
 
     def change(self, folder: Path) -> FleetChange:
-        """The change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
+        """Return the change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
         change = next(section for section in msgspec.structs.astuple(self) if section is not None)
         return change.change(folder) if isinstance(change, LayoutSection) else change
 
@@ -97,7 +97,7 @@ class ChangesFile(Section):
 
 
 def load_changes(path: Path) -> tuple[FleetChange, ...]:
-    """The changes in this file, in its order. Raises PolicyError, one line: file, place, reason.
+    """Return the changes in this file, in its order. Raises PolicyError, one line: file, place, reason.
 
     Raises UsageError for a layout that its file does not have.
     """
@@ -105,7 +105,7 @@ def load_changes(path: Path) -> tuple[FleetChange, ...]:
 
 
 def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[FleetChange, ...]:
-    """The changes of a YAML text; `name` is what an error calls it. Raises PolicyError and UsageError.
+    """Return the changes of a YAML text; errors call it `name`. Raises PolicyError and UsageError.
 
     Relative paths of layout files start at `folder`, or at the current directory.
     """
@@ -114,14 +114,18 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
 
 
 def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
-    """What --add-hosts says: `2xL40S:8`, `2xL40S:8:mixed-size`, or with --like `2`. Raises UsageError."""
+    """Yield the hosts of each --add-hosts: `2xL40S:8`, `2xL40S:8:mixed-size`, or, with --like HOST, `2` copies of it.
+
+    Raises UsageError.
+    """
     if like is not None and not texts:
-        raise UsageError("--like needs --add-hosts", hint="say how many: --add-hosts 2 --like HOST")
+        raise UsageError("--like needs --add-hosts", hint="add the number of hosts: --add-hosts 2 --like HOST")
     for text in texts:
         match = _HOSTS.fullmatch(text.strip()) or (_COPIES.fullmatch(text.strip()) if like is not None else None)
         if match is None:
             raise UsageError(
-                f"--add-hosts {text!r} cannot be read", hint="COUNTxMODEL:GPUS, as 2xL40S:8; or COUNT with --like HOST"
+                f"--add-hosts {text!r} cannot be read",
+                hint="write COUNTxMODEL:GPUS such as 2xL40S:8, or COUNT with --like HOST",
             )
         parts = match.groupdict()
         keys = {
@@ -135,29 +139,35 @@ def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
 
 
 def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
-    """What --lose-gpu says: `esx-01/0000:3b:00.0`. Raises UsageError."""
+    """Yield the GPUs of --lose-gpu: `esx-01/0000:3b:00.0`. Raises UsageError."""
     for text in texts:
         host, slash, address = text.partition("/")
         if not slash or not host:
-            raise UsageError(f"--lose-gpu {text!r} cannot be read", hint="HOST/ADDRESS: esx-01/0000:3b:00.0")
+            raise UsageError(
+                f"--lose-gpu {text!r} cannot be read", hint="write HOST/ADDRESS, such as esx-01/0000:3b:00.0"
+            )
         yield LoseGpu(host, PciAddress.parse(address))
 
 
 def changed_profiles(texts: Sequence[str]) -> Iterator[ChangeProfile]:
-    """What --change-profile says: `vdi-*=a40-4q`. Raises UsageError."""
+    """Yield the changes of --change-profile: `vdi-*=a40-4q`. Raises UsageError."""
     for text in texts:
         of, equals, profile = text.rpartition("=")
         if not equals or not of or not profile:
-            raise UsageError(f"--change-profile {text!r} cannot be read", hint="POOL=PROFILE or 'PATTERN=PROFILE'")
+            raise UsageError(
+                f"--change-profile {text!r} cannot be read", hint="write POOL=PROFILE or 'PATTERN=PROFILE'"
+            )
         yield ChangeProfile(of, profile)
 
 
 def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
-    """What --add-vms says: `50xa40-8q`, `50xoffice`. Raises UsageError."""
+    """Yield the VMs of --add-vms: `50xa40-8q`, `50xoffice`. Raises UsageError."""
     for text in texts:
         match = _VMS.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"--add-vms {text!r} cannot be read", hint="COUNTxPROFILE or COUNTxPOOL: 50xa40-8q")
+            raise UsageError(
+                f"--add-vms {text!r} cannot be read", hint="write COUNTxPROFILE or COUNTxPOOL, such as 50xa40-8q"
+            )
         yield _decode_change(AddVms, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}")
 
 

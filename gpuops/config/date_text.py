@@ -17,18 +17,18 @@ _CLOCK: Final = re.compile(r"\d\d:\d\d", re.ASCII)
 
 
 def parse_moment(option: str, text: str) -> datetime:
-    """The moment, without an offset if the text has none. Raises UsageError."""
+    """Return the moment, without an offset if the text has none. Raises UsageError."""
     try:
         if len(text) < len("2026-11-23T22:00"):
             raise ValueError  # a date alone would be its midnight
         return checked_year(datetime.fromisoformat(text))
     except ValueError:
         hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
-        raise UsageError(f"{option}: {text!r} is no date with a time", hint=hint) from None
+        raise UsageError(f"{option}: {text!r} is not a date with a time", hint=hint) from None
 
 
 def parse_moment_or_clock(option: str, text: str) -> datetime | time:
-    """The moment, as `parse_moment` reads it, or a time of day alone: `22:00`. Raises UsageError."""
+    """Return the moment, as `parse_moment` does, or a time of day alone: `22:00`. Raises UsageError."""
     try:
         if _CLOCK.fullmatch(text):
             return time.fromisoformat(text)
@@ -41,7 +41,7 @@ _AGO: Final = re.compile(r"(\d{1,4})([dw])")
 
 
 def parse_since(option: str, text: str, now: datetime) -> datetime:
-    """The moment so many days (`30d`) or weeks (`12w`) ago, or the midnight in UTC of a date. Raises UsageError."""
+    """Return the moment days (`30d`) or weeks (`12w`) before `now`, or midnight (UTC) of a date. Raises UsageError."""
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
@@ -49,7 +49,7 @@ def parse_since(option: str, text: str, now: datetime) -> datetime:
         return datetime.combine(checked_year(datetime.fromisoformat(text)).date(), time.min, UTC)
     except (ValueError, OverflowError):
         hint = "write it as 30d (days), 12w (weeks) or 2026-11-01"
-        raise UsageError(f"{option}: {text!r} is no time ago and no date", hint=hint) from None
+        raise UsageError(f"{option}: {text!r} is neither a number of days or weeks nor a date", hint=hint) from None
 
 
 _WINDOW: Final = re.compile(r"(?:(?P<days>[A-Za-z,-]+) )?(?P<opens>\d\d:\d\d) ?- ?(?P<closes>\d\d:\d\d) (?P<zone>\S+)")
@@ -58,20 +58,23 @@ _WEEK: Final = tuple(Weekday)
 
 
 def parse_window(text: str) -> Window:
-    """The window; its name is the text. Across midnight when it closes earlier than it opens. Raises UsageError."""
+    """Return the window, named by the text. If it closes earlier than it opens, it ends on the next day.
+
+    Raises UsageError.
+    """
     match = _WINDOW.fullmatch(" ".join(text.split()))
     if match is None:
-        raise UsageError(f"--window: {text!r} is no window", hint=_HINT)
+        raise UsageError(f"--window: {text!r} is not a window", hint=_HINT)
     try:
         opens, closes = time.fromisoformat(match["opens"]), time.fromisoformat(match["closes"])
     except ValueError:
-        raise UsageError(f"--window: {match['opens']}-{match['closes']} are no times of day", hint=_HINT) from None
+        raise UsageError(f"--window: {match['opens']}-{match['closes']} are not times of day", hint=_HINT) from None
     if opens == closes:
-        raise UsageError(f"--window: opens and closes at {match['opens']}", hint=_HINT)
+        raise UsageError(f"--window: it opens and closes at the same time, {match['opens']}", hint=_HINT)
     try:
         zone = ZoneInfo(match["zone"])
     except (OSError, ValueError, KeyError):
-        raise UsageError(f"--window: {match['zone']!r} is no IANA zone such as Europe/Berlin", hint=_HINT) from None
+        raise UsageError(f"--window: {match['zone']!r} is not an IANA zone such as Europe/Berlin", hint=_HINT) from None
     return Window(opens, closes, zone, weekdays=_days(match["days"]), name=text)
 
 
@@ -87,4 +90,6 @@ def _day(text: str) -> Weekday:
     try:
         return Weekday(text.lower())
     except ValueError:
-        raise UsageError(f"--window: {text!r} is no day", hint=f"days: {', '.join(_WEEK).title()}") from None
+        raise UsageError(
+            f"--window: {text!r} is not a day of the week", hint=f"days: {', '.join(_WEEK).title()}"
+        ) from None

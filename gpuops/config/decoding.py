@@ -123,7 +123,7 @@ def decode(kind: type[Class], content: object, *, strict: bool = True, was_accep
 
 
 def was_accepted() -> bool:
-    """Whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
+    """Return whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
     return _WAS_ACCEPTED.get()
 
 
@@ -145,7 +145,7 @@ def keys_of(section: type) -> list[str]:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a mapping of a file is decoded as this class."""
+    """Return whether mappings of a file are decoded as this class."""
     return isinstance(kind, type) and (issubclass(kind, Section) or is_dataclass(kind))
 
 
@@ -191,6 +191,10 @@ class _Decoder:
         return None
 
     def _read(self, kind: Any, content: Any, place: Place) -> Any:
+        """Return the content as a value of type `kind`. `place` holds the keys that lead to it.
+
+        Raises ValueError for a mistake in the content itself; mistakes in its parts are collected.
+        """
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Annotated:
             return self._annotated(arguments[0], kind.__metadata__, content, place)
@@ -202,7 +206,7 @@ class _Decoder:
         if not arguments or origin is Literal:
             return self._convert(kind, content)
         if _is_plain(kind):
-            with suppress(msgspec.ValidationError):  # then the element that is wrong is looked for
+            with suppress(msgspec.ValidationError):  # if it fails, the code below finds the wrong element
                 return msgspec.convert(content, kind, strict=self.strict, dec_hook=_parse)
         if origin is dict:
             if not isinstance(content, dict):
@@ -217,14 +221,15 @@ class _Decoder:
         return origin([self.read(arguments[0], element, (*place, at)) for at, element in enumerate(content)])
 
     def _annotated(self, kind: Any, notes: Sequence[Any], content: Any, place: Place) -> Any:
-        count = len(self.mistakes)
+        """Return the content as an `Annotated` type: prepared (`Before`), parsed (`Reads`), within limits (`Meta`)."""
+        mistakes_before = len(self.mistakes)
         for note in notes:
             if isinstance(note, Before):
                 content = note.prepare(content)
         reader = next((note for note in notes if isinstance(note, Reads)), None)
         if reader is not None:
             written = self.read(reader.written, content, place)
-            return reader.parse(written) if len(self.mistakes) == count else None
+            return reader.parse(written) if len(self.mistakes) == mistakes_before else None
         limits = tuple(note for note in notes if isinstance(note, Meta))
         if limits and get_origin(kind) in (Union, UnionType):  # limits of a union are those of the option that fits
             is_none = content is None and NoneType in get_args(kind)
@@ -233,11 +238,13 @@ class _Decoder:
         if not get_args(kind) and _is_plain(kind):
             return self._convert(Annotated[(kind, *limits)] if limits else kind, content)
         decoded = self._read(kind, content, place)
-        if len(self.mistakes) == count and limits and isinstance(decoded, list | tuple | dict):
+        # the limits of a list or dict, such as its length, once its elements are right
+        if len(self.mistakes) == mistakes_before and limits and isinstance(decoded, list | tuple | dict):
             self._convert(Annotated[(get_origin(kind), *limits)], decoded)
         return decoded
 
     def _section(self, kind: Any, content: Any, place: Place) -> Any:
+        """Return the section; None if it has mistakes, which are collected. Raises ValueError if not a mapping."""
         if not isinstance(content, dict):
             raise ValueError(_TYPES[dict])
         removed_keys = getattr(kind, "removed_keys", {})
@@ -285,7 +292,7 @@ def _fitting(options: Sequence[Any], content: Any) -> Any:
 
 @cache
 def _is_plain(kind: Any) -> bool:
-    """Whether msgspec alone converts the type: neither sections nor functions of ours are in it."""
+    """Return whether msgspec alone can convert the type: it contains neither sections nor functions of ours."""
     if is_section(kind):
         return False
     notes = getattr(kind, "__metadata__", ())

@@ -45,11 +45,11 @@ class _SchemaKey:
     defs: Mapping[str, Schema] = field(default_factory=dict)
 
     def forms(self) -> list[Schema]:
-        """The possible schemas of the value, or of the entries of a list, without `null`."""
+        """Return the possible schemas of the value, or of the entries of a list, without `null`."""
         return list(_forms(self.schema, self.defs))
 
     def keys(self) -> dict[str, _SchemaKey]:
-        """The keys below it, by name."""
+        """Return the keys below this one, by name."""
         places = {}
         for form in self.forms():
             for name, schema in form.get("properties", {}).items():
@@ -90,11 +90,12 @@ def _keys_or_named(place: _SchemaKey) -> dict[str, _SchemaKey]:
 
 
 def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...] = ()) -> Explanation:
+    """Return the explanation of a key, from its schema and the comments of the template."""
     comment, example = _found_in_template(template, place.names)
     forms = place.forms()
-    of_forms = next((form["description"] for form in forms if "description" in form), "")
-    # what is written of the key says more than what is written of its type
-    description = place.schema.get("title") or place.schema.get("description") or comment or of_forms
+    description_of_form = next((form["description"] for form in forms if "description" in form), "")
+    # a description of the key is more specific than one of its type
+    description = place.schema.get("title") or place.schema.get("description") or comment or description_of_form
     allowed = tuple(value for form in forms for value in form.get("enum", ()))
     default = place.schema.get("default") if not keys else None
     return Explanation(
@@ -104,7 +105,7 @@ def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...]
 
 
 def _alternatives(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
-    """What a value may be, references resolved, without `null`."""
+    """Yield the schemas that a value may have, references resolved, without `null`."""
     if "$ref" in schema:
         yield from _alternatives(defs[schema["$ref"].rpartition("/")[2]], defs)
     elif "anyOf" in schema:
@@ -127,6 +128,7 @@ def _type_of(schema: Schema, defs: Mapping[str, Schema]) -> str:
 
 
 def _type_of_form(form: Schema, defs: Mapping[str, Schema]) -> str:
+    """Return the type of one form in words, such as `list of string`."""
     if "items" in form:
         return f"list of {_type_of(form['items'], defs)}"
     if isinstance(named := form.get("additionalProperties"), dict):
@@ -170,9 +172,9 @@ class _Line:
 
 
 def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the comment on the key in the template, and the lines in which it stands; both may be empty."""
+    """Return the comment on the key in the template, and the lines of the key as an example; both may be empty."""
     lines = [_Line(text) for text in template.splitlines()]
-    if re.search(r"(?m)^\[", template):
+    if re.search(r"(?m)^\[", template):  # TOML: the last name is a key of the table with the other names
         if not (lines := list(_table(lines, names[:-1]))):
             return "", ""
         names = names[-1:]
@@ -181,6 +183,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
         matches = [number for number, line in enumerate(place_lines) if line.is_key(name)]
         if not matches:
             return "", ""
+        # a key below another one may have this name too: the least indented line is meant
         start = min(matches, key=lambda number: place_lines[number].indent)
         if name != names[-1]:
             place_lines = list(_block(place_lines, start))[1:]
@@ -193,7 +196,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
-    """The lines of a table of TOML; the second word of its heading is a name: [targets.prod.broker]."""
+    """Yield the lines of a TOML table; the second word of its heading is any name: [targets.prod.broker]."""
     inside = not names
     for line in lines:
         if heading := re.match(r"\[([\w.]+)\]", line.bare):
@@ -204,27 +207,28 @@ def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
 
 
 def _block(lines: Sequence[_Line], start: int) -> Iterator[_Line]:
-    """The line of a key, and what stands below it."""
+    """Yield the line of a key and the deeper indented lines below it, without blank lines at the end."""
     yield lines[start]
-    waiting: list[_Line] = []
+    blank_lines: list[_Line] = []
     for line in lines[start + 1 :]:
         if not line.text.strip():
-            waiting.append(line)
+            blank_lines.append(line)
         elif line.indent <= lines[start].indent:
             return
         else:
-            yield from (*waiting, line)
-            waiting.clear()
+            yield from (*blank_lines, line)
+            blank_lines.clear()
 
 
 def _comment(lines: Sequence[_Line], start: int) -> str:
-    """The comment behind a key, else that above it."""
+    """Return the comment behind a key, else the lines of comment above it; empty if there are none."""
     if behind := re.search(r"\s# (.+)", lines[start].bare):
         return behind[1]
     above: list[str] = []
     if lines[0].text.startswith("# ") and all(line.text.startswith("#") for line in lines[:start]):
         return ""  # the heading of the file
     for line in reversed(lines[:start]):
+        # a key that is commented out is not a description
         if not line.text.lstrip().startswith("#") or re.match(r"[ -]*[\w.]+ ?[:=](\s|$)", line.bare):
             break
         above.insert(0, line.bare.strip())

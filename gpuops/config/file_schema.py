@@ -44,6 +44,7 @@ def _type_in_file(kind: Any) -> Any:
 
 @cache
 def _written_section(section: type) -> type[msgspec.Struct]:
+    """Return a class of the section as it stands in a file, with defaults and descriptions, to make its schema from."""
     fields, documented = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _type_in_file(field.type), {"default": field.default, "default_factory": field.default_factory}

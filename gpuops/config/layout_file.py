@@ -125,7 +125,7 @@ class LayoutFile(Section, rename="kebab"):
 
 
 def load_layouts(path: Path) -> tuple[GpuLayout, ...]:
-    """The layouts of this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    """Return the layouts of this file, in its order. Raises PolicyError, one line: file, place, reason."""
     return parse_layouts(read_text(path), str(path))
 
 
@@ -156,4 +156,4 @@ def find_layout(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayou
         return by_name[name]
     near = get_close_matches(name, by_name, n=3)
     suggestion = f"; did you mean {', '.join(near)}?" if near else f"; it has: {', '.join(list(by_name)[:10])}"
-    raise UsageError(f"{file} has no layout {name!r}{suggestion}", hint="name one of them")
+    raise UsageError(f"{file} has no layout {name!r}{suggestion}", hint="name a layout of this file")

@@ -20,7 +20,7 @@ _HINT: Final = "templates/policy.yaml shows every key, with comments"
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy in this file. Raises PolicyError, one line: file, key, reason; and the next move."""
+    """Return the policy in this file. Raises PolicyError with file, key, reason and the next step."""
     return parse_policy(read_text(path), str(path))
 
 
@@ -43,12 +43,13 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
     content = parse_yaml(text, name)
     if not isinstance(content, dict):
         raise PolicyError(
-            f"{name}: {'is empty' if content in (None, '') else 'is no policy: keys are expected'}", hint=_HINT
+            f"{name}: {'is empty' if content in (None, '') else 'is not a policy: it must consist of keys and values'}",
+            hint=_HINT,
         )
     if "lending" in content:
         if not accepted_before:
-            hint = "leave it out; `gpuops pool reclaim --server NAME` drains a server before a night"
-            raise PolicyError(f"{name}: lending: nights take and give no servers of pools any more", hint=hint)
+            hint = "leave `lending` out; `gpuops pool reclaim --server NAME` drains a server before a night"
+            raise PolicyError(f"{name}: lending: nights no longer take or give servers of pools", hint=hint)
         content = {key: section for key, section in content.items() if key != "lending"}
     try:
         policy_file = decode(PolicyFile, content, was_accepted=accepted_before)

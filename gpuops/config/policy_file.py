@@ -48,9 +48,9 @@ ANY_TIME = "any"
 
 
 def _askable(value: Any) -> Source:
-    """The source of that name. One that nothing delivers is refused: its pool would never give up a desktop."""
+    """Return the source of this name. Raises Mistaken for one without readings: no desktop would be idle by it."""
     if value not in _ASKABLE:
-        raise Mistaken(f"{str(value)!r} is no evidence that can be required", f"say some of {names(_ASKABLE)}")
+        raise Mistaken(f"{str(value)!r} is not evidence that a pool can require", f"use some of {names(_ASKABLE)}")
     return Source(value)
 
 
@@ -81,7 +81,7 @@ class ReadySection(Section):
 
 
 def _number_alone(value: Any) -> Any:
-    """A number alone is `at_least`."""
+    """Return the mapping of a `ready` key; a number alone stands for `at_least`. Raises Mistaken."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"at_least": value}
     if isinstance(value, dict):
@@ -97,7 +97,7 @@ def _none_is_said(owner: Any) -> Any:
     if owner is None:
         raise Mistaken("is empty", _SAY_OWNER)
     if isinstance(owner, str) and owner != NO_OWNER:
-        raise Mistaken(f"{owner!r} is no mark", _SAY_OWNER)
+        raise Mistaken(f"{owner!r} is not a mark", _SAY_OWNER)
     return None if owner == NO_OWNER else owner
 
 
@@ -142,18 +142,21 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 def _checked_entry(queued: QueuedVm) -> QueuedVm:
     if (queued.vm is None) == (queued.vms is None):
-        raise Mistaken("say either `vm` or `vms`")
+        raise Mistaken("give either `vm` or `vms`")
     for name in queued.names:
         if is_pattern(name) and not name.strip("*?"):
-            raise Mistaken(f"{name!r} would start every VM", "name what they have in common: `ml-*`")
+            raise Mistaken(f"{name!r} would start every VM", "use a narrower pattern, such as `ml-*`")
     if queued.count is not None and not is_pattern(queued.names[0]) and queued.count > len(queued.names):
-        raise Mistaken(f"`count: {queued.count}`, and {len(queued.names)} named", "name more VMs, or a pattern: `ml-*`")
+        raise Mistaken(
+            f"`count: {queued.count}`, but the number of VMs named is {len(queued.names)}",
+            "name more VMs, or a pattern: `ml-*`",
+        )
     return queued
 
 
 def _checked_rules(rules: JobRules) -> JobRules:
     if not rules.names:
-        raise Mistaken("no VM runs jobs", "say `vms`, or a `template` of which they are made")
+        raise Mistaken("no VM can run jobs", "add `vms`, or a `template` to clone them from")
     return rules
 
 
@@ -170,13 +173,16 @@ class MlSection(Section):
         names += self.jobs.vms if self.jobs is not None else []
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise Mistaken(f"the VM of the queue {twice[0]!r} is there twice", "name each VM in one entry")
+            raise Mistaken(f"the queue names the VM {twice[0]!r} twice", "name each VM in one entry")
 
         if self.jobs is not None and not self.stop.then_off:
-            raise Mistaken("`jobs` and `then: leave-running`: a VM of a job is off in the morning", "say power-off")
+            raise Mistaken(
+                "`jobs` excludes `then: leave-running`: VMs of jobs are powered off in the morning",
+                "write `then: power-off`",
+            )
 
     def queued(self) -> tuple[QueuedVm, ...]:
-        """Return the entries with their checkpoints, and the entry by which a return knows the VMs of jobs."""
+        """Return the entries with their checkpoints, and one for all VMs of jobs, so that a return recognises these."""
         entries = tuple(
             replace(queued, checkpoint=self.checkpoint) if queued.checkpoint is OF_THE_QUEUE else queued
             for queued in self.queue
@@ -198,11 +204,11 @@ class MorningSection(Section):
 
 
 def _only(choice: type[Choice], why: str) -> Reads:
-    """One of the choices; another is refused by its name."""
+    """Return the reader of a key that accepts only these choices, and names any other text in its error."""
 
     def check(value: Any) -> Any:
         if value not in tuple(choice):
-            raise Mistaken(f"{str(value)!r} is not supported: {why}", f"say {' or '.join(choice)}")
+            raise Mistaken(f"{str(value)!r} is not supported: {why}", f"use {' or '.join(choice)}")
         return choice(value)
 
     schema = {"enum": list(choice), "description": str(choice.__doc__)}
@@ -258,44 +264,46 @@ class PolicyFile(Section):
 
     def _check_mode(self) -> None:
         if (self.mode is Mode.SPARE_CAPACITY) is (self.spare is None):
-            raise Mistaken("`mode: spare-capacity` and `spare` belong together", "say both of them, or neither")
+            raise Mistaken("`mode: spare-capacity` and `spare` belong together", "give both or neither")
         if self.spare is not None and (self.windows is not None or self.window is not None):
             raise Mistaken("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
         if self.spare is not None and self.ml.jobs is not None:
-            raise Mistaken("`jobs` are of nights: a watch runs none", "leave `jobs` out")
+            raise Mistaken("a watch runs no `jobs`: only nights do", "leave `jobs` out")
         if not self.pools and (self.spare is None or self.spare.take_idle):
-            raise Mistaken("`pools` is missing or empty: no desktop would be taken", "say which desktops")
+            raise Mistaken("`pools` is missing or empty: no desktop would be taken", "add the pools of desktops")
 
     def _check_forecasts(self) -> None:
         ahead = next((pool for pool in self.pools if pool.ready.ahead_min is not None), None)
         if ahead is not None and (self.spare is None or not self.spare.take_idle):
             raise Mistaken(
-                f"`ready` of pool {ahead.name!r} follows a forecast, and only a watch that takes desktops does",
-                "give a number of desktops, or say `mode: spare-capacity` with `take_idle: true`",
+                f"`ready` of pool {ahead.name!r} follows a forecast, but only a watch that takes desktops uses one",
+                "give a number of desktops, or set `mode: spare-capacity` with `take_idle: true`",
             )
 
     def _check_names_of_pools(self) -> None:
         names = [pool.name for pool in self.pools]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise Mistaken(f"the pool {twice[0]!r} is there twice", "give each pool a name of its own")
+            raise Mistaken(f"two pools are called {twice[0]!r}", "give each pool a name of its own")
 
     def _check_windows(self) -> None:
         if self.window is not None and self.windows is not None:
-            raise Mistaken("`window` and `windows` are both there", "put all of them under `windows`")
+            raise Mistaken("`window` and `windows` exclude each other", "put all of them under `windows`")
         windows = self.all_windows()
         if not was_accepted():
             refuse_overlapping(windows)
         pools = {pool.name for pool in self.pools}
         unknown = sorted({name for window in windows for name in window.pools} - pools)
         if unknown:
-            raise Mistaken(f"`pools` of a window names {unknown[0]!r}, and no pool is called so", "name one of `pools`")
+            raise Mistaken(
+                f"`pools` of a window names {unknown[0]!r}, but no pool has this name", "use a name from `pools`"
+            )
 
     def _check_marker(self) -> None:
         marks = [mark for pool in self.pools for mark in (pool.owner, *pool.select.marks) if mark]
         if self.marker in {mark.attribute for mark in (self.opt_out, *marks)} and not was_accepted():
             raise Mistaken(
-                f"the marker {self.marker!r} is an attribute that people set: a night writes over it",
+                f"the marker {self.marker!r} is an attribute that people set: a night would overwrite it",
                 "leave `marker` out, or name an attribute that nothing else uses",
             )
 
@@ -304,7 +312,7 @@ class PolicyFile(Section):
             raise Mistaken(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
 
     def all_pools(self) -> tuple[Pool, ...]:
-        """The pools. One that is not parked is gated where there is a broker, and its sessions must then be known."""
+        """Return the pools. With a broker, pools that are not parked are gated, and their sessions must be known."""
         return tuple(self._gated(section.pool()) for section in self.pools)
 
     def _gated(self, pool: Pool) -> Pool:
@@ -325,22 +333,24 @@ class PolicyFile(Section):
         return named_apart([section.window() for section in sections])
 
     def queue(self) -> tuple[QueuedVm, ...]:
-        """The entries of the queue, each deadline in the zone of the windows."""
+        """Return the entries of the queue, each deadline in the zone of the windows."""
         return tuple(self._dated(queued) for queued in self.ml.queued())
 
     def _dated(self, queued: QueuedVm) -> QueuedVm:
+        """Return the entry, its deadline in the zone of the windows. Raises Mistaken if date or zone are missing."""
         windows = self.all_windows()
         zones = {str(window.zone): window.zone for window in windows}
         match queued.deadline:
             case datetime() as moment if moment.tzinfo is None:
                 if len(zones) != 1:
                     raise Mistaken(
-                        f"deadline {moment} of {queued.label}: in which zone?", "write it as 2026-11-24T06:00+01:00"
+                        f"deadline {moment} of {queued.label} needs a time zone: the windows do not give one",
+                        "write it as 2026-11-24T06:00+01:00",
                     )
                 return replace(queued, deadline=moment.replace(tzinfo=next(iter(zones.values()))))
             case time() if not windows:
                 raise Mistaken(
-                    f"deadline {format_clock(queued.deadline)} of {queued.label}: of which day, without a window?",
+                    f"deadline {format_clock(queued.deadline)} of {queued.label} needs a date: no window",
                     "add `windows`, or write it as 2026-11-24T06:00+01:00",
                 )
             case _:

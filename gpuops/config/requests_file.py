@@ -34,7 +34,7 @@ Texts = Annotated[tuple[Text, ...], Meta(max_length=64), Before(_parts, tuple[Te
 
 
 def _profile_mappings(profiles: Any) -> Any:
-    """A profile by its name alone is one vGPU of it."""
+    """Return the profiles as mappings; a name alone stands for one vGPU of this profile."""
     return (
         [{"profile": part} if isinstance(part, str) else part for part in profiles]
         if isinstance(profiles, list)
@@ -84,7 +84,7 @@ class RequestEntry(Workload):
             raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
 
     def workload(self) -> Workload:
-        """The same, with each profile once and all that is asked for of it."""
+        """Return the workload; entries of the same profile are added up."""
         counts: Counter[str] = Counter()
         for vgpus in self.more if self.profile is None else (Vgpus(self.profile, self.count or 1),):
             counts[vgpus.profile] += vgpus.count
@@ -105,7 +105,7 @@ class RequestsFile(Section):
 
 
 def load_requests(path: Path) -> tuple[Workload, ...]:
-    """The requests in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    """Return the requests in this file, in its order. Raises PolicyError, one line: file, place, reason."""
     text = read_text(path)
     match path.suffix.lower():
         case ".yaml" | ".yml":
@@ -117,7 +117,7 @@ def load_requests(path: Path) -> tuple[Workload, ...]:
 
 
 def request_of(options: Mapping[str, object]) -> Workload:
-    """The one request that these options make, as the command line has them. Raises UsageError."""
+    """Return the one request that these options of the command line describe. Raises UsageError."""
     keys = {option.replace("-", "_"): value for option, value in options.items()}
     match keys.get("profile"):
         case [only]:
@@ -125,7 +125,8 @@ def request_of(options: Mapping[str, object]) -> Workload:
         case [_, *_] as several:
             if "count" in keys:
                 raise UsageError(
-                    "--count means nothing with several --profile", hint="say --profile once for each vGPU"
+                    "--count and several --profile exclude each other",
+                    hint="repeat --profile for each vGPU, without --count",
                 )
             keys["profiles"] = several
             del keys["profile"]
@@ -141,12 +142,12 @@ def request_of(options: Mapping[str, object]) -> Workload:
 
 
 def parse_requests(text: str, name: str) -> tuple[Workload, ...]:
-    """The requests of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    """Return the requests of a YAML text; errors call it `name`. Raises PolicyError."""
     return _read_requests(parse_yaml(text, name), name)
 
 
 def requests_of(requests: list[dict[str, object]], name: str) -> tuple[Workload, ...]:
-    """The requests of a list of mappings with the keys of the YAML file. Raises PolicyError."""
+    """Return the requests of a list of mappings with the keys of the YAML file. Raises PolicyError."""
     return _read_requests({"version": 1, "requests": requests}, name)
 
 
@@ -156,7 +157,7 @@ def _read_requests(content: object, name: str) -> tuple[Workload, ...]:
 
 
 def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
-    """The requests of a CSV text with a header line. Raises PolicyError."""
+    """Return the requests of a CSV text with a header line. Raises PolicyError; errors call the text `name`."""
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     try:
         header = [column.strip() for column in next(lines, [])]
@@ -165,20 +166,20 @@ def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
     except csv.Error as error:
         raise PolicyError(f"{name}: line {lines.line_num}: is not CSV: {error}", hint=_HINT) from error
     if not workloads:
-        raise PolicyError(f"{name}: there is no request in it", hint=_HINT)
+        raise PolicyError(f"{name}: it contains no request", hint=_HINT)
     return _once(workloads, name)
 
 
 def _check_header(header: list[str], name: str) -> None:
     columns = ", ".join(keys_of(RequestEntry))
     if len(header) == 1 and len(re.split("[;\t]", header[0])) > 1:
-        hint = "columns are separated by commas; a semicolon parts the values of one cell"
-        raise PolicyError(f"{name}: line 1: is one column, {_cut(header[0])}", hint=hint)
+        hint = "separate columns with commas; a semicolon separates the values of one cell"
+        raise PolicyError(f"{name}: line 1: has only one column, {_cut(header[0])}", hint=hint)
     for column, times in Counter(header).items():
         if column not in keys_of(RequestEntry):
             raise PolicyError(f"{name}: line 1: unknown column {_cut(column)}", hint=f"columns: {columns}")
         if times > 1:
-            raise PolicyError(f"{name}: line 1: the column {column!r} is there twice")
+            raise PolicyError(f"{name}: line 1: the column {column!r} appears twice")
     if not header:
         raise PolicyError(f"{name}: is empty", hint=f"the first line names the columns: {columns}")
 
@@ -189,7 +190,7 @@ def _cut(column: str) -> str:
 
 def _row(header: list[str], cells: list[str], place: str) -> Workload:
     if len(cells) != len(header):
-        raise PolicyError(f"{place}: {len(cells)} cells under {len(header)} columns")
+        raise PolicyError(f"{place}: {len(cells)} cells, but the header has {len(header)} columns")
     cell_of_column = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if cell.strip()}
     try:
         return decode(RequestEntry, cell_of_column, strict=False).workload()
@@ -202,5 +203,5 @@ def _once(requests: Iterable[Workload], name: str) -> tuple[Workload, ...]:
     workloads = tuple(requests)
     twice = [repeated for repeated, times in Counter(workload.name for workload in workloads).items() if times > 1]
     if twice:
-        raise PolicyError(f"{name}: the request {twice[0]!r} is there twice", hint="give each request its own name")
+        raise PolicyError(f"{name}: two requests are called {twice[0]!r}", hint="give each request its own name")
     return workloads

@@ -23,9 +23,9 @@ class RoleFile(Section):
 
 
 def load_roles(path: Path) -> tuple[RoleWish, ...]:
-    """The roles in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    """Return the roles in this file, in its order. Raises PolicyError, one line: file, place, reason."""
     role_file = read_as(RoleFile, parse_yaml(read_text(path), str(path)), str(path), _HINT)
     names = [role.name for role in role_file.roles]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PolicyError(f"{path}: the role {twice[0]!r} is there twice", hint=_HINT)
+        raise PolicyError(f"{path}: two roles are called {twice[0]!r}", hint=_HINT)
     return role_file.roles

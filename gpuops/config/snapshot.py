@@ -37,7 +37,7 @@ def save(inventory: Inventory, path: Path) -> None:
 
 
 def load(path: Path) -> Inventory:
-    """The snapshot in a file that `save` wrote. Raises UsageError, naming the first thing wrong with it."""
+    """Return the snapshot in a file that `save` wrote. Raises UsageError that names the first mistake."""
     raw = read_bytes(path, largest=LARGEST)
     try:
         return _inventory(path, parse_json(raw))
@@ -59,7 +59,7 @@ def _inventory(path: Path, document: Any) -> Inventory:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path} is not a whole inventory: {where}: {first['msg']}") from error
+        raise UsageError(f"{path} is not a complete inventory: {where}: {first['msg']}") from error
 
 
 def _no_snapshot(path: Path) -> UsageError:

@@ -40,18 +40,18 @@ _MONDAY = date(2027, 1, 4)
 
 
 def _weekday(text: str) -> Weekday:
-    """A weekday by its short or full name, in any case."""
+    """Return a weekday by its short or full name, in any case."""
     name = text.strip().lower()
     if name in _FULL_NAMES:
         return list(Weekday)[_FULL_NAMES.index(name)]
     try:
         return Weekday(name)
     except ValueError:
-        raise Mistaken(f"{text!r} is no weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
+        raise Mistaken(f"{text!r} is not a weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
 
 
 def _weekdays(value: Any) -> Any:
-    """The weekdays of a name, of a range such as `mon-fri`, or of a list of both."""
+    """Return the weekdays of a name, of a range such as `mon-fri`, or of a list of both."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
@@ -76,19 +76,19 @@ def _date(text: str) -> date:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise Mistaken(f"{text!r} is no date", "write it as 2026-12-24") from None
+        raise Mistaken(f"{text!r} is not a date", "write it as 2026-12-24") from None
 
 
 @lru_cache(maxsize=256)
 def _dates_of(text: str) -> tuple[date, ...]:
-    """The dates of an entry of `also_on` or `not_on`: one, a range of them, or the holidays of a country."""
+    """Return the dates of an entry of `also_on` or `not_on`: one, a range of them, or the holidays of a country."""
     if text.startswith("holidays"):
         return _holidays(text)
     first, is_range, last = (part.strip() for part in text.partition(".."))
     begin = _date(first)
     end = _date(last) if is_range else begin
     if end < begin or end - begin > _LONGEST_RANGE:
-        raise Mistaken(f"{text!r} is no range of at most a year", _SAY_DAYS)
+        raise Mistaken(f"{text!r} is not a range of at most a year", _SAY_DAYS)
     return tuple(begin + timedelta(days=number) for number in range((end - begin).days + 1))
 
 
@@ -138,7 +138,7 @@ def _day_time(text: str) -> DayTime:
     """Return the time; 24:00 is returned as 00:00 of the day after. Raises Mistaken."""
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
-        raise Mistaken(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')
+        raise Mistaken(f"{text!r} is not a time of day", 'write it as "20:00", or with its day as "mon 07:00"')
     on = match["on"]
     day = None if on is None else _date(on) if on[0].isdigit() else _weekday(on)
     if match["clock"] != "24:00":
@@ -181,15 +181,18 @@ class WindowSection(Section, kw_only=True):
         day = self.opens.on
         keys_of_days = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
         if isinstance(day, Weekday) and "weekdays" in keys_of_days:
-            raise Mistaken(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
+            raise Mistaken(f"`opens` has the day {day}, and `weekdays` has days too", "leave one of them out")
         if isinstance(day, date) and keys_of_days:
-            raise Mistaken(f"it opens on {day} alone, and has `{keys_of_days[0]}`", "leave that out, or the date")
+            raise Mistaken(
+                f"it opens only on {day}, so it cannot have `{keys_of_days[0]}`", "leave that key out, or the date"
+            )
         ends = (("closes", self.closes), ("back_by", self.back_by))
         dated = next((key for key, end in ends if end is not None and isinstance(end.on, date)), None)
         if dated is not None and not isinstance(day, date):
-            raise Mistaken(f"`{dated}` has a date, and `opens` has none", 'write `opens` as "2026-12-23 16:00"')
+            raise Mistaken(f"`{dated}` has a date, but `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
     def _check_length(self) -> None:
+        """Raise Mistaken for times out of order, a window too short for a return, or a date both in and out."""
         window = self.window()
         day = next(iter(window.also_on)) if window.is_dated else None
         lengths = [window.length_on(opening_day) for opening_day in ([day] if day else _days_of_weekdays(window))]
@@ -197,7 +200,7 @@ class WindowSection(Section, kw_only=True):
         if not window.ends_on_days and longest > _DAY:
             raise Mistaken(
                 f"back_by {self.back_by} is not between closes {self.closes} and the next opening at {self.opens}",
-                "`back_by` is when desktops are back, at `closes` or after it; `mon 07:00` for a longer night",
+                "set `back_by` to `closes` or later; for a longer night add the day: `mon 07:00`",
             )
         if longest > _LONGEST or (day is not None and not _ends_in_order(window, day)):
             raise Mistaken(
@@ -208,19 +211,22 @@ class WindowSection(Section, kw_only=True):
         if shortest <= RETURN_FLOOR and not was_accepted():
             minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
             raise Mistaken(
-                f"lasts {minutes} min, and {floor} are kept for bringing desktops back: it cannot hold the return",
+                f"lasts {minutes} min, but the return needs more than {floor} min of it",
                 "open it earlier, or let `back_by` be later",
             )
         both = sorted(window.also_on & window.not_on)
+        # a date in a range may be taken out again; a single date in both lists is a mistake
         by_date = {days.dates[0] for days in self.also_on or () if ".." not in days.text and days.text[0].isdigit()}
         if both and by_date.intersection(both):
-            raise Mistaken(f"{min(by_date & set(both))} stands in `also_on` and in `not_on`", "leave it in one of them")
+            raise Mistaken(
+                f"{min(by_date & set(both))} is in both `also_on` and `not_on`", "remove it from one of them"
+            )
 
     def window(self) -> Window:
         opens_on = self.opens.on
         weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays or Weekday)
         also_on = _all_dates(self.also_on)
-        if opens_on is not None and not isinstance(opens_on, Weekday):
+        if opens_on is not None and not isinstance(opens_on, Weekday):  # a date: the window opens only then
             weekdays, also_on = frozenset(), frozenset([opens_on])
         return Window(
             opens=self.opens.clock,
@@ -248,7 +254,7 @@ def _days_of_weekdays(window: Window) -> list[date]:
 
 
 def _ends_in_order(window: Window, day: date) -> bool:
-    """Whether a window of one date closes after it opens, and its desktops are back at that time or later."""
+    """Return whether a window of one date closes after it opens and has its desktops back then or later."""
     opens = datetime.combine(day, window.opens)
     closes = datetime.combine(window.closes_on, window.closes) if isinstance(window.closes_on, date) else None
     back = (
@@ -260,13 +266,16 @@ def _ends_in_order(window: Window, day: date) -> bool:
 
 
 def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """Return the windows. The nights of a window have their time in the name if another one opens earlier that day."""
+    """Return the windows, marked `is_named_by_time` if another one opens earlier on the same day.
+
+    Both would otherwise have nights with the same name: their date.
+    """
     return tuple(
         replace(window, is_named_by_time=True)
         if any(
-            (other_window.opens, at) < (window.opens, number) and _same_day(window, other_window)
-            for at, other_window in enumerate(windows)
-            if at != number
+            (other_window.opens, other_number) < (window.opens, number) and _same_day(window, other_window)
+            for other_number, other_window in enumerate(windows)
+            if other_number != number
         )
         else window
         for number, window in enumerate(windows)
@@ -295,6 +304,7 @@ def refuse_overlapping(windows: Sequence[Window]) -> None:
                 "give it fewer `weekdays`, or let it close earlier",
             )
         if earlier.day == later.day:
+            # in the order of the file, for the message
             first, second = (window for window in windows if window in (first, second))
             raise Mistaken(
                 f"{_called(first)} and {_called(second)} both open on {_same_day(first, second)}, at hours that "

@@ -18,7 +18,7 @@ _HINT: Final = "templates/workloads.yaml shows every key, with comments"
 
 
 def share_of(text: str, description: str) -> float:
-    """The share that `0.7` or `70%` is, above 0 and up to 1. Raises UsageError that begins with `description`."""
+    """Return the share, above 0 and up to 1, in `0.7` or `70%`. Raises UsageError that begins with `description`."""
     try:
         return float(read_share(text))
     except ValueError as error:
@@ -33,10 +33,10 @@ class WorkloadsFile(SharingWorkloads):
 
 
 def load_workloads(path: Path) -> SharingWorkloads:
-    """The workloads in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    """Return the workloads in this file, in its order. Raises PolicyError, one line: file, place, reason."""
     return parse_workloads(read_text(path), str(path))
 
 
 def parse_workloads(text: str, name: str) -> SharingWorkloads:
-    """The workloads of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    """Return the workloads of a YAML text; errors call it `name`. Raises PolicyError."""
     return read_as(WorkloadsFile, parse_yaml(text, name), name, _HINT)

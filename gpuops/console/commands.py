@@ -101,7 +101,7 @@ def summary(help_text: str) -> str:
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name: bool = False) -> None:
-    """Write each heading with its options."""
+    """Write each heading with its options; `connection_by_name` only names the connection options but --vcenter."""
     panels: dict[str, list[tuple[str, str]]] = {_OWN: []}
     by_name: list[str] = []
     for parameter in command.get_params(ctx):
@@ -138,4 +138,4 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
         times = sum(names.count(name) for name in parameter.opts)
         if times > 1:
             hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
-            raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)
+            raise UsageError(f"{parameter.opts[0]} is given {times} times, but takes one value", hint=hint)

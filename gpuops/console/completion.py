@@ -137,6 +137,7 @@ def key(flag: str | None) -> str | None:
 
 
 def _names_from_cache(context: typer.Context, kind: str, incomplete: str) -> list[str]:
+    """Return the cached names that fit; none if the vCenter is unknown or its cache too old or unreadable."""
     flag = context.params.get("vcenter") or context.find_root().params.get("vcenter")
     name = key(flag)
     if name is None:
@@ -195,7 +196,10 @@ def completing() -> Iterator[None]:
 
 
 def joined_words(environ: MutableMapping[str, str]) -> str:
-    """Join the words in COMP_WORDS; return the part of the completed value that bash keeps, '' = nothing."""
+    """Join the words in COMP_WORDS, which bash splits at `:` and `=` too.
+
+    Return the part of the current value that bash has on the line already, so that an answer must not repeat it.
+    """
     pieces = environ.get("COMP_WORDS", "").split("\n")
     cursor = environ.get("COMP_CWORD", "")
     if len(pieces) == 1 or not cursor.isascii() or not cursor.isdigit() or int(cursor) >= len(pieces):

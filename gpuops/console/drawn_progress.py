@@ -77,16 +77,16 @@ class _Picture:
 
 
 def _picture(progress: RunProgress, width: int) -> list[RenderableType]:
-    """`desktops back ━━━━━━━ 12/40 4:10`, and the lines below it."""
+    """Return the row `desktops back ━━━━━━━ 12/40 4:10` (done, of all, elapsed time), and the lines below it."""
     tally, now_s = progress.shown_tally, passed_s()
-    count, width_taken = (
+    count, elapsed = (
         f"{tally.completed_steps:>{len(str(tally.total))}}/{tally.total}",
         format_stopwatch(now_s - progress.began_s),
     )
-    room = width - len(f"{tally.label}  {count} {width_taken}")
+    room = width - len(f"{tally.label}  {count} {elapsed}")
     row = Table.grid(padding=(0, 1, 0, 0))
     bar = ProgressBar(total=tally.total, completed=tally.completed_steps, width=max(1, min(_WIDEST_BAR, room - 1)))
-    row.add_row(tally.label, bar, count, width_taken)
+    row.add_row(tally.label, bar, count, elapsed)
     return [row, *map(Text, progress_lines(progress, now_s, wall_clock().astimezone(), width))]
 
 

@@ -45,7 +45,7 @@ def run_guarded(command: Callable[[], object], say: Say | None = None) -> int:
         if _is_help(error):
             typer.echo(error.format_message(), err=True)
             return UsageError.exit_code
-        # how the parser of types begins its own words
+        # pydantic puts this before the words of our own checks
         message = error.format_message().replace("Value error, ", "")
         return say(message, _usage_hint(error), UsageError.exit_code, UsageError.code, False)
     except (KeyboardInterrupt, typer.Abort):

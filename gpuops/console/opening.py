@@ -36,12 +36,12 @@ def open_site(
     run: str = "",
     returns: bool | None = False,
 ) -> Site:
-    """Return a site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
+    """Return the site that the command's options name, for a `with`. With `saved` (--inventory) no vCenter is read.
 
     `guarded`: a command that must not run unattended over an unverified connection (`rotate`), unless the target's
     entry allows it. `vcenter_wait`: wait for a vCenter that does not answer. `run`: the command of a run that changes
-    something, for its notices. `returns`: continue if the login to guests cannot be read; None = only the journal
-    shows whether this is a return.
+    something, for its notices. `returns`: the run is a return, which continues if the login to guests cannot be read;
+    None = only the journal shows whether it is one.
     Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline
@@ -162,8 +162,8 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
             and (destination.name == name or destination.address == Address.parse(target.host, port=target.port))
         ):
             raise Refused(
-                f"runners play nights on {name} ([targets.{name}].rotations): each of their returns ends what a watch "
-                "holds there",
+                f"runners play nights on {name} ([targets.{name}].rotations): each of their returns stops the ML VMs "
+                "that a watch runs there",
                 hint=f"take `rotations` out of [targets.{name}], or watch another vCenter (gpuops help watch)",
             )
 

@@ -26,10 +26,10 @@ class PlainOption(TyperOption):
         return plain if self.callback is None else self.callback(ctx, self, plain)
 
     def _plain(self, typed: Any) -> Any:
-        """Return the value for the command if no check is needed.
+        """Return the value for the command, or _UNDECIDED if pydantic has to check it.
 
-        None = not given; a text, where any text will do; a number that is the default; the path of a file that can be
-        read, or of none; and a word of a list, in the letters of that list.
+        Decided here: an option that is not given (None), any text, a number that is already an int (a default), a path
+        that needs no check or can be read, and the exact word of an enum.
         """
         if self.required or self.multiple or self.nargs != 1:
             return _UNDECIDED

@@ -115,7 +115,7 @@ class HostShellOptions:
         site.shell, site.say = self.shell(), output.note
 
     def asked_for_measurements(self, site: Site) -> None:
-        """As `give_to`, for measurements: without the option the target's entry decides."""
+        """Do as `give_to`, for measurements: without the option the target's entry decides."""
         from gpuops.api.connection import host_shell
 
         self.give_to(site)
@@ -312,7 +312,7 @@ class RebootOptions:
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are rebooted.")] = False
 
     def rolling(self) -> Rolling | None:
-        """Return how hosts are rebooted; None = they are not. Raises UsageError for options without --reboot."""
+        """Return how hosts are rebooted; None without --reboot. Raises UsageError for options that need --reboot."""
         settings = {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")
         }
@@ -320,7 +320,10 @@ class RebootOptions:
         if self.reboot is None:
             stray = next(iter(chosen), "yes" if self.yes else None)
             if stray is not None:
-                raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
+                raise UsageError(
+                    f"--{stray.replace('_', '-')} needs --reboot rolling",
+                    hint="add --reboot rolling, or leave that option out",
+                )
             return None
         if self.window is not None:
             from gpuops.config.date_text import parse_window

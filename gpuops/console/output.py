@@ -84,7 +84,7 @@ def _keep_stdout_for_results() -> None:
     global _results
     stdout = sys.__stdout__
     if _results is not None or stdout is None or sys.stdout is not stdout:
-        return  # kept already, or caught by who runs this command in a process of its own
+        return  # done already, or the caller replaced sys.stdout to catch the output
     stdout.flush()
     _results = os.fdopen(os.dup(stdout.fileno()), "w", encoding=stdout.encoding, errors=stdout.errors)
     os.dup2(sys.stderr.fileno(), stdout.fileno())
@@ -149,7 +149,7 @@ def show_document(document: AnyDocument) -> None:
 
 def no_csv() -> UsageError:
     """Return the error of a command without a table for `--output csv`."""
-    return UsageError("--output csv is of gpuops history alone", hint="--output json is there for every command")
+    return UsageError("only gpuops history has --output csv", hint="use --output json, which every command has")
 
 
 def _print_csv(text: str) -> None:
@@ -244,13 +244,14 @@ def _plain(line: Line) -> str:
 
 
 def _line_writer(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
-    """Return what writes a line with the escape sequences that are wanted there; `no_color`: none at all."""
+    """Return a function that writes a line with the escape sequences that the output takes; none with `no_color`."""
     if no_color:
         return _plain
     colorless = bool(environment.get("NO_COLOR"))
     forced = not colorless and environment.get("FORCE_COLOR", "0") not in ("", "0")
     if not forced and (not terminal or environment.get("TERM", "").lower() in ("dumb", "unknown")):
         return _plain
+    # NO_COLOR forbids colours, but not bold and dim
     codes = {style: _CODES[style] for style in _ANY_TERMINAL} if colorless else _CODES
 
     def piece(text: str, style: str) -> str:

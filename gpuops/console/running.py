@@ -47,7 +47,7 @@ def confirm(question: Shown, reason: str = "the plan above stops, moves or reboo
     if not sys.stdin.isatty():
         raise UsageError(
             f"{reason}, and there is no terminal to ask at",
-            hint="look at it with --dry-run, then add --yes",
+            hint="check the plan with --dry-run, then add --yes",
         )
     # not typer.confirm: it writes a blank to stdout, where only the result belongs
     sys.stderr.write("Go ahead? [y/N] ")
@@ -91,6 +91,7 @@ class Progress:
             self._drawn.sent(steps)
 
     def __call__(self, outcome: Outcome) -> None:
+        """Count the outcome, show it in the drawn progress, and print its line with --verbose."""
         self.ended += 1
         if self.report is None:
             return
@@ -140,7 +141,7 @@ def carry_out(
     vcenter_wait: VcenterWait | None = None,
     may_return: bool = False,
 ) -> None:
-    """Run it, print the report and end with its exit code.
+    """Run the function, print its report, and end the command with the exit code of the report.
 
     `kind` names the JSON document. `vcenter_wait`: how a return waits for a vCenter that does not answer.
     `may_return`: only the journal shows whether this run is a return.
@@ -219,6 +220,7 @@ def _show_report(
     from gpuops.report.plan_text import report_text
 
     if output.manners().quiet:
+        # a timer calls often when there is nothing to do: no line then
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return

@@ -27,7 +27,7 @@ def install() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         signal.signal(signal.SIGHUP, _end_process)
-    sys.unraisablehook = _raised_in_cleanup
+    sys.unraisablehook = _raise_dropped_exit
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:
@@ -52,8 +52,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _must_not_be_left(frame: FrameType | None) -> bool:
-    """Return whether the interrupted code is pydantic's, or pyVmomi's own work on its types or its import, and not a
-    request that pyVmomi waits for."""
+    """Return whether an exception in the interrupted code would leave half-made types: in pydantic, or while pyVmomi is
+    imported or loads its types. A request of pyVmomi may be interrupted."""
     if frame is not None and frame.f_globals.get("__name__") == _TYPES:
         return True
     while frame is not None:
@@ -74,8 +74,8 @@ def _raise_again(number: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
-def _raised_in_cleanup(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise a SystemExit again, a moment later, that Python dropped while it cleared an object."""
+def _raise_dropped_exit(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise a SystemExit again, a moment later, if Python dropped it while it freed an object."""
     ending = unraisable.exc_value
     if not isinstance(ending, SystemExit):
         sys.__unraisablehook__(unraisable)

@@ -160,7 +160,7 @@ def for_one_vcenter(context: Any) -> UsageError:
     command = context.command_path.partition(" ")[2]
     return UsageError(
         f"{command} works on one vCenter: it takes no --site",
-        hint="name it by --vcenter NAME; gpuops help sites lists the commands that read several",
+        hint="select it with --vcenter NAME; gpuops help sites lists the commands that read several",
     )
 
 
@@ -170,7 +170,7 @@ def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool
         return False
     if common.site is None:
         if common.parallel or common.site_timeout:
-            raise UsageError("--parallel and --site-timeout are of --site alone", hint="say --site all too")
+            raise UsageError("--parallel and --site-timeout need --site", hint="add --site all")
         return False
     if not reads:
         raise for_one_vcenter(context)

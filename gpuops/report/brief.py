@@ -87,10 +87,9 @@ _AFTER_FAILURE: Final = {
 
 
 def run_line(report: Report[AnyStep], kind: str) -> Text:
-    """Return the line for a run: `rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: gpuops rotate
-    day`.
+    """Return the line for a run: `rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: COMMAND`.
 
-    `kind` is the kind of the JSON document.
+    `kind` is the kind of the JSON document, such as `rotate-day`.
     """
     refusals: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
     failed = [_name(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]

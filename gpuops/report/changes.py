@@ -111,7 +111,10 @@ def _host_of(ref: str, inventory: Inventory) -> str:
 
 
 def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
-    """Return what the step changes of a VM, compared with this snapshot."""
+    """Return the settings of the VM that the step changes, each before (in this snapshot) and after.
+
+    Empty for a step whose effect is not a setting: a clone, a removal, a program in the guest.
+    """
     vm = inventory.vms.get(step.vm)
     match step:
         case ReconfigureVm(change=change):
@@ -143,6 +146,7 @@ def _gate(vm: Vm | None) -> str | None:
 
 
 def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
+    """Return the changes of devices, memory, CPU and advanced settings."""
     devices = {device.key: device for device in (vm.devices if vm else None) or ()}
     removed = [describe(devices[key]) if key in devices else f"device {key}" for key in change.remove]
     edited = [

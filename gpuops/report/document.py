@@ -35,9 +35,10 @@ class DocumentRecord(Struct, frozen=True):
 
     @classmethod
     def from_attributes(cls, *sources: object, **keys: Any) -> Self:
-        """Make a record of `keys`, and of the attributes of the first source that has one with a field's name.
+        """Make a record. A field takes its value from `keys`, else from the first source with an attribute of its name.
 
-        Nested records are made of what they describe, moments become text in ISO 8601, durations seconds.
+        A field without either keeps its default. Datetimes become ISO 8601 text, durations seconds, and an object
+        becomes the nested record of its field. Raises TypeError for a key that is not a field.
         """
         arguments = {}
         for name, nested in _nested_records(cls).items():
@@ -180,6 +181,7 @@ _AS_THEY_ARE: Final = frozenset({str, int, float, bool, NoneType})
 
 
 def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
+    """Return the attribute as a field holds it; `nested` is the class of the field's records, None without any."""
     if type(attribute) in _AS_THEY_ARE:
         return attribute
     if isinstance(attribute, datetime):
@@ -188,6 +190,7 @@ def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
         return attribute.total_seconds()
     if isinstance(attribute, PciAddress):
         return str(attribute)
+    # an iterator stays one: its records are made while the document is written
     if nested is None or isinstance(attribute, DocumentRecord | dict | Iterator):
         return attribute
     if isinstance(attribute, list | tuple):

@@ -120,9 +120,11 @@ def contact_text(judged: JudgedContact) -> Shown:
 
 
 def _session(judged: JudgedContact) -> Iterator[Text]:
+    """Yield the commands that settle the open rules; nothing if there are none."""
     steps = list(judged.needed_steps)
     if not steps:
         return
+    # without restarts: how long these take depends on the host
     minutes = sum(step.minutes for step, _ in steps if not step.restarts)
     yield Text(f"To settle the rest in {minutes} min, on one spare host and with two test VMs; gpuops by the options")
     yield Text("of this call, govc by its own environment:")

@@ -28,7 +28,7 @@ def document_text(document: AnyDocument) -> str:
 
 
 def pieces(document: AnyDocument) -> Iterator[str]:
-    """Yield the text in pieces, in the order of the document. An iterator in the document is consumed."""
+    """Yield the document as JSON text, key by key. Its iterators are read record by record, and empty afterwards."""
     sign = "{"
     for key, content in top_level(document):
         yield f"{sign}\n  {_encode(key)}: "

@@ -214,13 +214,14 @@ def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str
 
 
 def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
+    """Yield the lines of a table; with a `width`, wide columns are cut to fit into it."""
     header = [tuple(Text(text, "bold") for text in table.headers)] if table.headers else []
     widths = [0] * len((header or table.rows or [()])[0])
     for row in chain(header, table.rows):
         for column, cell in enumerate(row):
-            needs = cells(cell if isinstance(cell, str) else cell.plain)
-            if needs > widths[column]:
-                widths[column] = needs
+            cell_width = cells(cell if isinstance(cell, str) else cell.plain)
+            if cell_width > widths[column]:
+                widths[column] = cell_width
     if width is not None:
         widths = _fit_widths(widths, width - len(_GAP) * (len(widths) - 1), table.whole)
     for row in chain(header, table.rows):
@@ -228,25 +229,27 @@ def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
 
 
 def _fit_widths(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> list[int]:
-    """Return the widths with the widest columns cut to one width, so that all fit in the room. `whole` columns are cut
-    only if the others do not suffice.
+    """Return the widths with the widest columns cut to one common width, so that all columns fit into `room`.
+
+    `whole` columns are cut only if cutting all others does not suffice.
 
     >>> _fit_widths([4, 30, 50], 44), _fit_widths([4, 30, 50], 44, {1})
     ([4, 20, 20], [4, 30, 10])
     """
-    cut = set(range(len(widths))) - set(whole)
-    most = max((widths[column] for column in cut), default=0)
+    cuttable = set(range(len(widths))) - set(whole)
+    limit = max((widths[column] for column in cuttable), default=0)
     fitted = list(widths)
-    while most > 1 and sum(fitted) > room:
-        most -= 1
-        fitted = [min(width, most) if column in cut else width for column, width in enumerate(widths)]
+    while limit > 1 and sum(fitted) > room:
+        limit -= 1
+        fitted = [min(width, limit) if column in cuttable else width for column, width in enumerate(widths)]
     return _fit_widths(fitted, room) if whole and sum(fitted) > room else fitted
 
 
 def _row_lines(
     row: Sequence[str | Text], widths: Sequence[int], right: Collection[int], *, folded: bool
 ) -> Iterator[Line]:
-    if not folded and all(isinstance(cell, str) for cell in row):  # the rows of a fleet: one string, without pieces
+    """Yield the lines of a row with its cells padded; if `folded`, cells are wrapped to the widths."""
+    if not folded and all(isinstance(cell, str) for cell in row):  # fast path for the rows of a fleet
         padded = (
             f"{' ' * (width - cells(cell))}{cell}" if column in right else f"{cell}{' ' * (width - cells(cell))}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
@@ -282,7 +285,7 @@ _WORD: Final = re.compile(r"\s*\S+\s*")
 
 
 def _line_starts(text: str, width: int) -> list[int]:
-    """Return where the lines of a text begin: at a word, or inside a word that is wider than a line.
+    """Return the index at which each line of a text begins: at a word, or inside a word that is wider than a line.
 
     >>> _line_starts("ab cde fghijklm", 6)
     [0, 7, 13]

@@ -50,7 +50,11 @@ def plan_text(plan: Plan, inventory: Inventory) -> Shown:
 
 
 def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collection[str] = ()) -> Iterator[Text]:
-    """Yield refusals, or each step with its changes and, after it was applied, its outcome."""
+    """Yield refusals, or each step with its changes and, after it was applied, its outcome.
+
+    `printed_steps` are the keys of steps whose outcomes were printed during the run. They are left out, except that
+    reconfigurations still show their changes.
+    """
     plan = report.plan
     if explain:
         yield from _choices(plan)

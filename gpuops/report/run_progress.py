@@ -168,19 +168,23 @@ def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProg
     """Return the progress of a run that is about to act. `earlier` is the progress of the same run before an outage of
     vCenter interrupted it."""
     request, steps = report.request, report.plan.steps
-    day = request.day if isinstance(request, RestoreVms) else request
+    rotation_request = request.day if isinstance(request, RestoreVms) else request
     if earlier is not None:
         tallies = earlier.tallies
-    elif isinstance(day, RotateDay):
+    elif isinstance(rotation_request, RotateDay):
         tallies = (*_MORNING, _STEPS)
     else:
-        tallies = (*_NIGHT, _STEPS) if isinstance(day, RotateNight) else (_STEPS,)
-    due = night_due(day.policy, day.originals, now) if isinstance(day, RotateDay) else None
+        tallies = (*_NIGHT, _STEPS) if isinstance(rotation_request, RotateNight) else (_STEPS,)
+    due = (
+        night_due(rotation_request.policy, rotation_request.originals, now)
+        if isinstance(rotation_request, RotateDay)
+        else None
+    )
     return RunProgress(
         tuple(tally.with_plan(steps) for tally in tallies),
         report.before,
         earlier.began_s if earlier is not None else now_s,
-        returns=isinstance(day, RotateDay),
+        returns=isinstance(rotation_request, RotateDay),
         back_by=due.back_by.astimezone(due.zone) if due is not None else None,
     )
 

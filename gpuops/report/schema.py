@@ -135,7 +135,7 @@ class _SchemaMaker:
         return {"$ref": f"{_DEFINED}{name}"}
 
     def _of_type(self, kind: Any) -> Schema:
-        """Return the schema of the JSON that `plain` makes of this type."""
+        """Return the schema of the JSON that a value of this type becomes."""
         arguments = get_args(kind)
         if get_origin(kind) is Annotated:
             return {**self._of_type(arguments[0]), "description": arguments[-1]}

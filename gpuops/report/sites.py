@@ -100,15 +100,20 @@ def blocks(view: Shown) -> tuple[Block, ...]:
 
 
 def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
-    """Return all answers, and the names of the sites that failed. The reasons are printed on stderr."""
+    """Return all answers, and the names of the sites that failed; their reasons are printed on stderr.
+
+    If all tables have the same headers, they are merged into one; otherwise each site has a heading.
+    """
     answered = [answer for answer in answers if answer.failure is None]
     parts: list[Shown] = []
     if answered:
         tables = [[block.headers for block in answer.view if isinstance(block, TextTable)] for answer in answered]
-        whole = [headers for headers in tables if headers]
-        alike = bool(whole) and all(headers == whole[0] for headers in whole)
-        drawn = any(isinstance(block, Tree) for answer in answered for block in answer.view)
-        parts += _merge_views(answered) if alike and not drawn else _below_headings(answered)
+        headers_of_answers = [headers for headers in tables if headers]
+        same_headers = bool(headers_of_answers) and all(
+            headers == headers_of_answers[0] for headers in headers_of_answers
+        )
+        has_tree = any(isinstance(block, Tree) for answer in answered for block in answer.view)
+        parts += _merge_views(answered) if same_headers and not has_tree else _below_headings(answered)
     if len(answered) < len(answers):
         parts += [*([""] if answered else []), Text(_closing(answers), "bold red")]
     return parts

@@ -44,7 +44,7 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
         (["detach", "--vm", "ml-01", "--profile", "a100-3-20x"], "near: grid_a100-3-20c", "gpuops inventory"),
         (
             ["attach", "--vm", "ml-07", "--profile", "a40-8q", "--profile=a40-4q"],
-            "--profile is given 2 times, and takes one value",
+            "--profile is given 2 times, but takes one value",
             "--add",
         ),
         (["inventory", "--host", "esx-99"], "no host 'esx-99'", "gpuops inventory"),
@@ -207,10 +207,10 @@ ml: {queue: [{vm: ml-09}]}
             "plan",
             "ml:",
             "window: {opens: 20:00, closes: 20:40, zone: UTC}\nml:",
-            "window: lasts 40 min, and 45 are kept for bringing desktops back: it cannot hold the return",
+            "window: lasts 40 min, but the return needs more than 45 min of it",
             "open it earlier, or let `back_by` be later",
         ),
-        ("night", "ml:", "broker: citrix\nml:", "broker: 'citrix' is not supported", "say none or horizon"),
+        ("night", "ml:", "broker: citrix\nml:", "broker: 'citrix' is not supported", "use none or horizon"),
     ],
 )
 def test_a_policy_that_cannot_be_meant(
@@ -339,7 +339,7 @@ class TestConnection:
         one_line(gpuops("inventory", "--ca-file", str(path), env=environ), 5, f"CA file {path} {said}", "--ca-file")
         assert lab.effects == []
 
-    @pytest.mark.parametrize(("content", "move"), [(None, "name a file"), ("", "holds the password and nothing else")])
+    @pytest.mark.parametrize(("content", "move"), [(None, "name a file"), ("", "hold the password and nothing else")])
     def test_password_file_without_a_password(
         self, gpuops: Gpuops, environ: dict[str, str], tmp_path: Path, content: str | None, move: str
     ) -> None:

@@ -28,14 +28,14 @@ def test_days_times_and_zone(text: str, days: set[Weekday]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no window"),
-        ("Sat 22:00 Europe/Berlin", "is no window"),
-        ("Sat 22:00-04:00", "is no window"),
-        ("Sat 25:00-04:00 UTC", "are no times of day"),
+        ("", "is not a window"),
+        ("Sat 22:00 Europe/Berlin", "is not a window"),
+        ("Sat 22:00-04:00", "is not a window"),
+        ("Sat 25:00-04:00 UTC", "are not times of day"),
         ("Sat 22:00-22:00 UTC", "opens and closes at 22:00"),
-        ("Sat 22:00-04:00 Europe/Bonn", "is no IANA zone"),
-        ("Samstag 22:00-04:00 UTC", "'Samstag' is no day"),
-        ("Sat- 22:00-04:00 UTC", "'' is no day"),
+        ("Sat 22:00-04:00 Europe/Bonn", "is not an IANA zone"),
+        ("Samstag 22:00-04:00 UTC", "'Samstag' is not a day of the week"),
+        ("Sat- 22:00-04:00 UTC", "'' is not a day of the week"),
     ],
 )
 def test_what_is_no_window_is_said(text: str, said: str) -> None:

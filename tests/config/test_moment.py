@@ -35,7 +35,7 @@ def test_a_moment_is_read(text: str, moment: datetime) -> None:
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_moment("--at", text)
-    assert refused.value.message == f"--at: {text!r} is no date with a time"
+    assert refused.value.message == f"--at: {text!r} is not a date with a time"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> N
     [
         ({"max_hosts": 2}, "max_hosts is of reboot=rolling"),
         ({"reboot": "rolling", "max_hosts": 0}, "max_hosts 0"),
-        ({"window": "tonight"}, "'tonight' is no window"),
+        ({"window": "tonight"}, "'tonight' is not a window"),
     ],
 )
 def test_what_means_nothing_of_a_reboot_is_said(lab: Lab, rebooting: dict[str, Any], message: str) -> None:

@@ -67,7 +67,7 @@ def _forecast(
     policy: Path | None,
     saved: Path | None,
 ) -> None:
-    """Print when profiles run out. Raises UsageError for options that exclude each other, before vCenter is read."""
+    """Print when profiles run out. Raises UsageError for an option that excludes a forecast."""
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.extensions import load
 

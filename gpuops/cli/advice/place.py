@@ -137,7 +137,8 @@ def _of_file(file: Path, options: dict[str, object]) -> tuple[Workload, ...]:
 
     if options:
         raise UsageError(
-            f"--file and {next(iter(options))} exclude each other", hint="say it in the file: templates/requests.yaml"
+            f"--file and {next(iter(options))} exclude each other",
+            hint="write it into the file, as in templates/requests.yaml",
         )
     return load_requests(file)
 

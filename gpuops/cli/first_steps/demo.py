@@ -97,7 +97,7 @@ def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
             assert server.stdout is not None
-            server.stdout.readline()  # its first line says that it listens, and is written after the ready file
+            server.stdout.readline()  # waits: its first line comes once it listens, after the ready file is written
             if not ready.exists():
                 raise VcenterUnreachable("the simulated vCenter did not start", hint="its own message stands above")
             yield environment
@@ -106,6 +106,7 @@ def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Print the command of a scene and run it. Raises PartlyDone for another exit code than the scene expects."""
     command = scene.command.format_map(places)
     is_plain = output.manners().no_color
     color = False if is_plain else None  # None = as stdout takes it

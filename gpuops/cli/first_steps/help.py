@@ -358,7 +358,9 @@ def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--into DIR names a place") from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="choose another directory with --into DIR"
+        ) from error
     write_private(path, text)
 
 

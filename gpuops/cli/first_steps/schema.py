@@ -121,6 +121,7 @@ def _without_titles(schema: Any) -> Any:
         return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
+    # below `properties` and `$defs` the keys are names, and one of them may be `title`
     return {
         key: {name: _without_titles(part) for name, part in parts.items()}
         if key in ("properties", "$defs")

@@ -135,7 +135,8 @@ def _require_terminal(preset: Mapping[str, str | None]) -> None:
     if not sys.stdin.isatty():
         missing = [*(f"--{option}" for option, answer in preset.items() if not answer), "the password"]
         raise UsageError(
-            f"setup asks at a terminal, and there is none; missing: {', '.join(missing)}", hint=_WITHOUT_TERMINAL
+            f"setup asks its questions at a terminal, and there is none; missing: {', '.join(missing)}",
+            hint=_WITHOUT_TERMINAL,
         )
 
 
@@ -188,7 +189,7 @@ def _ask_address(path: Path, host: str | None) -> _Answers:
         raise UsageError(f"{text} needs no setup", hint=f"gpuops inventory --vcenter {text}")
     address = Address.parse(text)
     if address.password is not None:
-        raise TargetError("no password belongs in an address", hint="setup asks for it later")
+        raise TargetError("an address must not contain a password", hint="setup asks for it later")
     if not address.tls:
         if not address.is_this_machine:
             raise TargetError(f"{text} is not encrypted", hint="leave out http://")
@@ -218,7 +219,7 @@ def _choose_name(answers: _Answers) -> None:
     )
     with_target(answers.path, answers.name, {"host": answers.target()["host"]})
     if existing := next(filter(Path.exists, answers.files()), None):
-        raise UsageError(f"{existing} is there already", hint="choose another name, or remove the file")
+        raise UsageError(f"{existing} already exists", hint="choose another name, or remove the file")
 
 
 def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
@@ -239,7 +240,7 @@ def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
 
 
 def _attach_to_try(site: Site) -> tuple[str, str] | None:
-    """Return a VM that is off with a profile that it can have now, else the first of both; None without VMs."""
+    """Return a VM that is off and a profile that it can have now; if no pair fits, the first one; None without any."""
     from gpuops.api import run
     from gpuops.plan.vm.attach import Attach
 
@@ -263,7 +264,7 @@ def _write(answers: _Answers) -> None:
         answers.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file, text in answers.files().items():
             if not write_new(file, text):
-                raise UsageError(f"{file} is there already", hint="remove it, then gpuops setup again")
+                raise UsageError(f"{file} already exists", hint="remove it, then run gpuops setup again")
             written.append(file)
         answers.text = with_target(answers.path, answers.name, answers.target())  # it may have changed since the login
         write_private(answers.path.resolve(), answers.text, like=answers.path if answers.path.exists() else None)

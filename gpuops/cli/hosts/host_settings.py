@@ -312,7 +312,7 @@ def set_on_hosts(
     dry_run: bool,
     shell: HostShell | None = None,
 ) -> None:
-    """Run it and prints the report; ends with its exit code. `kind` names the JSON document."""
+    """Carry out the request, print its report, and end with its exit code. `kind` names the JSON document."""
     rolling = rebooting.rolling()
     if rolling is not None:
         _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)

@@ -51,7 +51,7 @@ def doctor(
     if assumptions:
         if roles is not None or policy is not None or scope != Scope():
             raise UsageError(
-                "--assumptions is about the whole vCenter: it goes with no host, cluster, --roles or --policy",
+                "--assumptions is about the whole vCenter: it excludes --host, --cluster, --roles and --policy",
                 hint="gpuops doctor --assumptions lists all rules",
             )
         _list_assumptions(common, host_shell, strict=strict)

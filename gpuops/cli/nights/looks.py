@@ -70,7 +70,7 @@ def idle(
 
 
 def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, vm: str | None) -> None:
-    """Print a replay. Raises UsageError for options that exclude each other, before vCenter is read."""
+    """Print what the policy's nights since then would have taken. Raises UsageError before vCenter is read."""
     from gpuops.config.date_text import parse_since
     from gpuops.console.opening import open_site, read_inventory
     from gpuops.extensions import load
@@ -78,7 +78,7 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     if night is None:
         raise UsageError("--replay needs a policy", hint="add --policy FILE: it defines the pools and the windows")
     if vm is not None:
-        raise UsageError("--replay and --vm exclude each other", hint="a replay counts desktops, and shows none")
+        raise UsageError("--replay and --vm exclude each other", hint="leave out --vm: a replay only counts desktops")
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)

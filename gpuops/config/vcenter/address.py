@@ -25,9 +25,9 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, port: int | None = None) -> Address:
-        """The address meant; `https` and `/sdk` are implied, `port` is the default one. Raises TargetError.
+        """Return the address. The text may leave out `https`, `/sdk` and the port, which is then `port`, 443 or 80.
 
-        The message repeats of the text what cannot be a password.
+        Raises TargetError, whose message repeats only parts of the text that cannot be a password.
         """
         wrong = TargetError(
             f"{_without_login(text)} is not the address of a vCenter", hint="write it as https://vc.example.com"
@@ -63,7 +63,7 @@ _NAME: Final = re.compile(r"[^\W_]([\w-]*[^\W_])?(\.[^\W_]([\w-]*[^\W_])?)*\.?")
 
 
 def _is_host(text: str | None) -> bool:
-    """Whether that is a host's name, or an IPv4 or IPv6 address (without its brackets)."""
+    """Return whether the text is a host name, or an IPv4 or IPv6 address (without its brackets)."""
     return text is not None and (":" in text or _NAME.fullmatch(text) is not None)
 
 

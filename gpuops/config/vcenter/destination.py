@@ -91,17 +91,18 @@ class Destination:
 
 
 def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
-    """What to warn of, None = the certificate is verified. Raises NotTrusted for a password sent in the clear.
+    """Return a warning that the certificate is not verified; None if it is.
 
-    `guarded` is an unattended run that changes many desktops: refused (Refused), unless the admin `decided` it where
-    the run is configured, for example with `verify = false` of the target.
+    Raises NotTrusted if the password would be sent unencrypted. `guarded`: the run changes many desktops, so it raises
+    Refused, unless the target has `verify = false` or `decided` is set: an admin at a terminal sees the warning, or the
+    caller chose not to verify.
     """
     if isinstance(where, Simulated) or (where.verify and _protected(where)):
         return None
     if where.verify:
         raise NotTrusted(
             f"{where.address} is not encrypted: the password would be readable on the way",
-            hint="use https://, or --insecure if that is meant",
+            hint="use https://; --insecure sends the password all the same",
         )
     if guarded and not decided and not where.insecure_by_target:
         raise Refused(

@@ -29,13 +29,13 @@ _EXAMPLE: Final = "prod"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _OF_EXAMPLE: Final = frozenset({"username", "password_file", "ca_file"})
 """Keys of the template that say something of one site: comments where nothing else is said."""
-_INSTEAD: Final = "say a file that you alone can read: gpuops config set {name}.password_file FILE"
+_INSTEAD: Final = "name a file that only you can read: gpuops config set {name}.password_file FILE"
 
 
 def first_configuration(path: Path, name: str | None, settings: Mapping[str, str]) -> None:
-    """Write the template there, mode 0600; with a host in `settings`, for that vCenter. Raises UsageError, TargetError.
+    """Write the template to `path` with mode 0600; with a `name` or `settings`, filled in for that vCenter.
 
-    A file that is there is left as it is, and is an error.
+    Raises UsageError, also if the file exists, and TargetError.
     """
     text = read_text(templates()[_TEMPLATE])
     if name is not None or settings:
@@ -44,18 +44,20 @@ def first_configuration(path: Path, name: str | None, settings: Mapping[str, str
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--config names a place") from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="choose another file with --config FILE"
+        ) from error
     if not write_new(path, text):
         raise UsageError(
-            f"{path} is there already, and is left as it is",
-            hint="gpuops config set TARGET.KEY VALUE changes a key, gpuops config show says what is in force",
+            f"{path} already exists, and was not changed",
+            hint="gpuops config set TARGET.KEY VALUE changes a key; gpuops config show prints the settings in force",
         )
 
 
 def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
-    """Return the text of the configuration file with one more target; of the template if there is no file yet.
+    """Return the text of the configuration file, or of the template if there is no file, with one more target.
 
-    Nothing is written. Raises UsageError for a name that cannot be one or that is there, TargetError.
+    Nothing is written. Raises UsageError for a name that is invalid or already used, TargetError.
     """
     if _NAME.fullmatch(name) is None:
         raise UsageError(f"{name!r} cannot name a vCenter", hint="use letters, digits, - and _")
@@ -75,14 +77,17 @@ def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
 
 
 def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
+    """Return the template with its example target called `name`. Example keys without a setting become comments."""
     if _NAME.fullmatch(name) is None:
-        raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --address")
+        raise UsageError(
+            f"{name!r} cannot name a target", hint="use letters, digits, - and _; the address goes into --address"
+        )
     if "host" not in settings:
-        raise UsageError("--address is not given", hint=f"gpuops config init --target {name} --address vc.example.com")
+        raise UsageError("--address is missing", hint=f"gpuops config init --target {name} --address vc.example.com")
     lines, inside = [], False
     for line in text.splitlines():
         if line == f"[targets.{name}]" and name != _EXAMPLE:
-            break  # the template's simulated one, whose name is taken now: it stands last
+            break  # the simulated target at the end of the template: its name is used now
         if line.startswith("["):
             inside = line == f"[targets.{_EXAMPLE}]"
         key = line.partition(" = ")[0]
@@ -99,9 +104,9 @@ def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
 
 
 def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
-    """Sets TARGET.KEY, or `default`, in the file; '' takes the key out. The values before and after, as text.
+    """Set TARGET.KEY, or `default`, in the file; '' removes the key. Return its values before and after, as text.
 
-    Raises UsageError, TargetError for what cannot be meant; then nothing is written.
+    Raises UsageError or TargetError for an invalid key or value; then nothing is written.
     """
     name, _, key = dotted.rpartition(".")
     if dotted != "default":
@@ -113,7 +118,7 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
         suggestion = f"; did you mean {', '.join(near)}?" if near else ""
         raise UsageError(
             f"no target {name!r} in {path}{suggestion}",
-            hint=f"gpuops config set {name}.host HOST makes a target of that name",
+            hint=f"gpuops config set {name}.host HOST adds a target with this name",
         )
     changed = _changed(text, name, key, _value(key, value) if dotted != "default" else value)
     after = _check(changed, path, name or value or None)
@@ -122,15 +127,16 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
 
 
 def _require_key(name: str, key: str) -> None:
+    """Raise UsageError unless `key` is a key of a target, and neither a password nor a table."""
     if "password" in key and key != "password_file":
         raise UsageError(
-            "a password is no key of this file, and a command line is readable by everybody on this machine",
+            "a password is not a key of this file, and every user of this machine can read a command line",
             hint=_INSTEAD.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
         )
     for table, page in HELP_PAGES.items():
         if key == table or name.endswith(f".{table}"):
             raise UsageError(
-                f"{table} is a table of its own, and config set changes single keys of a target",
+                f"{table} is a table, and config set changes only single keys of a target",
                 hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
             )
     target_keys = [word for word in keys_of(NamedTarget) if word not in TABLES]
@@ -141,7 +147,7 @@ def _require_key(name: str, key: str) -> None:
             else [word for word in ("default",) if word.startswith(key[:3])]
         )
         suggestion = f"; did you mean {', '.join(near)}?" if near else ""
-        problem = f"{key!r} is no key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
+        problem = f"{key!r} is not a key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
         raise UsageError(f"{problem}{suggestion}", hint=f"keys of a target: {', '.join(target_keys)}")
 
 
@@ -150,12 +156,12 @@ def _read(path: Path) -> str:
         return read_text(path, error=TargetError)
     except TargetError as error:
         if is_missing(error):
-            raise TargetError(f"{path} is not there", hint="gpuops config init writes one") from error
+            raise TargetError(f"{path} does not exist", hint="gpuops config init writes one") from error
         raise
 
 
 def _value(key: str, value: str) -> Any:
-    """As the file holds it: a number, true or false, text, or a list. `decode` says what it should have been."""
+    """Return the value as the file holds it: a number, a boolean, text or a list. `decode` checks it later."""
     default = getattr(NamedTarget(host=""), key)
     if isinstance(default, bool) and value in ("true", "false"):
         return value == "true"
@@ -165,13 +171,14 @@ def _value(key: str, value: str) -> Any:
 
 
 def _changed(text: str, name: str, key: str, value: Any) -> str:
-    """The text with that one value, and every other character as it was. Raises TargetError."""
+    """Return the text with this one value changed; '' removes the key. Raises TargetError if others would change."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     new_content = parse_toml(text)
     try:
         document = tomlkit.parse(text)
+        # the same change to the parsed content shows below whether the edited text means the same
         for mapping in (document, new_content):
             table: Any = mapping
             for part in ("targets", name) if name else ():
@@ -187,17 +194,19 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
     except (TOMLKitError, ValueError, TypeError, RecursionError) as error:
         raise TargetError("the file cannot be changed by a program", hint="write the key into it yourself") from error
     if not same:
-        raise TargetError("the file cannot be changed without other keys", hint="write the key into it yourself")
+        raise TargetError(
+            "the file cannot be changed without affecting other keys", hint="write the key into it yourself"
+        )
     return changed
 
 
 def _check(text: str, path: Path, name: str | None) -> Configuration:
-    """The configuration in the text, whose target can be meant. Raises TargetError."""
+    """Return the configuration in the text. Raises TargetError if it or the target is invalid."""
     configuration = parsed_configuration(text, path)
     named = configuration.targets.get(name or "")
     if name is not None and named is not None:
         if not named.host.startswith(SIMULATED) and Address.parse(named.host).password is not None:
-            raise TargetError("no password belongs in the address of a target", hint=_INSTEAD.format(name=name))
+            raise TargetError("the address of a target must not contain a password", hint=_INSTEAD.format(name=name))
         resolve(Flags(vcenter=name), {}, configuration)
     return configuration
 

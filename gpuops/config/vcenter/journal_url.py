@@ -31,7 +31,7 @@ _SECRET: Final = re.compile("password|secret|^scram_", re.IGNORECASE)
 
 
 def holds_password(text: str) -> bool:
-    """Whether a secret is in it. What is no URL holds one if there is an @ in it, or a word for a secret."""
+    """Return whether a URL holds a secret. Other text counts as holding one if it has an @ or a word for a secret."""
     url = _url(text)
     if url is None:
         return "@" in text or _SECRET.search(text) is not None
@@ -39,7 +39,7 @@ def holds_password(text: str) -> bool:
 
 
 def parsed(text: str) -> URL:
-    """The URL for the driver, if a journal can be opened by it. Raises UsageError, without a word of a password in it.
+    """Return the URL for the driver. Raises UsageError, whose text never holds a password, if no journal can be opened.
 
     libpq by itself would accept any server, and talk in the clear to one that cannot encrypt. So a server proves itself
     by its certificate (`sslmode=verify-full`) on every way but a Unix socket and a literal loopback address.
@@ -92,10 +92,10 @@ def _with_hosts_as_parameters(text: str) -> str:
 
 
 def _decoded(url: URL) -> URL:
-    """The URL with its host as libpq reads it: percent-encoded, so that `%2Frun%2Fpostgresql` is a directory of sockets
-    (PostgreSQL documentation, Connection URIs). SQLAlchemy leaves it as it is written, and has no directory there.
+    """Return the URL with its host percent-decoded, as libpq does: `%2Frun%2Fpostgresql` is a directory of sockets
+    (PostgreSQL documentation, Connection URIs). SQLAlchemy does not decode it.
 
-    Raises ValueError for what is no name.
+    Raises ValueError for a host with unprintable characters.
     """
     from sqlalchemy import URL
 
@@ -137,10 +137,10 @@ def _parameters(url: URL) -> Mapping[str, str]:
 
 
 def _stays_here(parameters: Mapping[str, str]) -> bool:
-    """Whether each way to a server is a Unix socket or a literal loopback address.
+    """Return whether each way to a server is a Unix socket or a literal loopback address.
 
-    A service of pg_service.conf is not read here, so it may lead anywhere. A name, `localhost` too, is resolved by
-    others.
+    A service of pg_service.conf is not read here, so it may lead anywhere. A name, even `localhost`, may resolve to
+    another machine.
     """
     from psycopg.pq import Conninfo
 

@@ -111,7 +111,7 @@ def gpuops_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def vmware_layer(environ: Mapping[str, str]) -> Layer:
-    """The variables of the Ansible collections for VMware (`vmware.vmware.base_options`)."""
+    """Return the settings in the variables of Ansible's collections for VMware (`vmware.vmware.base_options`)."""
     proxy_port = environ.get("VMWARE_PROXY_PORT") or 8080
     port = _port("VMWARE_PORT", environ.get("VMWARE_PORT") or None)
     return Layer(
@@ -125,7 +125,7 @@ def vmware_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def govc_layer(environ: Mapping[str, str]) -> Layer:
-    """The variables of govc; GOVC_URL may hold the user and the password."""
+    """Return the settings in the variables of govc; GOVC_URL may hold the user and the password."""
     address = _address("GOVC_URL", environ)
     login = login_layer(address, "GOVC_URL") if address is not None else Layer()
     return Layer(
@@ -163,7 +163,7 @@ def _reader(text: str) -> BulkReader:
     try:
         return BulkReader(text)
     except ValueError:
-        raise UsageError("GPUOPS_READER is not a reader", hint="set it to auto, soap or json") from None
+        raise UsageError("GPUOPS_READER does not name a reader", hint="set it to auto, soap or json") from None
 
 
 def _verify(environ: Mapping[str, str], variable: str, *, is_verified: bool) -> Sourced[bool] | None:
@@ -178,7 +178,7 @@ def _port(variable: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise UsageError(f"{variable} is not a port number", hint=f"{variable}=443")
+        raise UsageError(f"{variable} is not a port number", hint=f"set it to a number: {variable}=443")
     return int(text)
 
 

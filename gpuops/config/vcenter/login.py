@@ -35,7 +35,7 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
     if not where.username:
         raise TargetError(
             f"no user name for {where.address}",
-            hint="say --username, set GPUOPS_USERNAME, or put `username` in the [targets.NAME]",
+            hint="add --username, set GPUOPS_USERNAME, or put `username` into [targets.NAME]",
         )
     return Target(
         host=where.address.host,
@@ -80,13 +80,13 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     missing = f"no password for {destination.username} at {destination.address}"
     if destination.password_of_other is not None:
         raise TargetError(
-            f"{missing}: [targets.{destination.name}] names the password of {destination.password_of_other} alone",
+            f"{missing}: [targets.{destination.name}] has only the password of {destination.password_of_other}",
             hint=f"use --password-file, --password-stdin or GPUOPS_PASSWORD for that of {destination.username}; or log "
-            f"in as {destination.password_of_other}: leave --username out, and GPUOPS_USERNAME",
+            f"in as {destination.password_of_other}: leave out --username and GPUOPS_USERNAME",
         )
     raise TargetError(
         missing,
-        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or say `password_file` in its [targets.NAME]",
+        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or put `password_file` into its [targets.NAME]",
     )
 
 
@@ -102,10 +102,10 @@ def vcenter_password(destination: Destination, environ: Mapping[str, str]) -> Pa
 def other_password(
     server: str, keys: BrokerDestination | GuestEntry | None, target: str | None, environ: Mapping[str, str]
 ) -> PasswordSource | None:
-    """Return where the password of the server of a target is, `broker` or `guest`; None = nothing names it.
+    """Return the source of the password for the `broker` or the `guest` (`server`) of a target; None if there is none.
 
-    It is in the file of GPUOPS_BROKER_PASSWORD_FILE, in GPUOPS_BROKER_PASSWORD, in the file that the configuration
-    names, or in a systemd credential.
+    The first of: GPUOPS_BROKER_PASSWORD_FILE, GPUOPS_BROKER_PASSWORD (for guests GPUOPS_GUEST_...), the file that the
+    configuration names, a systemd credential.
     """
     variable, entry = f"GPUOPS_{server.upper()}_PASSWORD", f"targets.{target}.{server}"
     if file := environ.get(f"{variable}_FILE"):
@@ -141,18 +141,18 @@ def read_password(source: PasswordSource) -> Secret:
             return read_password_file(file, private=True)
         case Credential(name, directory):
             if directory is None:
-                message = f"{source.origin} is set, and CREDENTIALS_DIRECTORY is not"
-                raise TargetError(message, hint=f"LoadCredential={name}:/path in the unit")
+                message = f"{source.origin} is set, but CREDENTIALS_DIRECTORY is not"
+                raise TargetError(message, hint=f"add LoadCredential={name}:/path to the systemd unit")
             return read_password_file(Path(directory) / name)
 
 
 def read_password_file(
     path: Path, *, private: bool = False, holds: str = "password", several_lines: bool = False
 ) -> Secret:
-    """The file's text without a byte order mark and the line ends behind it. Raises TargetError.
+    """Return the file's text without a byte order mark and line ends at its end. Raises TargetError.
 
-    `private` refuses a file that others can read. `holds` is the word that messages have for what is in it, and
-    `several_lines` says that it may be more than one.
+    `private` refuses a file that others can read. `holds` is what messages call the content. `several_lines` allows
+    more than one line.
     """
     name = f"the {holds} file {path}"
     content = read_bytes(
@@ -169,19 +169,19 @@ def read_password_file(
         # Not chained: the error holds the bytes of a secret, and a traceback would show them.
         raise TargetError(f"{name} is not UTF-8 text") from None
     if not text:
-        raise TargetError(f"{name} is empty", hint=f"it holds the {holds} and nothing else")
+        raise TargetError(f"{name} is empty", hint=f"it must hold the {holds} and nothing else")
     if not several_lines and set(text) & set("\r\n"):
-        raise TargetError(f"{name} has several lines", hint=f"it holds the {holds} and nothing else")
+        raise TargetError(f"{name} has several lines", hint=f"it must hold the {holds} and nothing else")
     return Secret(text)
 
 
 def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
     """Refuse a password file that others can read, as ssh does with keys.
 
-    A file of another user may be readable for our group: services get their files that way.
+    A file of another user may be readable by our group: services get their files that way.
 
-    A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
-    shows as a group's right to read.
+    Only regular files are checked: nobody else reads our pipe. Callers do not check systemd's credentials: their
+    directory is private, and its access list would look like a group's right to read.
     """
     forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o007
     if stat.S_ISREG(file_status.st_mode) and file_status.st_mode & forbidden_bits:
@@ -190,6 +190,7 @@ def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
 
 
 def _from_keyring(destination: Destination) -> Secret | None:
+    """Return the password in the system's keyring; None if it has none, or the target does not use it."""
     if not destination.keyring:
         return None
     try:
@@ -197,7 +198,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
         import keyring.errors
     except ImportError as error:
         raise TargetError(
-            f"targets.{destination.name}.keyring is set, and the keyring package is not installed",
+            f"targets.{destination.name}.keyring is set, but the keyring package is not installed",
             hint=install_extra("keyring"),
         ) from error
     try:
@@ -210,7 +211,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
 def guest_login(
     environ: Mapping[str, str], target: str | None = None, entry: GuestEntry | None = None
 ) -> GuestLogin | None:
-    """Return the login to the guests of a target, whose entry is `entry`; None = no user is named.
+    """Return the login to the guests of a target, from the environment or its `entry`; None if neither has a user.
 
     Raises TargetError for a user without a password, or a file that cannot be read.
     """
@@ -235,7 +236,7 @@ def guest_user(
 ) -> tuple[Sourced[str], PasswordSource | None] | None:
     """Return the user of GPUOPS_GUEST_USERNAME, else of the target's entry, and where its password is.
 
-    Another user than that of the entry does not get the password that the entry names.
+    If the variable has another user than the entry, the password of the entry is not used.
     """
     spoken = environ.get("GPUOPS_GUEST_USERNAME")
     own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
@@ -246,9 +247,9 @@ def guest_user(
 
 
 def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
-    """The key by which guests are entered over SSH, None = the agent's and those in ~/.ssh; and the keys of guests.
+    """Return the files of our SSH key for guests (None: the agent's keys and those in ~/.ssh) and of the guests' keys.
 
-    GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name the files.
+    GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name them.
     """
     key, known_hosts = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
     return Path(key) if key else None, Path(known_hosts or "~/.ssh/known_hosts")

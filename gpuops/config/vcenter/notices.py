@@ -37,7 +37,7 @@ class NotifySettings:
 
 
 def checked_entry(text: str) -> str:
-    """The same text. Raises ValueError, which never repeats it, for one that holds a secret or is no entry."""
+    """Return the same text. Raises ValueError, which never repeats it, if it holds a secret or is not an entry."""
     if _NAMED.fullmatch(text) or _is_open_mail(text):
         return text
     raise ValueError(
@@ -47,7 +47,10 @@ def checked_entry(text: str) -> str:
 
 
 def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
-    """The apprise URL that an entry names. Raises TargetError for one that is not there or can be read by others."""
+    """Return the apprise URL of an entry: `env:NAME`, `file:PATH`, `credential:NAME`, or the URL itself.
+
+    Raises TargetError if the variable or file is missing, or if other users can read the file.
+    """
     how, _, name = entry.partition(":")
     if how == "env":
         if not environ.get(name):
@@ -59,19 +62,19 @@ def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
         folder = environ.get("CREDENTIALS_DIRECTORY")
         if folder is None:
             raise TargetError(
-                f"notify: {entry}, and CREDENTIALS_DIRECTORY is not set",
-                hint=f"LoadCredential={name}:/path in the unit",
+                f"notify: {entry} needs CREDENTIALS_DIRECTORY, which is not set",
+                hint=f"add LoadCredential={name}:/path to the systemd unit",
             )
         return Secret(read_password_file(Path(folder) / name, holds="URL").reveal().strip())
     return Secret(entry)
 
 
 def shown(entry: str, url: Secret | None) -> str:
-    """How messages call a receiver: its scheme and, where that is one, its host; and where the URL comes from."""
+    """Return what messages call a receiver: scheme, host (unless it may be a token), and the source of the URL."""
     named = entry if _NAMED.fullmatch(entry) else ""
     if url is None:
         return named or "mailto"
-    scheme, address_part, _ = url.reveal().partition("://")  # without the mark it is no URL, and may be a token
+    scheme, address_part, _ = url.reveal().partition("://")  # a text without :// may be a token
     scheme = scheme.lower() if address_part and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "?"
     host = ""
     if scheme in _HOST_IS_A_HOST:
@@ -84,6 +87,7 @@ def shown(entry: str, url: Secret | None) -> str:
 
 
 def _is_open_mail(text: str) -> bool:
+    """Return whether the text is a mailto: URL without a password or any other secret."""
     try:
         parts = urlsplit(text)
         parameters = parse_qsl(parts.query, keep_blank_values=True)

@@ -49,9 +49,9 @@ _TABLES: Final = "broker|guest|measurements"
 def shown_targets(
     flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
 ) -> tuple[ShownTarget, ...]:
-    """Return the settings of the vCenter that is named, and without --vcenter also of each target of the file.
+    """Return the settings of the selected vCenter and, without --vcenter, of each target of the file.
 
-    Raises TargetError for a setting that cannot be meant.
+    Raises TargetError for an invalid setting.
     """
     named = label(flags.vcenter, environ, configuration.default)
     names = [] if flags.vcenter is not None else list(configuration.targets)
@@ -78,7 +78,7 @@ class TargetLines:
                 target = ""
                 line_numbers.setdefault((table[1], table[2]), number)
             elif re.match(r"\s*\[\s*fleet\s*\]\s*(#.*)?$", line):
-                target = "fleet"  # of its keys a target of that name has none
+                target = "fleet"  # a target called `fleet` has none of the keys of this table
             elif header := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?$", line):
                 target = header[1]
             elif line.lstrip().startswith("["):
@@ -122,6 +122,7 @@ class _Origins:
 def _settings(
     name: str | None, flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
 ) -> Iterator[Setting]:
+    """Yield the settings of the target `name`; None = of the vCenter that options or variables select."""
     flags = flags if name is None else replace(flags, vcenter=name)
     where = resolve(flags, environ, configuration)
     target_name = name or label(flags.vcenter, environ, configuration.default) or ""
@@ -140,6 +141,7 @@ def _settings(
 def _of_destination(where: Destination, origins: _Origins, environ: Mapping[str, str]) -> Iterator[Setting]:
     host = origins.of("vcenter")
     port = origins.in_file("port")
+    # an unusual port that the file does not set came with the address
     if port == DEFAULT and where.address.port not in (80, 443):
         port = host
     ca_files = ", ".join(map(str, where.ca_files))
@@ -182,7 +184,7 @@ def _guest(where: Destination, origins: _Origins, environ: Mapping[str, str]) ->
 
 
 def _measurements(where: Destination, origins: _Origins) -> Iterator[Setting]:
-    """Yield the settings of its measurements, if the file has any."""
+    """Yield the settings of the target's measurements; nothing if the file has none."""
     settings, source = where.measurements, origins.in_file("measurements")
     if source == DEFAULT:
         return

@@ -37,9 +37,9 @@ class ConfiguredSite:
 
 
 def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[ConfiguredSite, ...]:
-    """The sites that a word means, in the order of the file: `all`, a name, a pattern `muc-*`, a label `region=emea`.
+    """Return the sites that match a word, in the order of the file: `all`, a name, a pattern `muc-*`, `region=emea`.
 
-    Raises UsageError where it means none, naming those that there are.
+    Raises UsageError if none matches; its hint lists all sites.
     """
     sites_by_name = {name: ConfiguredSite(name, target.zone, _policy_of(target), target.labels) for name, target in
              configuration.targets.items()}  # fmt: skip
@@ -54,24 +54,24 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
     near = get_close_matches(word, sites_by_name, n=3)
     suggestion = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(
-        f"--site {word}: no target of {file} is meant{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
+        f"--site {word}: it matches no target of {file}{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
     )
 
 
 def _policy_of(target: NamedTarget) -> Path | None:
-    """Its `policy`, or the only one that runners play on it."""
+    """Return the policy of a target, else the only one that runners play on it; None if there are none or several."""
     return target.rotations[0] if target.policy is None and len(target.rotations) == 1 else target.policy
 
 
 def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:
-    """Raises UsageError where a login that is of one vCenter would be sent to several. `password_file`: the option."""
+    """Raise UsageError if one login would be sent to several vCenters. `password_file`: the option --password-file."""
     login_options = ["--password-file"] if password_file is not None else []
     login_options += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
     if login_options and len(sites) > 1:
         guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in login_options) else ""
         raise UsageError(
             f"{', '.join(login_options)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
-            hint=f"leave it out: each [targets.NAME] says its own username, password_file or credential{guests}",
+            hint=f"leave it out: each [targets.NAME] has its own username, password_file or credential{guests}",
         )
 
 

@@ -127,7 +127,7 @@ def journal_url(flags: Flags, environ: Mapping[str, str], configuration: NamedTa
 def _journal(
     flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, name: str | None
 ) -> Sourced[str] | None:
-    """Return the database that keeps the journal. A target without one has that of `[fleet]`, where runners write it.
+    """Return the database URL of the journal, None for a local file. A target without one uses that of `[fleet]`.
 
     Without `name` the target is the one that the user names, or the file's default one.
     """
@@ -158,9 +158,8 @@ def _simulated(named_text: Sourced[str], flags: Flags, environ: Mapping[str, str
     """Return a private simulated vCenter. Its journal lives as long as it does, so GPUOPS_JOURNAL_URL is not used."""
     if flags.journal_url is not None:
         raise TargetError(
-            f"{named_text.value} lives as long as this command, and so does its journal: --journal-url has no meaning "
-            "there",
-            hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
+            f"{named_text.value} ends with this command, and so does its journal: --journal-url cannot be used with it",
+            hint="gpuops sim serve starts one that keeps running: --vcenter sim@READY-FILE",
         )
     settings = replace(merged((flag_layer(flags), gpuops_layer(environ))), vcenter=named_text)
     reader = _value(settings.reader) or BulkReader.AUTO
@@ -179,6 +178,7 @@ def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
 
 
 def _named_or_address(named_text: Sourced[str], index: int, configuration: NamedTargets) -> _Meant:
+    """Return the target of this name, or the vCenter at this address. Raises TargetError if the text is neither."""
     text = named_text.value
     named = configuration.targets.get(text)
     if named is not None:
@@ -189,7 +189,7 @@ def _named_or_address(named_text: Sourced[str], index: int, configuration: Named
         target_names = ", ".join(sorted(configuration.targets)) or "none"
         raise TargetError(
             f"no target {text!r} in the configuration file{_near(text, configuration)}",
-            hint=f"targets there: {target_names}; an address is https://{text}",
+            hint=f"targets there: {target_names}; write an address as https://{text}",
         )
     return _Meant(Address.parse(text), index, named_text.origin)
 
@@ -202,6 +202,7 @@ def _near(text: str, configuration: NamedTargets) -> str:
 def _way(
     target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str], journal: Sourced[str] | None
 ) -> Destination:
+    """Return how to reach the chosen vCenter. Of several layers with a setting, the first one wins."""
     named, name, address = target_choice.named, target_choice.name, target_choice.address
     usable = [layer.about(address) for layer in layers]
     # user@ in an address has the rank of the layer with the address
@@ -212,22 +213,22 @@ def _way(
         usable.append(_target_layer(f"targets.{name}", named, is_own=is_own))
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     usable.append(Layer(ca_files=sourced((Path(bundle),) if bundle else None, "REQUESTS_CA_BUNDLE")))
-    found = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
-    password, thumbprint = _value(found.password), found.thumbprint
+    settings = replace(merged(usable), vcenter=Sourced(str(address), target_choice.origin), journal_url=journal)
+    password, thumbprint = _value(settings.password), settings.thumbprint
     destination = Destination(
         label=name or str(address),
         address=address,
-        username=_value(found.username),
+        username=_value(settings.username),
         password=password if isinstance(password, Secret) else None,
         password_file=password if isinstance(password, Path) else None,
-        verify=found.verify is None or found.verify.value,
-        ca_files=_value(found.ca_files) or (),
+        verify=settings.verify is None or settings.verify.value,
+        ca_files=_value(settings.ca_files) or (),
         thumbprint=sha256_of(thumbprint.value, thumbprint.origin) if thumbprint is not None else None,
-        proxy=_proxy(_value(found.proxy)),
+        proxy=_proxy(_value(settings.proxy)),
         name=name,
         journal_url=_value(journal),
-        reader=_value(found.reader) or BulkReader.AUTO,
-        origins=found.origins,
+        reader=_value(settings.reader) or BulkReader.AUTO,
+        origins=settings.origins,
     )
     if named is None or name is None:
         return destination
@@ -293,7 +294,7 @@ def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
     targets = sorted(configuration.targets)
     if name is not None and name not in targets:
         return UsageError(
-            f"no target {name!r} in the configuration file{_near(name, configuration)}; notices are those of a target",
+            f"no target {name!r} in the configuration file{_near(name, configuration)}; notices belong to a target",
             hint=f"targets there: {', '.join(targets) or 'none: gpuops config init writes the file'}",
         )
     targets_with_notices = [target for target in targets if configuration.targets[target].notify]
@@ -320,7 +321,9 @@ def _proxy(text: str | None) -> str | None:
         return None
     host, _, port = text.rpartition(":")
     if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not port.isascii() or not port.isdigit():
-        raise TargetError("that is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128")
+        raise TargetError(
+            "the proxy setting is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128"
+        )
     return text
 
 
@@ -333,7 +336,7 @@ def _refuse_password(flag: str | None, target_choice: _Meant) -> None:
 
 
 def _served(path: Path) -> Destination:
-    """The simulated vCenter that `gpuops sim serve --ready-file PATH` runs."""
+    """Return the simulated vCenter that `gpuops sim serve --ready-file PATH` runs. Raises TargetError."""
     try:
         ready = parse_json(read_text(path, error=TargetError))
         password, ca_files = Secret(ready["password"]), (Path(ready["ca_file"]),) if ready.get("ca_file") else ()
@@ -353,7 +356,7 @@ def _served(path: Path) -> Destination:
 
 
 def _served_broker(ready_broker: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
-    """The simulated Connection Server beside it."""
+    """Return the simulated Connection Server of a served simulated vCenter."""
     from gpuops.config.vcenter.broker import BrokerDestination
 
     address = Address.parse(ready_broker["url"])
@@ -367,5 +370,5 @@ def _nothing(configuration: NamedTargets) -> TargetError:
     named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
     return TargetError(
         "no vCenter is configured",
-        hint=f"say {named}, or gpuops config init; --vcenter sim:lab tries everything on a simulated one",
+        hint=f"use {named}, or run gpuops config init; --vcenter sim:lab tries everything on a simulated one",
     )

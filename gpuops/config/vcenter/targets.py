@@ -181,7 +181,7 @@ HELP_PAGES: Final = {"broker": "broker", "guest": "policy", "measurements": "obs
 
 
 def parsed_configuration(text: str, path: Path) -> Configuration:
-    """What the text of the file at `path` says. Raises TargetError, naming file, key and reason."""
+    """Return the configuration in the text of the file at `path`. Raises TargetError with file, key and reason."""
     try:
         content = parse_toml(text)
         configuration = decode(Configuration, content, strict=False)
@@ -189,13 +189,13 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
         raise TargetError(f"{path}: {error.describe(error.most_telling)}", hint=_hint(error)) from error
     except ValueError as error:
         raise TargetError(
-            f"{path} is not TOML: {error}", hint='for example: [targets.prod] and below it host = "vc.example.com"'
+            f"{path} is not TOML: {error}", hint='write [targets.prod] and below it host = "vc.example.com"'
         ) from error
     for name, target in configuration.targets.items():
         msgspec.structs.force_setattr(target, "given", frozenset(content["targets"][name]))
     if configuration.default is not None and configuration.default not in configuration.targets:
         raise TargetError(
-            f"{path}: default = {configuration.default!r}, and there is no [targets.{configuration.default}]",
+            f"{path}: default = {configuration.default!r}, but there is no [targets.{configuration.default}]",
             hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}",
         )
     _refuse_two_journals(configuration, path)
@@ -203,7 +203,7 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
 
 
 def _refuse_two_journals(configuration: Configuration, path: Path) -> None:
-    """Raises TargetError where what runners play would be written elsewhere than a command looks for it."""
+    """Raise TargetError if runners would write a target's nights to another journal than commands read."""
     if configuration.fleet is None:
         return
     for name, target in configuration.targets.items():

@@ -42,20 +42,24 @@ class _PlaceComparison:
 
 
 def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown:
-    """Return a heading, and a table for each place in the scope."""
-    whole = _PlaceComparison(capacity.now, capacity.after)
+    """Return a heading and the free slots: with a requested profile one table of all places, else one for each place in
+    the scope. Notes follow.
+    """
+    all_places = _PlaceComparison(capacity.now, capacity.after)
     lines: list[Shown] = [vcenter_heading(capacity.inventory, count_hosts(capacity.now.hosts, capacity.now.gpus))]
     if capacity.after is not None:
-        night = f"policy {policy}" if policy else "the policy"
-        lines.append(Text(f"after: when {count(capacity.desktops, 'desktop')} that {night} may take now are suspended"))
+        policy_name = f"policy {policy}" if policy else "the policy"
+        lines.append(
+            Text(f"after: when {count(capacity.desktops, 'desktop')} that {policy_name} may take now are suspended")
+        )
     if not capacity.now.gpus and not capacity.now.devices:
         return (*lines, Text("no GPU to answer for"))
     if capacity.profile is not None:
-        lines += [_places_table(whole, capacity.profile), *_largest_lines(whole)]
+        lines += [_places_table(all_places, capacity.profile), *_largest_lines(all_places)]
     else:
-        for place in _places_in_scope(whole, scope):
+        for place in _places_in_scope(all_places, scope):
             lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
-    for part in _with_parts(whole):
+    for part in _with_parts(all_places):
         lines += [Text(f"note: {part.now.name} {note}", "yellow") for note in part.now.notes]
     if capacity.suspended:  # `gpuops place` keeps the GPUs of these VMs
         vms, names = count(len(capacity.suspended), "suspended VM"), some_names(capacity.suspended, _FEW)
@@ -236,8 +240,10 @@ def _title(place: FleetPart) -> str:
 
 
 def _profiles_table(place: _PlaceComparison) -> TextTable:
+    """Return the free slots of a place for each profile, and the free devices for whole use."""
     table = _table("profile", len(place.worlds))
     merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    # profiles with equal figures whose names differ only in the series share a row: a40-8q and a40-8c are `a40-8c|q`
     for name in sorted(place.now.fits, key=by_size):
         stem = without_series(name)
         cells = _cells([world.fits[name] for world in place.worlds])
@@ -314,7 +320,8 @@ _ROOMS: Final = {Level.CLUSTER: ClusterRoomRecord, Level.HOST: HostRoomRecord, L
 def _room(place: _PlaceComparison, profiles_by_fits: dict[tuple[int, int], list[ProfileRoomRecord]]) -> dict[str, Any]:
     """Return the fields of one place and its parts.
 
-    `profiles_by_fits` keeps the profiles of places seen before: most NUMA nodes of a fleet have the same figures.
+    `profiles_by_fits` keeps the records of earlier places by the id of their `fits`: most NUMA nodes of a fleet share
+    one `fits` object.
     """
     now, after = place.now, place.after
     key = (id(now.fits), id(after.fits) if after is not None else 0)

@@ -90,6 +90,7 @@ def _starts(starts: Sequence[int]) -> str:
 
 
 def _mig(answer: GpuProfiles) -> Iterator[Shown]:
+    """Yield the MIG profiles and the sets of GPU instances that fill a GPU; nothing for a model without MIG."""
     sets = answer.mig
     if sets is None:
         return
@@ -260,15 +261,15 @@ def _mixed_size(row: MixedSize, sizes: Sequence[MixedSize]) -> MixedSizeRecord:
 
 
 def _mig_sets(sets: MigSets, profiles: Iterable[VgpuProfile]) -> MigSetsRecord:
-    names: dict[str | None, list[str]] = {}
+    profile_names: dict[str | None, list[str]] = {}
     for profile in profiles:
-        names.setdefault(profile.mig_profile, []).append(profile.name or profile.short_name)
-    media = [kind for _, kind in sets.media_twins]
+        profile_names.setdefault(profile.mig_profile, []).append(profile.name or profile.short_name)
+    media_kinds = [kind for _, kind in sets.media_twins]
     return MigSetsRecord.from_attributes(
         sets,
         gpu_instances=[
-            InstanceKindRecord.from_attributes(kind, most=kind.max_count, profiles=names.get(kind.name, []))
-            for kind in (*sets.kinds, *media)
+            InstanceKindRecord.from_attributes(kind, most=kind.max_count, profiles=profile_names.get(kind.name, []))
+            for kind in (*sets.kinds, *media_kinds)
         ],
         sets=[
             {kind.name: number for kind, number in zip(sets.kinds, counts, strict=True) if number}

@@ -52,7 +52,7 @@ def summary(placements: Placements) -> str:
 
 
 def _optimum_text(placements: Placements) -> Iterator[Text]:
-    """Yield how much of the requested GPU memory is placed, and how much is possible at most."""
+    """Yield the placed share of the requested GPU memory and the highest possible one; nothing without `--optimize`."""
     optimum = placements.optimum
     if optimum is None:
         return
@@ -343,7 +343,7 @@ class PlacementDocument(SiteDocument, frozen=True):
 
 
 def placements_document(placements: Placements, catalog: Catalog) -> PlacementDocument:
-    """Return each request in the order of placing, with its place or all reasons for the refusal."""
+    """Return the document: each request in the order of placing, with its place or all reasons for the refusal."""
     kept_free = []
     for profile in placements.keep.profiles:
         counts = [place for place in placements.kept if place.profile == profile.profile]

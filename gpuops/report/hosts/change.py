@@ -144,6 +144,7 @@ class ChangeStatusDocument(PrintedDocument, frozen=True, kw_only=True):
 
 
 def _lines(report: ChangeReport) -> Iterator[Text]:
+    """Yield refusals, the planned rounds or, after an apply, the outcomes, and warnings, notes and next steps."""
     plan = report.plan
     yield from rejection_lines("refused", plan.rejections, "bold red")
     if not report.applied:

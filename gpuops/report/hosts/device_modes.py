@@ -30,6 +30,7 @@ def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
 
 
 def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
+    """Yield one line for each known group of facts about a device."""
     other_modes = [mode for mode in device.configurable if mode != device.mode]
     facts = [f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else"]
     if device.driver_name or device.driver_version:
@@ -39,6 +40,7 @@ def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
     yield "; ".join(facts)
     if device.total_mib is not None or device.used_mib is not None:
         yield f"memory: {_memory(device)}"
+    # total None: vCenter does not report it, so the class is shown
     classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
     if classes:
         yield f"reserved in its cluster: {', '.join(map(_class_text, classes))}"
@@ -129,10 +131,10 @@ _ON: Final = {True: "on", False: "off", None: "unknown"}
 def passthrough_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """Return a heading and a table for each host."""
     devices = [device for host in hosts for device in host.devices]
-    whole = sum(_active(device) is True for device in devices)
+    passed_through = sum(_active(device) is True for device in devices)
     heading = (
-        f"vCenter {inventory.api_version}: {whole} of {count(len(devices), 'device')} on {count(len(hosts), 'host')} "
-        f"by DirectPath I/O, read {format_zoned_minute(inventory.taken_at)}"
+        f"vCenter {inventory.api_version}: {passed_through} of {count(len(devices), 'device')} on "
+        f"{count(len(hosts), 'host')} by DirectPath I/O, read {format_zoned_minute(inventory.taken_at)}"
     )
     lines: list[Shown] = [Text(heading, "bold")]
     for host in hosts:

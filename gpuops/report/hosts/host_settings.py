@@ -180,9 +180,10 @@ def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> MigShowDocument
     for host in hosts:
         gpus = []
         for gpu, state in _gpus_with_states(host):
-            if gpu is None:
+            if gpu is None:  # nvidia-smi lists a GPU that vCenter does not
                 gpus.append(MigGpuRecord.from_attributes(state, model=None, vcenter=None))
                 continue
+            # without an answer of nvidia-smi its values are unknown
             read = state or SmiState(gpu.address, current=None, pending=None)
             health = None if state is None else state.health
             gpus.append(MigGpuRecord.from_attributes(read, model=gpu.name, vcenter=_is_mig_on(gpu), health=health))
@@ -205,14 +206,15 @@ def _is_mig_on(gpu: PhysicalGpu) -> bool | None:
 
 def _mig_table(host: Host) -> TextTable:
     states = (host.settings or HostSettings()).mig
-    is_sick = any(state.health.problems for state in states or ())
-    columns = () if states is None else ("nvidia-smi", "pending", *(("health",) if is_sick else ()))
+    has_problems = any(state.health.problems for state in states or ())
+    columns = () if states is None else ("nvidia-smi", "pending", *(("health",) if has_problems else ()))
     table = TextTable("  GPU", "model", "vCenter", *columns)
     for gpu, state in _gpus_with_states(host):
         if gpu is not None:
             vcenter_cells = (f"  {gpu.address}", gpu.name, _WORDS[_is_mig_on(gpu)])
         else:
             vcenter_cells = (f"  {state.address if state else ''}", "", "not listed")
+        # only the cells that have a column: none without nvidia-smi, and health, the last, only with problems
         table.add_row(*vcenter_cells, *_smi_cells(state)[: len(columns)])
     return table
 

@@ -267,12 +267,14 @@ def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Ite
 
 
 def _host(host: Host, fleet: Fleet) -> HostView:
+    """Return the view of a host: its GPUs by NUMA node and its other devices, as far as they match the filters."""
     inventory = fleet.inventory
     offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
     states = gpu_states(host, inventory, fleet.catalog)
     gpus = [view for state in states if _matches_filters(view := _gpu(state, offered, host, fleet), fleet)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
     node_ids = {node.id for node in host.numa_nodes}
+    # GPUs whose NUMA node is unknown, or not a node of the host, form a group without a node
     elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in node_ids)
     return HostView(
         host=host,
@@ -320,6 +322,7 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
     visible_addresses = {view.gpu.address for view in gpus}
     holder_refs = {vm.ref for view in gpus for vm in view.holders or ()}
     holder_refs |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
+    # a VM that holds a GPU which the filters hide does not wait either
     for gpu in host.gpus if registered_vms else ():
         if gpu.address not in visible_addresses:
             holder_refs |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}

@@ -425,8 +425,8 @@ class InventoryDocument(VersionedSiteDocument, frozen=True):
 def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
     """Return hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices.
 
-    Records are made as they are read. With a limit there are at most so many hosts and VMs, and two keys hold how many
-    more there are.
+    Records of hosts and VMs are made while the document is written. With `limit` there are at most that many hosts and
+    that many VMs; `hosts_left_out` and `vms_left_out` count the others.
     """
     inventory = fleet.inventory
     vms = (
@@ -478,6 +478,7 @@ def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tu
     for host, gpu in _gpus(hosts):
         vms = holders(gpu, host, inventory)
         gpus[gpu.name] += 1
+        # None: the holders are unknown, so the GPU counts neither as used nor as free
         used[gpu.name] += bool(vms)
         free[gpu.name] += vms == ()
     cluster_cells = (name, str(len(hosts)))

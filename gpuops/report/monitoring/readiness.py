@@ -105,7 +105,7 @@ def _blockers(readiness: Readiness) -> Iterator[Text]:
             yield Text(f"        {'; '.join(reasons)}")
             yield from _next_line(group[0].rejection.hint)
         if not host.proven:
-            yield Text(f"        not every order of moves of {name} was tried: one may hold", "dim")
+            yield Text(f"        not every order of moves of {name} was tried: another one may work", "dim")
 
 
 def _next_line(hint: str) -> Iterator[Text]:
@@ -138,7 +138,9 @@ def _stranded_lines(readiness: Readiness) -> Iterator[Text]:
             remainder = f"; and {len(first) - _FEW} more" if len(first) > _FEW else ""
             yield Text(f"        {'; '.join(first[:_FEW]) + remainder}")
         if not host.loss.proven:
-            yield Text(f"        not every way was tried for {host.host.name}: one may hold", "dim")
+            yield Text(
+                f"        not every placement of the VMs of {host.host.name} was tried: another one may work", "dim"
+            )
 
 
 class StunRecord(DocumentRecord, frozen=True):

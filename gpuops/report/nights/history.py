@@ -35,7 +35,10 @@ _AT_LEAST: Final = "+ at least: when an ML VM stopped that stopped by itself is 
 
 
 def history_text(events: PastEvents, selection: str) -> Shown:
-    """Return the nights and the changes, newest first. `selection` is such as ` since 2026-11-01`; empty = all."""
+    """Return the nights and the changes, newest first.
+
+    `selection` is the text of the filter, such as ` since 2026-11-01`; empty if all events were requested.
+    """
     if not events.nights and not events.changes:
         if selection:
             return [
@@ -49,6 +52,7 @@ def history_text(events: PastEvents, selection: str) -> Shown:
     parts: list[Shown] = []
     if events.nights:
         parts += [_nights(events.nights), Text(history_summary(events), "bold")]
+        # `12.5+` means at least 12.5 hours, which the line explains
         if any("+" in _hours(night.harvested) for night in events.nights):
             parts.append(Text(_AT_LEAST, "dim"))
     if events.changes:
@@ -59,7 +63,7 @@ def history_text(events: PastEvents, selection: str) -> Shown:
 
 
 def _nights(nights: tuple[PastNight, ...]) -> TextTable:
-    several = len({night.vcenter for night in nights}) > 1
+    several_vcenters = len({night.vcenter for night in nights}) > 1
     return table_of(
         nights,
         Column("night", lambda night: night.id, whole=True),
@@ -70,13 +74,13 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
         Column("GPU-hours", lambda night: _hours(night.harvested), right=True),
         Column("share", lambda night: _share(night.share, night.available), right=True),
         Column("wrong", lambda night: Text(str(len(night.incidents)), "yellow" if night.incidents else ""), right=True),
-        Column("vCenter", lambda night: night.vcenter[:8]) if several else None,
+        Column("vCenter", lambda night: night.vcenter[:8]) if several_vcenters else None,
         Column("by", lambda night: people_of(night.runs)),
     )
 
 
 def _changes(changes: tuple[PastChange, ...]) -> TextTable:
-    several = len({change.vcenter for change in changes}) > 1
+    several_vcenters = len({change.vcenter for change in changes}) > 1
     return table_of(
         changes,
         Column("change began", lambda change: _minute(change.begins)),
@@ -84,7 +88,7 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
         Column("of", lambda change: _subjects_text(change.subjects)),
         Column("outcome", lambda change: Text(change.outcome.value, _STYLES[change.outcome])),
         Column("wrong", lambda change: str(len(change.incidents))),
-        Column("vCenter", lambda change: change.vcenter[:8]) if several else None,
+        Column("vCenter", lambda change: change.vcenter[:8]) if several_vcenters else None,
         Column("by", lambda change: str(change.run.by)),
     )
 

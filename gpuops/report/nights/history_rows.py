@@ -228,7 +228,7 @@ NIGHT_CSV_HEADER: Final = (
 
 
 def night_csv(events: PastEvents) -> str:
-    """Return a line for each period in which a night held a VM."""
+    """Return a CSV table with a row for each period in which a night held a VM."""
     rows: list[tuple[Cell, ...]] = [
         (
             night.id, night.vcenter, vm.name, vm.role.value, vm.gpus, period.begins, period.ends, period.by_itself,

@@ -39,7 +39,7 @@ def idle_text(vms: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -
         return (heading, table, totals)
     share = "one in six" if uncertain.are_all_long else "one in two"
     warning = (
-        f"no session source is required of {uncertain.count} idle: where people read, about {share} is in use "
+        f"{uncertain.count} idle without a required session source: if users only read, about {share} is in use "
         "(gpuops help idle)"
     )
     return (heading, table, totals, Text(warning))

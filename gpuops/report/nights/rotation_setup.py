@@ -193,6 +193,7 @@ def cron_text(timers: Timers, policy_file: str, vcenter: str | None) -> str:
 
 
 def _crontab(timers: Timers, policy_file: str, vcenter: str | None) -> Iterator[str]:
+    """Yield the lines of a crontab that call the night and the return."""
     if timers.has_cron_tz:
         yield "# CRON_TZ is read by cronie alone; for another cron: gpuops rotate timers --cron --no-cron-tz"
     else:
@@ -205,6 +206,7 @@ def _crontab(timers: Timers, policy_file: str, vcenter: str | None) -> Iterator[
             if zone is not None:
                 yield f"CRON_TZ={zone}"
             for line in lines:
+                # cron ends a command at a bare %
                 command = shlex.join(["gpuops", "rotate", half, *words]).replace("%", "\\%")
                 yield f"{line.cron}  {command}"
 

@@ -42,6 +42,7 @@ def look_text(report: WatchReport) -> Iterator[Shown]:
         yield Text(f"would come back to users: {vm.original.name}")
     for vm in look.back.stops:
         yield Text(f"would stop for them: {vm.original.name}")
+    # a look that makes room or brings desktops back suspends and starts nothing
     for step in () if look.gives.vms or look.back.desktops else look.plan.steps:
         if isinstance(step, SuspendVm):
             yield Text(f"would be suspended: {names[step.vm].name}")

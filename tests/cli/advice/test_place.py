@@ -98,7 +98,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         ([], "place needs --vcpu and --memory, or --file", "gpuops place --help"),
         (["--vcpu", "4", "--memory", "4GiB"], "either profile (vGPUs) or gpus", "--help"),
         (["--vcpu", "4", "--memory", "4GiB", "--profile", "a", "--gpus", "1"], "either profile", "--help"),
-        (["--profile", "a", "--profile", "b", "--count", "2"], "--count means nothing with several --profile", "once"),
+        (["--profile", "a", "--profile", "b", "--count", "2"], "--count and several --profile exclude", "repeat"),
         (
             ["--profile", "a", "--vcpu", "4", "--memory", "4GiB", "--until", "5:00"],
             "until: '5:00' is no moment",
@@ -156,7 +156,7 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
     one_line(lab.run("place", "--file", str(path)), 2, "requests.0.vcpu: is missing", "templates/requests.yaml")
     table = tmp_path / "requests.csv"
     table.write_text("name,vcpu,memory,profile\na,4,4GiB,x,\n", encoding="utf-8")
-    one_line(lab.run("place", "--file", str(table)), 2, "line 2: 5 cells under 4 columns")
+    one_line(lab.run("place", "--file", str(table)), 2, "line 2: 5 cells, but the header has 4 columns")
 
 
 @pytest.mark.long

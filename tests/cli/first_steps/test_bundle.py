@@ -208,7 +208,7 @@ def test_nobody_is_there_to_agree(tmp_path: Path, clean: Path) -> None:
     assert "scenario.json" in result.stderr, "it is shown before anything is asked"
     assert result.stderr.endswith(
         "error: a bundle is to be given to others, and there is no terminal to ask at\n"
-        "next: look at it with --dry-run, then add --yes\n"
+        "next: check the plan with --dry-run, then add --yes\n"
     )
     assert not path.exists()
     assert not list(clean.rglob("bundle*"))

@@ -59,7 +59,7 @@ def test_a_file_that_is_there_is_left_as_it_is(path: Path) -> None:
     path.write_text("# mine\n", encoding="utf-8")
     result = run("init", *FILLED)
     assert (result.exit_code, path.read_text()) == (2, "# mine\n")
-    assert "is there already, and is left as it is" in result.stderr
+    assert "already exists, and was not changed" in result.stderr
     assert "gpuops config set" in result.stderr
     assert list(path.parent.iterdir()) == [path]
 
@@ -81,10 +81,10 @@ def test_another_place_may_be_named(tmp_path: Path, path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--target", "prod"), "--address is not given"),
-        (("--target", "a.b", "--address", "vc"), "'a.b' is no name of a target"),
+        (("--target", "prod"), "--address is missing"),
+        (("--target", "a.b", "--address", "vc"), "'a.b' cannot name a target"),
         (("--address", "https://vc/other"), "'https://vc/other' is not the address of a vCenter"),
-        (("--address", "https://me:s3cret@vc"), "no password belongs in the address"),
+        (("--address", "https://me:s3cret@vc"), "the address of a target must not contain a password"),
         (("--address", ""), "host: should not be empty"),
     ],
 )
@@ -175,8 +175,8 @@ def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("gpu.password", "s3cret", "readable by everybody on this machine"),
-        ("gpu.passwort", "s3cret", "'passwort' is no key of a target; did you mean"),
+        ("gpu.password", "s3cret", "every user of this machine can read a command line"),
+        ("gpu.passwort", "s3cret", "'passwort' is not a key of a target; did you mean"),
         ("gpu.usrname", "x", "did you mean username?"),
         ("username", "x", "is neither default nor TARGET.KEY"),
         ("gpo.port", "1", "no target 'gpo'"),
@@ -186,7 +186,7 @@ def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
         ("gpu.host", "vc one", "'vc one' is not the address of a vCenter\n"),
         ("gpu.thumbprint", "abc", "is not the SHA-256 of a certificate"),
         ("gpu.host", "", "targets.gpu.host"),
-        ("gpu.host", "https://me:s3cret@vc", "no password belongs in the address"),
+        ("gpu.host", "https://me:s3cret@vc", "the address of a target must not contain a password"),
         ("gpu.journal_url", "postgresql://me:s3cret@db/gpuops", "no password belongs in this file"),
         ("default", "nobody", "there is no [targets.nobody]"),
     ],

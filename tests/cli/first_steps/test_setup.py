@@ -109,7 +109,12 @@ def test_wrong_answers_are_asked_again(server: SimServer, clean: Path) -> None:
     answers[6:6] = [("Account for gpuops", server.username), ("Password of", "wrong")]
     code, shown = typed(answers)
     assert code == 0, shown
-    for text in ("sim:lab needs no setup", "no password belongs in an address", "cannot name a vCenter", "refused"):
+    for text in (
+        "sim:lab needs no setup",
+        "an address must not contain a password",
+        "cannot name a vCenter",
+        "refused",
+    ):
         assert text in shown, shown
 
 
@@ -189,7 +194,7 @@ def test_a_second_vcenter_is_added_and_the_first_stays_the_default(server: SimSe
     answers[2:2] = [("Name of this vCenter", "one"), ("Name of this vCenter", "lab8")]
     code, shown = typed(answers)
     assert code == 0, shown
-    assert "already has a vCenter 'one'" in shown and "lab8.password is there already" in shown
+    assert "already has a vCenter 'one'" in shown and "lab8.password already exists" in shown
     text = (folder / "config.toml").read_text()
     assert text.startswith('default = "one"\n[targets.one]  # mine\n') and "[targets.lab7]" in text
     assert "gpuops inventory --vcenter lab7\n" in shown

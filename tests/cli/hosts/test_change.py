@@ -70,7 +70,7 @@ def closed_now() -> str:
         ((*ROLLING, "--max-hosts", "0"), 2, "should be greater than or equal to 1"),
         ((*ROLLING, "--running-vms", "suspend"), 2, "'suspend' is not one of"),
         ((*ROLLING[:4], "fair", *ROLLING[5:]), 2, "'fair' is not one of"),
-        ((*ROLLING, "--window", "tonight"), 2, "'tonight' is no window"),
+        ((*ROLLING, "--window", "tonight"), 2, "'tonight' is not a window"),
         ((*ROLLING, "--window", closed_now(), "--running-vms", "shut-down", "--yes"), 3, "is closed: it opens"),
         (ROLLING, 3, "desk-09 cannot leave the host while it runs: is pinned to GPU 0000:3b:00.0"),
         ((*ROLLING, "--running-vms", "shut-down"), 2, "there is no terminal to ask at"),

@@ -32,4 +32,4 @@ def test_the_table_says_which_rules_this_vcenter_contradicts(lab: Lab) -> None:
 def test_it_is_about_the_whole_vcenter(lab: Lab) -> None:
     refused = lab.run(*LIST, "--host", "esx-01.lab")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "goes with no host, cluster, --roles or --policy" in refused.stderr
+    assert "it excludes --host, --cluster, --roles and --policy" in refused.stderr

@@ -97,9 +97,9 @@ def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
     [
         (("--by", "tag:"), "error: --by: 'tag:' says no owner of a VM"),
         (("--by", "cluster"), "error: --by: 'cluster' says no owner of a VM"),
-        (("--since", "yesterday"), "error: --since: 'yesterday' is no time ago and no date"),
+        (("--since", "yesterday"), "error: --since: 'yesterday' is neither a number of days or weeks nor a date"),
         (("--policy", "/nowhere.yaml"), "error: /nowhere.yaml"),
-        (("--output", "csv"), "error: --output csv is of gpuops history alone"),
+        (("--output", "csv"), "error: only gpuops history has --output csv"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:

@@ -142,7 +142,7 @@ def test_csv_is_refused_by_other_commands_before_they_do_anything(gpuops: Gpuops
     said = gpuops(*words, "--vcenter", "https://127.0.0.1:1")
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr == (
-        "error: --output csv is of gpuops history alone\nnext: --output json is there for every command\n"
+        "error: only gpuops history has --output csv\nnext: use --output json, which every command has\n"
     )
 
 

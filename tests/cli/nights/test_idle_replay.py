@@ -177,9 +177,14 @@ NO_WHILE: Final = """  - name: cad
             "--replay 1d --policy P --vm vdi-01",
             None,
             "--replay and --vm exclude each other",
-            "a replay counts",
+            "a replay only counts",
         ),
-        ("--replay a-week --policy P", None, "--replay: 'a-week' is no time ago and no date", "write it as 30d"),
+        (
+            "--replay a-week --policy P",
+            None,
+            "--replay: 'a-week' is neither a number of days or weeks nor a date",
+            "write it as 30d",
+        ),
         ("--replay 15d --policy P", None, "--replay: steps of five minutes are kept for 14 days", "use --replay 14d"),
         (
             "--replay 2026-09-01 --policy P",

@@ -95,7 +95,7 @@ def test_a_night_is_foreseen_as_it_then_is(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said", "move"),
     [
-        (("--policy", NIGHTLY, "--at", "soon"), "error: --at: 'soon' is no date with a time", "'2026-11-23 22:00'"),
+        (("--policy", NIGHTLY, "--at", "soon"), "error: --at: 'soon' is not a date with a time", "'2026-11-23 22:00'"),
         (("--at", "2026-11-23 22:00"), "error: no night in the journal of this vCenter", "--policy FILE"),
         (
             ("--policy", NIGHTLY.replace("-nightly", ""), "--at", "2026-11-23 22:00"),
@@ -144,7 +144,7 @@ def test_a_time_of_day_alone_is_the_next_such_moment_in_the_zone_of_the_windows(
     assert f"{at.astimezone(ZoneInfo('Europe/Berlin')):%H:%M}" == "22:00"
     assert timedelta() <= at - wall_clock() <= timedelta(hours=25)
     wrong = lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "25:00")
-    assert (wrong.exit_code, wrong.stderr.splitlines()[0]) == (2, "error: --at: '25:00' is no date with a time")
+    assert (wrong.exit_code, wrong.stderr.splitlines()[0]) == (2, "error: --at: '25:00' is not a date with a time")
 
 
 @pytest.mark.long

@@ -69,7 +69,7 @@ def test_where_a_url_comes_from(tmp_path: Path) -> None:
     ("entry", "says"),
     [
         ("env:HOOK", "HOOK is not set"),
-        ("credential:hook", "CREDENTIALS_DIRECTORY is not set"),
+        ("credential:hook", "needs CREDENTIALS_DIRECTORY"),
         ("file:/nowhere/hook.url", "the URL file /nowhere/hook.url cannot be read"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_missing_password_says_whose_password_the_target_names(entry: dict[str
     assert isinstance(where, Destination)
     with pytest.raises(TargetError) as caught:
         find_password(where, {}, None)
-    names = f": [targets.prod] names the password of {others} alone" if others else ""
+    names = f": [targets.prod] has only the password of {others}" if others else ""
     assert caught.value.message == f"no password for admin@vsphere.local at https://vc.example.com{names}"
     assert (f"or log in as {others}" in caught.value.hint) is (others is not None)
 

@@ -333,5 +333,5 @@ def test_a_password_of_a_journal_is_no_flag(url: str) -> None:
 
 def test_a_private_vcenter_keeps_its_journal_to_itself() -> None:
     assert resolve(Flags(vcenter="sim:lab"), {"GPUOPS_JOURNAL_URL": "postgresql://db/j"}, JOURNAL) == Simulated("lab")
-    with pytest.raises(TargetError, match="--journal-url has no meaning there"):
+    with pytest.raises(TargetError, match="--journal-url cannot be used with it"):
         resolve(Flags(vcenter="sim:lab", journal_url="postgresql://db/j"), {}, JOURNAL)

@@ -78,7 +78,7 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
         ("version: 1\nroles: [{name: a, where: b, privileges: [X.Y], admin: true}]", "unknown key"),
         (
             "version: 1\nroles: [{name: a, where: b, privileges: [X.Y]}, {name: a, where: b, privileges: [X.Y]}]",
-            "the role 'a' is there twice",
+            "two roles are called 'a'",
         ),
         ("roles: !!python/object/apply:os.system ['true']", "gpuops accepts no tags"),
     ],
