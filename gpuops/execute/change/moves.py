@@ -140,6 +140,7 @@ class _MoveRun:
             step_outcomes = self.execute_steps(move.steps, inventory)
             outcomes += step_outcomes
             if any(outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) for outcome in step_outcomes):
+                # the later moves were planned for a vCenter in which this one is done: they are skipped
                 outcomes += self.restart_stopped_vms()
                 reason = f"{move.name} was not moved; {PLAN_AGAIN}"
         return outcomes
@@ -175,10 +176,10 @@ class _MoveRun:
         """Return why the move must not be made now; empty if it is possible as planned or was begun."""
         if vm is None:
             return f"{move.name} is gone from vCenter; {PLAN_AGAIN}"
-        if begun and vm.power is PowerState.OFF:
+        if begun and vm.power is PowerState.OFF:  # an interrupted run shut it down for this move
             return ""
         if vm.host != move.source or vm.power is not PowerState.ON:
-            return f"{move.name} is not where it was any more, or does not run; {PLAN_AGAIN}"
+            return f"{move.name} has left its host, or is not running; {PLAN_AGAIN}"
         pins = {0: move.pins} if move.pins else {}
         if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory), pins):
             return f"{move.name}: {NO_ROOM}; {PLAN_AGAIN}"

@@ -69,7 +69,7 @@ class JournalReads:
         """Open what this directory or the PostgreSQL database at `url` holds; change nothing. Return None if there is
         no journal.
 
-        `returning` is for a run that only brings back: it continues without its journal, see `lost`.
+        `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """
 
         def opening() -> Store:
@@ -169,6 +169,7 @@ class JournalReads:
         )
 
     def _open_steps(self, run: Run) -> list[tuple[Intended, Recorded]]:
+        """Return the run's effects that have no outcome yet, with their steps; [] if a later version wrote a step."""
         mine = self.state.runs.get(run.id)
         if mine is None:
             return []

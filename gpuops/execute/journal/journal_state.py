@@ -118,7 +118,7 @@ class JournalState:
         self.runs[run.id] = OpenRun(run)
         self.begun[run.kind] += 1
         if run.policy:
-            self.policies.pop(run.kind, None)
+            self.policies.pop(run.kind, None)  # so that this one is the last in the dict
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
@@ -128,10 +128,12 @@ class JournalState:
         self._note_change(record)
 
     def _forget(self, before: datetime) -> None:
+        """Forget VMs that returned before this moment, and skips, counts and leases of nights before it."""
         past = [
             key
             for key, saved in self.originals.items()
             if saved.returned is not None
+            # an ML VM that was suspended for desktops is remembered longer
             and saved.returned < (before if not _gave_way(saved) else before - KEPT_SUSPENDED)
             and saved.vm not in self.given_up
         ]
@@ -219,6 +221,7 @@ class JournalState:
             return
         of.intents[intended.op_id] = intended
         if of.run.night is not None and intended.kind in TAKING:
+            # a VM that a night takes again is no longer given up
             for ref in [
                 ref for ref, given_up in self.given_up.items() if _is_of(intended, given_up.ref, given_up.uuid)
             ]:
@@ -227,8 +230,9 @@ class JournalState:
             self._taken_anew(of.run, of.run.night, intended)
         if of.run.night is not None and intended.kind == "CloseGate":
             self._gate_closed(of.run.night, intended, 1)
-        if of.run.returns and intended.before.get("power") == PowerState.OFF:
+        if of.run.returns and intended.before.get("power") == PowerState.OFF:  # it had stopped before this return
             self._note_stop(intended, record.at)
+        # a return of all VMs has begun to bring desktops back: their nights are over
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
             self.over.update(saved.night for saved in saved_of if saved.returned is None and saved.role is not Role.ML)
@@ -304,6 +308,7 @@ class JournalState:
     def _settled_in(self, night: str, intended: Intended, state_before: IntentState, record: Record) -> None:
         """Apply an outcome to its night."""
         kind = intended.kind
+        # the intent was counted: FAILED takes that back, and another outcome after FAILED counts it again
         if kind in TAKING:
             self._took(night, intended, (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED))
         if kind == "CloseGate":
