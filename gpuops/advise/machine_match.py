@@ -143,8 +143,8 @@ class _Places:
         if machine.vcenter in self._uuid_of:
             return f"it is in vCenter {self._names[machine.vcenter]}, and none of the broker's vCenters has this uuid"
         if machine.vcenter is None:
-            return "the broker does not tell in which of its vCenters it is"
-        return "the broker does not tell the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
+            return "the broker does not report in which of its vCenters it is"
+        return "the broker does not report the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
 
 
 def _fitting(

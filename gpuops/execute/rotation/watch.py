@@ -55,13 +55,14 @@ class PoolForecasts:
     read_s: float = 0.0
 
     def count_expected(self) -> dict[str, int]:
-        """Return pool -> how many of its desktops must run now. A pool without measurements is missing."""
+        """Return how many desktops of each pool must run now, by pool name; pools without measurements are missing."""
         pools = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
         if not pools:
             return {}
         if self.read_at is None or self.site.passed_s() - self.read_s >= EVERY_S:
             self._read()
         assert self.read_at is not None, "it was read"
+        # vCenter's time now: its time at the last read, and what has passed since by this machine's monotonic clock
         now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
         counts = {
             name: self.forecasts[name].up(now, now + ahead.ahead)
@@ -140,7 +141,7 @@ class Watch:
         gives = [giving.taken_vm for giving in looked.gives.vms]
         returned = (*gives, *looked.back.stops, *looked.back.desktops, *looked.ended)
         outcomes: tuple[Outcome, ...] = ()
-        if returned:
+        if returned:  # starts wait for the next look, which sees the GPUs that this return frees or needs
             names = tuple(dict.fromkeys(f"moid:{taken_vm.original.vm}" for taken_vm in returned))
             running = [*gives, *looked.back.stops]
             spare = SpareNow(suspends=suspendable_ml_vms(rule, running, before, catalog_of(before)))
@@ -253,7 +254,7 @@ def watch_for_ever(
         longest_s = shortest = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
         begun = False
         while True:
-            began_s, acted = site.passed_s(), True
+            began_s, acted = site.passed_s(), True  # after an error too, the next look follows soon
             try:
                 report = watch.look()
                 acted, begun = bool(report.outcomes), True
@@ -293,7 +294,7 @@ def _rule_of(policy: Policy) -> SpareRule:
     """Return the policy's rule for spare capacity. Raises UsageError for a policy of nights."""
     if policy.spare is None:
         raise UsageError(
-            f"policy {policy.name} says `mode: {policy.mode}`: rotate watch takes nothing under it",
+            f"policy {policy.name} has `mode: {policy.mode}`: rotate watch cannot use it",
             hint="set `mode: spare-capacity` and `spare` in the policy (gpuops help watch)",
         )
     return policy.spare

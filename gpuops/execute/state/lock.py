@@ -168,6 +168,7 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
         return None
     descriptor = _open(state_dir, vcenter)
     try:
+        # single changes share the lock, so this fails only while a run holds it exclusively
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _written_in(descriptor)

@@ -161,6 +161,7 @@ class _Run:
     def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
         """Yield the outcome of a step that ended, unless the step is retried or done in another way."""
         step = waiting.step
+        # the step that ended may replace the planned one: a power-off after a shutdown, a resume after a suspend
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
             outcome = _shutdown_by_power_off(step, waiting.reason, outcome)
         elif isinstance(step, SuspendVm) and isinstance(outcome.step, ResumeVm):
@@ -294,13 +295,14 @@ class _Run:
             deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)
         else:
             self._executor.vcenter.wait_for_power(vms, PowerState.ON, seconds)
-        self._queue.spend(seconds)
+        self._queue.spend(seconds)  # in full, so that the step is tried at once if the wait ended early
 
     # dependencies
 
     def _failed_dependency(self, step: Step) -> str | None:
-        """Return why a step is not tried, or None: an earlier step of its VM failed, or one that was to free its GPU.
+        """Return why a step is not tried, or None.
 
+        It is not tried if an earlier step of its VM failed, or a suspend that was to free GPUs for its start.
         Only a start (taking) waits until the GPUs of its host are freed as planned. A resume (returning) is always
         tried: vCenter refuses it if there is no room, and a refused try does no harm.
         """

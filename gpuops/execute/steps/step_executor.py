@@ -179,8 +179,8 @@ class StepExecutor(ABC, Generic[Kind]):
     ) -> Outcome[Kind] | StepInFlight[Kind]:
         """Send a step whose intent is on disk.
 
-        `judged` is the look that `objection` was judged by. `first`: the snapshot that the first request was based on,
-        when this is the second.
+        `judged` is the look that `objection` was judged by. `first`: for a second request, the snapshot that the first
+        one was based on. `logged_in`: the session has already ended once at this request, so it is not sent again.
         """
         reason = self.last_objection(step, judged)
         if reason is not None:
@@ -339,7 +339,7 @@ class StepExecutor(ABC, Generic[Kind]):
             self.keep_lease()
 
     def wait_for_tasks(self, tasks: Collection[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
-        """Return how those of these tasks ended that end within the limit."""
+        """Return the ends of the tasks that end within the limit, by task."""
         ends: dict[TaskRef, TaskEnd] = {}
 
         def are_all_ended(slice_s: float) -> bool:

@@ -148,6 +148,10 @@ class StepQueue:
         return self._ready(self.waiting, inventory)
 
     def _ready(self, candidates: Iterable[WaitingStep], inventory: Inventory) -> list[WaitingStep]:
+        """Return those of the candidates that may be sent now, in the order of the plan.
+
+        A step waits for the earlier waves of its VM and its host, and a start for the starts before it on its host.
+        """
         active = [sent for sent in self.sent if not sent.hung]
         places = self._limits.in_flight - len(active)
         if places <= 0:
@@ -158,6 +162,7 @@ class StepQueue:
             on_host[_host(sent.step, inventory)] += 1
             on_store.update(_stores(sent.step, inventory))
         first = self._first_waves((*(sent.waiting for sent in active), *self.waiting), inventory)
+        # in a return, starts bring desktops back, and no desktop waits for another one
         starts = _Starts(() if self._returning else self.waiting, inventory)
         overridden = {_cluster(sent.step, inventory) for sent in active}
         ready: list[WaitingStep] = []
