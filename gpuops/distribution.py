@@ -40,7 +40,7 @@ EXTRAS: Final = {
 
 
 def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
-    """Return how to add the package of an extra to this installation, by the tool that made it: pipx, uv or pip.
+    """Return the command that adds an extra's packages to this installation, by the tool that made it (pipx, uv, pip).
 
     >>> install_extra("ssh", Path("/home/me/.local/share/pipx/venvs/gpuops-vsphere"))
     'pipx inject gpuops-vsphere asyncssh'

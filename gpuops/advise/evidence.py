@@ -102,6 +102,7 @@ def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
 
 
 def _state(vm: Vm) -> SourceReading:
+    """Return the reading of vCenter's own state of the VM: a question or a task means busy."""
     says, reason = Use.IDLE, "runs; no question or task"
     if vm.power is not PowerState.ON:
         says, reason = Use.UNKNOWN, f"is not running ({vm.power or 'its power state cannot be read'})"
@@ -217,11 +218,12 @@ def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) 
 
 
 def _judge_sessions(session_count: SessionCount, source: Source, timeout_s: int | None) -> tuple[Use, str]:
+    """Return whether these sessions show use, and why. Disconnected ones do until `timeout_s` (None = for ever)."""
     told_by = _TOLD_BY[source]
     if session_count.used is None:
         return Use.UNKNOWN, f"its sessions are not known: {session_count.because or f'{told_by} does not report them'}"
     if session_count.used:
-        if session_count.because:
+        if session_count.because:  # a session that cannot be counted, for example on a machine that may be this VM
             return Use.BUSY, session_count.because
         reason = f"{session_count.count} session(s)" if session_count.count else "it is used"
         if timeout_s is not None and session_count.disconnected_s is not None:

@@ -33,9 +33,9 @@ def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState
 
 
 def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
-    """Return the start of one more vGPU.
+    """Return the memory slice at which the host is expected to start one more vGPU of this profile.
 
-    None = there is no room, how the running ones lie is not known, or the mode has no starts.
+    None = there is no room, it is not known where the running ones lie, or the GPU's mode has no starts.
     """
     if state.gpu.vgpus is None or state.unclear or any(tenant.start is None for tenant in state.tenants):
         return None

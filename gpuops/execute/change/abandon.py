@@ -57,7 +57,10 @@ def abandon(
 
 
 def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inventory: Inventory) -> Abandonment:
-    """Return what giving up that host or VM would mean, by the current journal. Raises Refused."""
+    """Return what would be given up with that host or VM, and what follows, by the current journal.
+
+    Raises Refused if it is not part of an open change and was not given up earlier.
+    """
     run = open_change(journal)
     if journal is not None and run is not None:
         open_change_state = _OpenChange.of(run, journal, inventory)

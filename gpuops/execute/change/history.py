@@ -73,7 +73,7 @@ class History:
                 self.taken.pop(host, None)
             case RebootHost(host=host):
                 self.begun.add(host)
-                if not failed:  # a failed request did not reach the host: the reboot is requested again
+                if not failed:  # after a failed request, the reboot is requested again
                     self.reboots[host] = step
                     self.reboot_requested_at[host] = intended.seen
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):

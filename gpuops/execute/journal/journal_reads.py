@@ -169,7 +169,11 @@ class JournalReads:
         )
 
     def _open_steps(self, run: Run) -> list[tuple[Intended, Recorded]]:
-        """Return the run's effects that have no outcome yet, with their steps; [] if a later version wrote a step."""
+        """Return the run's effects that have no outcome yet, with their steps.
+
+        If another version wrote a step that this one cannot read, a return continues without its journal ([]), and any
+        other run raises StateDamaged.
+        """
         mine = self.state.runs.get(run.id)
         if mine is None:
             return []

@@ -290,7 +290,7 @@ class JournalState:
         if night is not None:
             self._settled_in(night, intended, state_before, record)
         if intended.state is IntentState.DONE:
-            self._undone(intended)
+            self._undone(intended)  # a step that brings the VM back shows that earlier lost effects are over
             if intended.kind == "OpenGate":
                 self._gate_opened(intended, record.at)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:

@@ -138,6 +138,7 @@ def for_return(site: Site, journal: Journal, spoken: Policy, nights: Sequence[Po
         leases = LeaseSet(site, journal, stack)
         names = dict.fromkeys(lock_vm_of(policy, spoken) for policy in nights or (spoken,))
         leases.take({name: policies_under(name, (spoken, *nights), spoken) for name in names if name is not None})
+        # VMs of the other nights, and of nights without a lock VM, can still be returned
         if leases.elsewhere and not leases.by_lock_vm and None not in names:
             raise Locked(next(iter(leases.elsewhere.values())), hint=WAIT)
         yield leases

@@ -35,7 +35,7 @@ class LockVm:
                 hint="exactly one small VM, powered off, must have this name",
             )
         self.name, self._ref = name, refs[0]
-        self.why = "somebody else is at it"
+        self.why = "another run or user changed the lock VM at the same time"
         """The reason of the latest write that failed."""
         self.failed: GpuopsError | None = None
         """vCenter's error for the latest write; None if it succeeded or the VM was changed in between."""

@@ -222,6 +222,7 @@ class RotationRun:
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> RotateNight | RotateDay | RestoreVms:
+        """Return the planner's request, with what the journal knows. `ahead`: how far vCenter's clock is ahead."""
         measured = Durations.of(journal.durations() if journal else {})
         elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
         match self.kind:
@@ -302,6 +303,7 @@ class RotationRun:
             self._end(left_open, journal)
             return replace(report, after=after)
         consent(report)
+        # begun before the runs that were cut off are ended: a crash in between leaves a run open, which is resumed
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.kind.takes

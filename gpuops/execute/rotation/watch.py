@@ -238,8 +238,8 @@ def watch_for_ever(
 ) -> NoReturn:
     """Look at the VMs again and again, and act: when vCenter reports a change, else after a wait.
 
-    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. After an
-    error the next look follows in `AWAY_S`; before the first look that succeeds only NotConnected and Locked are tried
+    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. An error
+    adds a pause of `AWAY_S` to the wait; before the first look that succeeds, only NotConnected and Locked are tried
     again. A refused login, a damaged journal or the exception of a signal ends the watch. Raises Locked if another
     watch of this machine runs or a night holds VMs that this policy selects, UsageError for a policy of nights.
     """
@@ -254,7 +254,10 @@ def watch_for_ever(
         longest_s = shortest = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
         begun = False
         while True:
-            began_s, acted = site.passed_s(), True  # after an error too, the next look follows soon
+            began_s, acted = (
+                site.passed_s(),
+                True,
+            )  # an error counts as an action: the wait after the next look is short
             try:
                 report = watch.look()
                 acted, begun = bool(report.outcomes), True

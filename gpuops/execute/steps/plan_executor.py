@@ -272,9 +272,11 @@ class _Run:
         return [guest for guest in guests if guest.step.vm in off]
 
     def _end_overdue(self) -> Iterator[Outcome]:
+        """Stop waiting for the steps that exceeded their time limit, and yield those that are not retried."""
         for sent in self._queue.overdue():
             waiting, step = self._queue.remove_sent(sent), sent.in_flight.step
             late: Outcome
+            # a guest's shutdown and program have no task: they failed; a task may still end, so its outcome is unknown
             if isinstance(step, ShutDownGuest):
                 late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
             elif isinstance(step, RunInGuest):
