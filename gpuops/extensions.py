@@ -89,7 +89,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
 }
-"""All extras, in the order in which they may import each other: an extra imports those before it alone."""
+"""All extras, in the order in which they may import each other: an extra imports only those before it."""
 
 
 def is_installed(extra: str) -> bool:

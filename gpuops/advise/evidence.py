@@ -208,9 +208,11 @@ def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) 
         source,
         says,
         reason,
+        # a VM that may have a session is not idle, even where the pool requires no source of sessions
         required or (session_count.used is None and session_count.because in MAY_HAVE_SESSION),
         value=session_count.count,
         unit="sessions",
+        # disconnected sessions are idle by the time since, not by their number
         below=None if session_count.used and says is Use.IDLE else 1,
         age_s=session_count.age_s if session_count.used is not None else None,
         disconnected_s=session_count.disconnected_s,

@@ -56,6 +56,7 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
             shared = _instance_with_room(running, vgpu_profile)
             if shared is not None:
                 return shared
+            # the others take the lowest free start: there are no shapes to keep room for
             keeps_large_possible = board.generation in _KEEP_LARGE_POSSIBLE
             shapes = _shapes_of(board, gpu.vgpu_mode) if keeps_large_possible else frozenset()
         case _:

@@ -112,7 +112,7 @@ def match_machines(
 
 
 class _Places:
-    """In which vCenter machines are, as far as the broker tells."""
+    """In which vCenter machines are, as far as the broker reports it."""
 
     def __init__(self, vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]) -> None:
         self._uuid_of = {

@@ -1,4 +1,4 @@
-"""Which vGPUs run on each GPU of a host, as far as vCenter tells.
+"""Which vGPUs run on each GPU of a host, as far as vCenter reports it.
 
 vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). If the place of a
 vGPU is not known, it counts on every GPU that it may be on: a GPU may seem fuller than it is, never emptier.

@@ -58,7 +58,7 @@ class Showback:
 
 
 def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> Showback:
-    """Return what the ML VMs of each owner had in these nights."""
+    """Return the GPU-hours that the ML VMs of each owner had in these nights, most first, and each owner's share."""
     runs = tuple(
         OwnedRun(night, vm, owned_period, owner)
         for night in nights

@@ -138,6 +138,7 @@ class _OpenChange:
         after = replace(self.history, given_up=self.history.given_up | {target.ref})
         open_names = replace(self, history=after).open_host_names()
         taken_vms = tuple(self.history.taken.get(target.ref, {}).values())
+        # VMs that were shut down for the host are given up with it; those that were moved keep running elsewhere
         along = tuple(self._as_given_up(vm) for vm in taken_vms if vm.stopped)
         return Abandonment(
             (target, *along),

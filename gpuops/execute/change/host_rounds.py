@@ -41,7 +41,7 @@ DRIVER_LOOK_S: Final = 30.0
 _GOOD: Final = (Verdict.DONE, Verdict.ALREADY)
 
 Told = Callable[[str], None]
-"""Called with a line for people as the change goes on."""
+"""Called with one line of progress for the admin."""
 
 
 @dataclass(slots=True)

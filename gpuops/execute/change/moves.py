@@ -127,6 +127,7 @@ class _MoveRun:
     lease: HeldLease | None
 
     def move_all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
+        """Carry out the moves in order and return the outcomes of their steps. After a failure, skip the others."""
         outcomes, stopped_vms, reason = self.settle(), self.stopped_vms(), ""
         for move in moves:
             inventory = self.site.vcenter.inventory()

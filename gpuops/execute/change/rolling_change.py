@@ -138,6 +138,7 @@ def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
 
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
+    """Return the plan by vCenter's state now, refused if a night holds VMs of the hosts or a privilege is missing."""
     before = site.vcenter.inventory()
     host_refs = request.hosts(before)
     before = settings_for(request, site, before, host_refs)

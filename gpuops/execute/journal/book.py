@@ -121,7 +121,7 @@ class BookChange(BookView):
             self._writes_to.execute(insert(book_table).values(**place, **fields))
         else:
             self._writes_to.execute(update(book_table).where(*mine).values(**fields))
-        self._enter(kind, key, version, sha256_of(body))
+        self._enter(kind, key, version, sha256_of(body))  # `rotate audit verify` compares the record with this
 
     def remove(self, kind: BookKind[Body], key: str) -> None:
         """Delete the record, if there is one."""

@@ -112,7 +112,7 @@ class PastEventsReader:
         if run.night is not None:
             night = self._night(run.night, record.at)
             night.policy = body["policy"] or night.policy
-            night.by_markers = False
+            night.by_markers = False  # a night of which earlier records knew only the markers has a run after all
             night.add_run(run)
             if "free_gpus" in body:
                 night.note_free_gpus(body["free_gpus"], record.at)

@@ -307,6 +307,7 @@ class RotationRun:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.kind.takes
+        # shown to other processes: a return ends this run if it is still there after that time
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)

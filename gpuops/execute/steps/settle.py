@@ -119,7 +119,7 @@ def settle_in_snapshot(
             # the VM runs, but not because of this run
             if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen, login):
                 undone.add(step.vm)
-                notes.append(f"{vm.name}: somebody else started it")
+                notes.append(f"{vm.name}: another user started it")
             continue
         task = TaskRef(intent.task) if intent.task is not None else None
         if task is None and not isinstance(step, GateStep):

@@ -30,7 +30,7 @@ from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step, VcenterSet
 SLICE_S: Final = 20.0
 """The longest wait without an update: how often the lease and the time limits of steps in flight are checked."""
 
-STARTED_BY_OTHERS: Final = "somebody else started it just before"
+STARTED_BY_OTHERS: Final = "another user started it just before"
 
 FOUND_DONE: Final = "found done after the run was cut off"
 NOT_REACHED: Final = "it did not reach vCenter before the run was cut off"

@@ -262,7 +262,7 @@ class VmExecutor(VmLooks):
         before, now = self._versions(step, sent)
         if not isinstance(step, ReconfigureVm) or before is None or now is None or before == now:
             return None
-        return "the reply was lost, and its configuration was changed by somebody else since (run the command again)"
+        return "the reply was lost, and another user has changed its configuration since (run the command again)"
 
     def twice_is_once(self, step: Step, sent: Inventory) -> bool:
         """Return whether a second request and a late arrival of the first have the same effect as one request."""

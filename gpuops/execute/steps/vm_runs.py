@@ -90,7 +90,7 @@ def end_killed_calls(kind: str, site: Site) -> None:
         return
     with suppress(LockedBy):
         with locked(site.state_dir, site.vcenter.uuid, site.clock(), alone=True):
-            pass
+            pass  # no other call holds the lock: the runs were cut off
         inventory = site.vcenter.inventory()
         with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
             for run in cut_off_runs:
