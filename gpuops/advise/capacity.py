@@ -347,7 +347,7 @@ def _with_started(free: Spread, limit: int, vgpu_profile: VgpuProfile, instances
 def _sharers(
     board: Board, running: Sequence[VgpuProfile], starts: Sequence[int | None], *, by_size: bool
 ) -> list[_Sharers]:
-    """Return the running vGPUs, grouped by who may share GPU instances."""
+    """Return the running vGPUs in groups that may share GPU instances: by size if `by_size`, else by profile."""
     groups: dict[object, list[tuple[VgpuProfile, int | None]]] = {}
     for holder, start in zip(running, starts, strict=True):
         key = (holder.mig_profile, holder.framebuffer_mib) if by_size else holder.name
@@ -369,7 +369,7 @@ def _per_instance(profile: VgpuProfile) -> int:
 
 
 def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterator[tuple[_InstancesInUse, ...]]:
-    """Yield every combination of how many instances each of these hold, as far as the memory of the GPU suffices."""
+    """Yield every combination of instances that these groups may hold and that fits into `memory_slices`."""
     if not sharers:
         yield ()
         return

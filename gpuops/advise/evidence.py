@@ -200,6 +200,7 @@ def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
 
 
 def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) -> SourceReading:
+    """Return the reading of a source of sessions; disconnected sessions show no use after `timeout_s`."""
     session_count = (vm.sessions or {}).get(source)
     if session_count is None:
         return SourceReading(source, Use.UNKNOWN, UNASKED[source], required, unit="sessions", below=1)

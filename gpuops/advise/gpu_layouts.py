@@ -89,6 +89,7 @@ def _misfit(part: LayoutPart, because: str) -> JudgedPart:
 
 
 def _judge_instances(part: LayoutPart, geometry: MigGeometry, board: Board) -> JudgedPart:
+    """Return whether the part's GPU instances fit on one GPU of this model, and which others still fit then."""
     instances: list[InstanceProfile] = []
     for name, number in part.counts:
         kind = geometry.profile(name)
@@ -131,6 +132,7 @@ def _further(kind: InstanceProfile, placed: tuple[InstancePlacement, ...], geome
 
 
 def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
+    """Return whether the part's vGPUs fit on one GPU of this model, in which mode, and which others still fit then."""
     by_name = dict(_profile_names(board))
     unknown = next((name for name, _ in part.counts if _spell_name(name) not in by_name), None)
     if unknown is not None:

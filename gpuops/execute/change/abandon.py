@@ -149,6 +149,7 @@ class _OpenChange:
         )
 
     def _consequences(self, target: GivenUp, taken_vms: Iterable[DisplacedVm], *, ends: bool) -> Iterator[str]:
+        """Yield for the admin what follows. `ends`: the change has no other open host."""
         now = state_of(target, self.inventory)
         if target.thing is Thing.HOST:
             yield f"{target.name} stays as it is ({now}); the new setting may or may not be in force on it"

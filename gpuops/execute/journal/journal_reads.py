@@ -96,7 +96,10 @@ class JournalReads:
                 for record in self._store.read(self._state.seq):
                     self._state.apply(record)
         except (KeyError, TypeError, ValueError) as error:
-            damaged = StateDamaged(f"the journal holds a record that this version cannot read: {error!r}")
+            damaged = StateDamaged(
+                f"the journal holds a record that this version cannot read: {error!r}",
+                hint="use the gpuops that wrote it, or a later one",
+            )
             # continue with the records read so far: they include the process's own run
             self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
         return self._state

@@ -176,6 +176,7 @@ class JournalState:
         self.given_up[ref] = GivenUp(Thing(kind_of_thing), ref, uuid, name, of, record.at, runs)
 
     def _original(self, record: Record) -> None:
+        """Save a VM as it was before its night took it."""
         body = record.body
         key = self.key_of(body["night"], body["vm"], body["uuid"])
         if key in self.originals:  # a night's saved VM is never changed
@@ -214,6 +215,7 @@ class JournalState:
         )
 
     def _intent(self, record: Record) -> None:
+        """Apply an effect about to be sent. It counts as sent until its outcome says otherwise."""
         body = record.body
         intended = Intended(body["op"], body["step"], datetime.fromisoformat(body["seen"]), body["before"])
         of = self.runs.get(record.run)
@@ -281,6 +283,7 @@ class JournalState:
             saved.returned = record.at
 
     def _apply_settled(self, record: Record) -> None:
+        """Apply the outcome of an effect, also a later outcome that replaces an earlier one."""
         self._note_change(record)
         intended = self._find_intended(record)
         if intended is None:

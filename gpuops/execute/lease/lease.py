@@ -189,6 +189,7 @@ class HeldLease:
         return rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
+        """Write the lease with a later expiry, after a look if the latest one is old. `look_only`: write nothing."""
         recent = self.vouched and self._passed_s() - self._latest_look[1] < rules.HEARTBEAT_S
         if not recent and not self._look():
             return

@@ -94,7 +94,9 @@ class LockVm:
     def _vm(self) -> Vm:
         vm = self._seen.vms.get(self._ref)
         if vm is None:
-            raise Refused(f"lock_vm: {self.name} is gone from vCenter")
+            raise Refused(
+                f"lock_vm: {self.name} is gone from vCenter", hint="gpuops rotate init --policy FILE creates it again"
+            )
         return vm
 
 

@@ -90,6 +90,7 @@ class PastEventsReader:
         return tuple(night.past(self.vcenter) for night in self._nights.values())
 
     def changes(self) -> tuple[PastChange, ...]:
+        """Return the changes by the records read so far."""
         return tuple(
             PastChange(
                 change.run.id,
@@ -133,8 +134,9 @@ class PastEventsReader:
             self._latest[vm.uuid] = vm
 
     def _take_intent(self, record: Record) -> None:
+        """Note a step, on its change or on the VM of its night."""
         run, body = self._runs.get(record.run), record.body
-        if run is None:
+        if run is None:  # the run has ended: another run settled its steps
             return
         [(kind, fields)] = body["step"].items()
         ref = fields.get("vm") or fields.get("host") or fields["name"]  # a setting of vCenter has a name

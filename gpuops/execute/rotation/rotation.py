@@ -261,6 +261,7 @@ def _run_once_locked(
         """All warnings so far. Those of a plan that an outage cut short are kept: its finished steps stay done."""
 
         def run_once() -> Report:
+            """Take the leases, settle the steps of runs that were cut off, plan, and execute the plan."""
             runs_seen = journal.runs_seen(EXCLUSIVE_RUNS)
             left_open = journal.open_runs(ROTATION_RUNS)
             morning_first(kind, left_open)

@@ -143,6 +143,7 @@ class RotationRun:
         report = self._make_report(
             foreseen.inventory,
             tuple(
+                # its step did not happen, so no night has taken it
                 replace(original, taken=False)
                 if {vm.ref for vm in vms_of(original, before)} & foreseen.undone
                 else original
@@ -307,7 +308,7 @@ class RotationRun:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.kind.takes
-        # shown to other processes: a return ends this run if it is still there after that time
+        # shown to other processes: a return may end this run after that time
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)

@@ -89,6 +89,7 @@ class NightVms:
 
 
 def _body(original: Original) -> dict[str, Any]:
+    """Return the body of the record that saves this VM."""
     return {
         "night": original.night,
         "vm": original.vm,

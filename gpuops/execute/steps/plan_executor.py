@@ -130,7 +130,8 @@ class _Run:
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
                 yield from self._handle_end(waiting, started)
-        # no step waits for a marker that a return clears: the look after the next wait shows that it is cleared
+        # Steps that vCenter answered at once are judged by the look after the next wait. Look now only if there is no
+        # wait, or if a step is ready that may need their outcome.
         judges = bool(self._answered) and (not self._queue.sent or bool(self._ready()))
         if judges:
             self._look_after()
