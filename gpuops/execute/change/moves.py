@@ -39,7 +39,7 @@ NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 
 def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> Report:
-    """Return the moves that free the most, and with `apply` the outcome of each.
+    """Plan the moves that free the most GPUs and, with `apply`, carry them out. Return the plan and the outcomes.
 
     Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
     """

@@ -67,7 +67,7 @@ def roll(
     consent: ChangeConsent = agreed,
     told: Told = unheard,
 ) -> ChangeReport:
-    """Return what the request would change on this site's hosts by rolling reboots, and with `apply` the outcomes.
+    """Plan the request for this site's hosts by rolling reboots and, with `apply`, carry it out. Return the report.
 
     `verb` is the command in messages (`scheduler set`); `told` is called with a line of progress. An infeasible plan
     is returned, not raised. Raises UsageError, NotConnected, StateDamaged, Locked, and Refused while another change or

@@ -156,7 +156,7 @@ class Journal(JournalReads):
     ) -> None:
         """Record the outcome of an effect.
 
-        `refused`: vCenter would refuse the next one too. `counts` is False if it was never sent to vCenter.
+        `refused`: vCenter would also refuse the next step. `counts` is False if the effect was never sent to vCenter.
         `suspended_at`: for a suspend, the moment that vCenter shows; None if it shows none. `started_at`: the same for
         a start.
         """
@@ -172,7 +172,7 @@ class Journal(JournalReads):
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
-        """Store VMs as they were, for the night of this run; a VM that is already stored is not changed."""
+        """Store VMs as they are before the night of this run takes them; what is already stored is not changed."""
         run_id = run.id if run is not None else ""
 
         def draft(state: JournalState) -> list[Draft]:

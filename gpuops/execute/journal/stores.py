@@ -37,7 +37,7 @@ SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepali
 
 
 def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
-    """Open the store for writing: create its tables, or upgrade them to this version. `url` empty: the file.
+    """Open the store for writing: create its tables, or upgrade them to this version. `url` "": use the file.
 
     Raises UsageError, StateDamaged.
     """

@@ -69,8 +69,7 @@ class LeaseSet:
     def take(self, policies: Mapping[str, Sequence[Policy]]) -> bool:
         """Take the leases of these lock VMs for a return.
 
-        `policies`: by lock VM, the policies that name it. Return whether any of the lock VMs had not been asked for
-        before.
+        `policies`: by lock VM, the policies that name it. Return whether any of these lock VMs is new to this set.
         """
         asked_for = sorted(policies.keys() - self.by_lock_vm.keys() - self.elsewhere.keys())
         for name in asked_for:

@@ -191,6 +191,7 @@ class PastEventsReader:
     def _note_incident(self, op_id: str, step: StepSoFar, state: IntentState, record: Record) -> None:
         """Add an incident for a failed step or an unknown outcome; remove it if the step turns out to be done."""
         change = self._changes.get(step.run.id)
+        # a step on no VM of a night, such as a setting, counts for all nights of its run
         places = [change] if change is not None else [step.vm.night] if step.vm is not None else step.run.nights
         wrong = state in (IntentState.FAILED, IntentState.UNKNOWN)
         noun = _NOUNS.get(step.kind, "setting")

@@ -23,9 +23,9 @@ from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewher
 def adopt(
     site: Site, from_vcenter: str, *, apply: bool = True, consent: Callable[[Adoption], None] = agreed
 ) -> Adoption:
-    """Move VMs from the journal of the vCenter with this instance uuid to this one's, if they are here now.
+    """Move VMs of another vCenter's open nights that are now in this vCenter from its journal to this vCenter's.
 
-    They are those that its open nights took.
+    `from_vcenter`: the instance uuid of the other vCenter.
 
     `rotate day` then brings them back. Raises Refused if no such VM is here, and Locked while a rotation of either
     vCenter runs.

@@ -354,7 +354,7 @@ def _wait_for_vcenter(
 def resume(
     site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False, asks: bool = False
 ) -> Report:
-    """Finish the run that was cut off, under the policy it began with; an empty plan if no run was.
+    """Finish the run that was cut off, under the policy it began with. Without such a run, return an empty plan.
 
     A return continues without a login to guests; a night raises the reason why there is no login (`Site.no_guests`).
     Raises Locked while a run is under way: its remaining steps are not cut off.

@@ -33,9 +33,9 @@ INIT: Final = "rotate init"
 def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     """Return what the policy needs in vCenter (custom attributes, the lock VM), and create what is missing if `apply`.
 
-    Needs a login with the privileges for it; the login of the nights does not need them. Names the desktops whose
-    owner has not consented. Raises NoPermission and Refused if nothing was changed, and PartlyDone, with what was
-    created, after a later failure.
+    Needs a login with the privileges for it; the login of the nights does not need them. The result also names the
+    desktops whose owner has not consented. Raises NoPermission and Refused if nothing was changed, and PartlyDone, with
+    what was created, after a later failure.
     """
     vcenter = site.vcenter
     if apply:

@@ -24,7 +24,7 @@ from gpuops.plan.rotation.lease import (
 
 
 def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
-    """Release the lease with this nonce on the policy's lock VM, for its holder, and return it.
+    """Release the lease with this nonce on the policy's lock VM in place of its holder, and return the lease.
 
     Use it if the run on the other machine is certainly dead; it is optional, since a lease expires by itself. Raises
     Refused if no run holds the lease or if its nonce differs, and names the holder. Raises Locked while the lease is

@@ -72,7 +72,7 @@ class PoolForecasts:
         return {name: count for name, count in counts.items() if count is not None}
 
     def _read(self) -> None:
-        """Read the store again. If it is damaged, log that; `at_least` of each pool then applies alone."""
+        """Read the store and make the forecasts anew. If the store is damaged, say so: then only `at_least` applies."""
         inventory = self.site.vcenter.inventory()
         inventory = self.site.vcenter.with_tags(inventory) if self.policy.needs_tags else inventory
         now = inventory.taken_at
@@ -277,7 +277,7 @@ def watch_for_ever(
 
 
 def _wait(site: Site, timeout_s: float) -> bool:
-    """Wait for a change; return whether vCenter reported one within the time."""
+    """Wait for a change. Return whether to look now: vCenter reported one, or could not be reached meanwhile."""
     until_s = site.passed_s() + timeout_s
     while (left_s := until_s - site.passed_s()) > 0:
         tell_systemd(GOES_ON)

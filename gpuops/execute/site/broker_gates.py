@@ -117,7 +117,10 @@ class BrokerGates:
         return gates
 
     def change(self, step: GateStep, vm: Vm) -> None:
-        """Send one change, once. Raises OutcomeUnknown if the reply was lost, and Refused for any other failure."""
+        """Ask the broker once to close or open the VM's gate.
+
+        Raises OutcomeUnknown if the reply was lost, and Refused for any other failure.
+        """
         from gpuops.plan.core.steps import CloseGate
 
         machine = step.machine or (vm.gate.machine if vm.gate is not None else "")

@@ -34,7 +34,7 @@ def with_policy_reads(
     machines: Mapping[str, str] = NO_MACHINES,
     vgpu_use: VgpuUseSource | None = None,
 ) -> Inventory:
-    """Return the snapshot with all these reads that the policy needs, for `vms`; None = for all VMs.
+    """Return the snapshot with what the policy needs beyond the bulk read, for `vms`; None = for all VMs.
 
     `machines`: VM (ref) -> the broker's id of its machine, for machines whose record must be current.
     """

@@ -167,7 +167,7 @@ def health_address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def serve_health(address: tuple[str, int], stale_s: float = STALE_S) -> Iterator[Health]:
-    """Serve GET /healthz and /readyz inside the block, by the yielded Health; call its `note_look` after each look.
+    """Serve GET /healthz and /readyz while the block runs. The caller calls `note_look` of the yielded Health.
 
     Raises UsageError for an address that this machine does not have, or a port in use.
     """

@@ -157,7 +157,7 @@ class StepExecutor(ABC, Generic[Kind]):
     # one step
 
     def begin(self, step: Kind) -> Outcome[Kind] | StepInFlight[Kind]:
-        """Send the step, unless it is already done or must not be done now. Needs a look just before.
+        """Send the step, unless it is already done or must not be done now, by the look that was made just before.
 
         Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent).
         """

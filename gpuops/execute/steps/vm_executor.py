@@ -149,9 +149,10 @@ class VmExecutor(VmLooks):
         return reason
 
     def _restarted_by_user(self, step: Step) -> str | None:
-        """Return why a VM is not stopped that powered off since the plan and that a user started again, or None.
+        """Return why the VM must not be stopped, or None.
 
-        That VM belongs to the user now. A VM that vSphere HA restarted is stopped.
+        A VM that powered off after the plan, and that a user then started again, belongs to that user. A VM that
+        vSphere HA restarted is stopped.
         """
         planned_vm, now = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
         if (
