@@ -40,7 +40,7 @@ def passed_s() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Wait so many seconds."""
+    """Wait for this many seconds."""
     time.sleep(seconds)
 
 
@@ -51,7 +51,7 @@ def rounds(
     rest: Callable[[float], None] | None = None,
     seconds: Callable[[], float] | None = None,
 ) -> Iterator[float]:
-    """Yield the seconds that remain: now, after each rest, and 0.0 when the time is up, in the last round.
+    """Yield the seconds that remain: at once, after each rest, and at the end 0.0 for a last round.
 
     The last of `rests_s` repeats. `rest` and `seconds` replace `pause` and `passed_s` where another clock counts.
     """
@@ -67,6 +67,6 @@ def rounds(
 
 
 def set_ahead(by: timedelta) -> None:
-    """Move the time of day ahead of the machine's by so much; a negative value moves it back."""
+    """Set how far the time of day is ahead of the machine's clock; a negative value puts it behind."""
     global _ahead
     _ahead = by

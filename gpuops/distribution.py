@@ -36,11 +36,11 @@ EXTRAS: Final = {
     "ssh": "asyncssh",
     "web": "starlette uvicorn",
 }
-"""The package that each extra brings, or the packages. Hints name it alone: an index need not have gpuops itself."""
+"""The packages that each extra adds. Hints name these and not `gpuops[EXTRA]`: an index need not have gpuops itself."""
 
 
 def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
-    """Return how to add the package of an extra to this installation, by the tool that made it: pipx, uv or pip.
+    """Return the command that adds an extra's packages to this installation, by the tool that made it (pipx, uv, pip).
 
     >>> install_extra("ssh", Path("/home/me/.local/share/pipx/venvs/gpuops-vsphere"))
     'pipx inject gpuops-vsphere asyncssh'

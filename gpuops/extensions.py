@@ -89,7 +89,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
 }
-"""All extras, in the order in which they may import each other: an extra imports those before it alone."""
+"""All extras, in the order in which they may import each other: an extra imports only those before it."""
 
 
 def is_installed(extra: str) -> bool:
@@ -136,7 +136,9 @@ def _module_of(tables: Mapping[str, Mapping[str, str]], name: str) -> str | None
 
 def _check_installed(extra: str) -> None:
     if not is_installed(extra):
-        raise UsageError(f"gpuops is installed without {extra}", hint=f"install gpuops with gpuops/extras/{extra}")
+        raise UsageError(
+            f"gpuops is installed without {extra}", hint=f"install a gpuops that contains gpuops/extras/{extra}"
+        )
 
 
 def import_documents() -> None:
@@ -147,7 +149,7 @@ def import_documents() -> None:
 
 
 def load(path: str) -> Any:
-    """Return what an extra defines, as in `load("gpuops.extras.fleet.sites.ask_sites")`.
+    """Import a module of an extra and return its object of this name: `load("gpuops.extras.fleet.sites.ask_sites")`.
 
     Raises UsageError if this installation does not have the extra.
     """

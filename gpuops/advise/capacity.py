@@ -85,10 +85,10 @@ def free_slots(
     catalog: Catalog,
     starts: Sequence[int | None] = (),
 ) -> Slots:
-    """Return how many more vGPUs of `profile` fit this GPU beside the running ones.
+    """Return how many more vGPUs of `profile` fit on this GPU in addition to the running ones.
 
     `holders` are the profiles of the vGPUs running on it, one entry each; None = not known. `starts`: where each of
-    them lies, as far as known (`VgpuPlacement.start`); () = of none. `profile` is an ESXi name.
+    them lies, as far as known (`VgpuPlacement.start`); () = not known for any. `profile` is an ESXi name.
     """
     refused = _serves_no_vgpu(gpu)
     if refused is not None:
@@ -132,10 +132,10 @@ def slots_in_mode(
     *,
     instances: Sequence[str] | None = None,
 ) -> Slots:
-    """Return how many more vGPUs of `vgpu_profile` fit a GPU of that model and mode beside the running ones.
+    """Return how many more vGPUs of `vgpu_profile` fit on a GPU of that model and mode in addition to the running ones.
 
-    `starts`: where each of the running ones lies, None where that is not known. `instances`: the GPU instances that the
-    GPU has and no others; None = the host creates them.
+    `starts`: where each of the running ones lies, None where that is not known. `instances`: the only GPU instances
+    that the GPU has; None = the host creates them as needed.
     """
     match mode:
         case VgpuMode.SAME_SIZE:
@@ -192,6 +192,7 @@ def _same_size(running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile) -> Slo
 def _mixed_size(
     board: Board, running: Sequence[VgpuProfile], vgpu_profile: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
+    """Return the room on a GPU in mixed-size mode: by the start positions of each size, where NVIDIA lists them."""
     used_mib = sum(holder.framebuffer_mib for holder in running)
     left_mib = max(0, board.framebuffer_mib - used_mib)
     by_memory = left_mib // vgpu_profile.framebuffer_mib
@@ -249,6 +250,7 @@ def _multi_instance(
     rooms: list[Spread] = []
     fewest_instances = len(running)
     unsure = any(start is None and _per_instance(holder) > 1 for holder, start in zip(running, starts, strict=True))
+    # NVIDIA does not document whether vGPUs of one size or only of one profile share an instance: look at both
     for by_size in (True, False) if unsure else (True,):
         sharers = _sharers(board, running, starts, by_size=by_size)
         for instances in _instances_in_use(sharers, board.mig.memory_slices if board.mig else 0):
@@ -270,7 +272,7 @@ def _free_instances(
 ) -> Spread | None:
     """Return how many more GPU instances of a kind there may be; None = those in use cannot all be on the GPU.
 
-    `existing`: the instances that the GPU has and no others.
+    `existing`: the only instances that the GPU has; None = the host creates them as needed.
     """
     if existing is None:
         return spread(slices(kind), tuple(shape for group in in_use for shape in group.shapes))
@@ -345,7 +347,7 @@ def _with_started(free: Spread, limit: int, vgpu_profile: VgpuProfile, instances
 def _sharers(
     board: Board, running: Sequence[VgpuProfile], starts: Sequence[int | None], *, by_size: bool
 ) -> list[_Sharers]:
-    """Return the running vGPUs, grouped by who may share GPU instances."""
+    """Return the running vGPUs in groups that may share GPU instances: by size if `by_size`, else by profile."""
     groups: dict[object, list[tuple[VgpuProfile, int | None]]] = {}
     for holder, start in zip(running, starts, strict=True):
         key = (holder.mig_profile, holder.framebuffer_mib) if by_size else holder.name
@@ -367,7 +369,7 @@ def _per_instance(profile: VgpuProfile) -> int:
 
 
 def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterator[tuple[_InstancesInUse, ...]]:
-    """Yield every combination of how many instances each of these hold, as far as the memory of the GPU suffices."""
+    """Yield every combination of instances that these groups may hold and that fits into `memory_slices`."""
     if not sharers:
         yield ()
         return
@@ -375,7 +377,7 @@ def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterat
     for further in first.further_instances():
         shapes = (*known_shapes, *[slices(first.kind)] * further)
         remaining = memory_slices - sum(shape.size for shape in shapes)
-        if remaining < 0:
+        if remaining < 0:  # with more instances of the first group even less remains
             return
         for further_groups in _instances_in_use(sharers[1:], remaining):
             yield (_InstancesInUse(first, shapes), *further_groups)

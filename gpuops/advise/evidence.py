@@ -102,17 +102,18 @@ def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
 
 
 def _state(vm: Vm) -> SourceReading:
+    """Return the reading of vCenter's own state of the VM: a question or a task means busy."""
     says, reason = Use.IDLE, "runs; no question or task"
     if vm.power is not PowerState.ON:
         says, reason = Use.UNKNOWN, f"is not running ({vm.power or 'its power state cannot be read'})"
     elif vm.connected is not True:
-        says, reason = Use.UNKNOWN, "is not connected, or does not tell"
+        says, reason = Use.UNKNOWN, "is not connected, or its connection state is unknown"
     elif vm.question is not None:
         says, reason = Use.BUSY, f"waits for an answer: {vm.question}"
     elif vm.tasks:
         says, reason = Use.BUSY, f"a task is {vm.tasks[0].state}: {vm.tasks[0].name}"
     elif vm.unreadable:
-        says, reason = Use.UNKNOWN, f"cannot be read whole: {', '.join(vm.unreadable)}"
+        says, reason = Use.UNKNOWN, f"cannot be read completely: {', '.join(vm.unreadable)}"
     return SourceReading(Source.STATE, says, reason, required=True, age_s=0.0)
 
 
@@ -179,7 +180,7 @@ def _vgpu(vgpu_use: VgpuUse | None, below: int, *, required: bool) -> SourceRead
     else:
         percent, age_s = vgpu_use.percent, vgpu_use.age_s
         if vgpu_use.age_s > VGPU_USE_FRESH_S:
-            reason = f"what nvidia-smi told of its vGPU is {format_limit(vgpu_use.age_s // 60 * 60)} old"
+            reason = f"the reading of nvidia-smi for its vGPU is {format_limit(vgpu_use.age_s // 60 * 60)} old"
         else:
             says = Use.IDLE if percent < below else Use.BUSY
             reason = f"its vGPU is used {percent} %, idle is below {below}"
@@ -199,6 +200,7 @@ def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
 
 
 def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) -> SourceReading:
+    """Return the reading of a source of sessions; disconnected sessions show no use after `timeout_s`."""
     session_count = (vm.sessions or {}).get(source)
     if session_count is None:
         return SourceReading(source, Use.UNKNOWN, UNASKED[source], required, unit="sessions", below=1)
@@ -207,9 +209,11 @@ def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) 
         source,
         says,
         reason,
+        # a VM that may have a session is not idle, even where the pool requires no source of sessions
         required or (session_count.used is None and session_count.because in MAY_HAVE_SESSION),
         value=session_count.count,
         unit="sessions",
+        # disconnected sessions are idle by the time since, not by their number
         below=None if session_count.used and says is Use.IDLE else 1,
         age_s=session_count.age_s if session_count.used is not None else None,
         disconnected_s=session_count.disconnected_s,
@@ -217,17 +221,18 @@ def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) 
 
 
 def _judge_sessions(session_count: SessionCount, source: Source, timeout_s: int | None) -> tuple[Use, str]:
+    """Return whether these sessions show use, and why. Disconnected ones do until `timeout_s` (None = for ever)."""
     told_by = _TOLD_BY[source]
     if session_count.used is None:
-        return Use.UNKNOWN, f"its sessions are not known: {session_count.because or f'{told_by} does not tell'}"
+        return Use.UNKNOWN, f"its sessions are not known: {session_count.because or f'{told_by} does not report them'}"
     if session_count.used:
-        if session_count.because:
+        if session_count.because:  # a session that cannot be counted, for example on a machine that may be this VM
             return Use.BUSY, session_count.because
         reason = f"{session_count.count} session(s)" if session_count.count else "it is used"
         if timeout_s is not None and session_count.disconnected_s is not None:
             gone_s = session_count.disconnected_s // 60 * 60
             reason += f" disconnected for {format_limit(gone_s)}, idle is from {format_limit(timeout_s)} on"
-        return Use.BUSY if session_count.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} tells"
+        return Use.BUSY if session_count.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} reports"
     if session_count.age_s > SESSIONS_FRESH_S:
-        return Use.UNKNOWN, f"what {told_by} tells of its sessions is {format_limit(session_count.age_s)} old"
-    return Use.IDLE, f"no sessions, as {told_by} tells"
+        return Use.UNKNOWN, f"the answer of {told_by} about its sessions is {format_limit(session_count.age_s)} old"
+    return Use.IDLE, f"no sessions, as {told_by} reports"

@@ -33,9 +33,9 @@ def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState
 
 
 def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
-    """Return the start of one more vGPU.
+    """Return the memory slice at which the host is expected to start one more vGPU of this profile.
 
-    None = there is no room, how the running ones lie is not known, or the mode has no starts.
+    None = there is no room, it is not known where the running ones lie, or the GPU's mode has no starts.
     """
     if state.gpu.vgpus is None or state.unclear or any(tenant.start is None for tenant in state.tenants):
         return None
@@ -56,6 +56,7 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
             shared = _instance_with_room(running, vgpu_profile)
             if shared is not None:
                 return shared
+            # the others take the lowest free start: there are no shapes to keep room for
             keeps_large_possible = board.generation in _KEEP_LARGE_POSSIBLE
             shapes = _shapes_of(board, gpu.vgpu_mode) if keeps_large_possible else frozenset()
         case _:

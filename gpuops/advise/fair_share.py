@@ -36,9 +36,9 @@ class TeamUse:
     decayed: float = 0.0
     """By the half-life."""
     week: float = 0.0
-    """In the last 7 days, each hour whole."""
+    """In the last 7 days, without decay."""
     unknown: int = 0
-    """Runs that could not be counted: of a VM whose GPUs are not known, or whose start no record tells."""
+    """Runs that could not be counted, because the VM's GPUs or the time of its start are not known."""
 
     def __add__(self, other: TeamUse) -> TeamUse:
         return TeamUse(self.decayed + other.decayed, self.week + other.week, self.unknown + other.unknown)

@@ -113,7 +113,9 @@ class Forecast:
 
 
 def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo = UTC) -> Forecast:
-    """Return the forecast from the slot of `begin` until `until`. `zone` is the time zone that people work by.
+    """Return the forecast from the slot of `begin` until `until`, with the errors of such forecasts in the history.
+
+    `zone`: the time zone of the users; a slot is compared with slots at the same local time.
 
     Example: Mondays at 08:15 had 40, 46 and 44 desktops in use; 44 are expected (43.3, rounded up).
     """

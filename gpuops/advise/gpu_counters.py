@@ -13,8 +13,8 @@ def gpus_of_instances(instances: Collection[str], host: Host) -> Mapping[str, Pc
     """Return the address of the GPU of each instance; one that cannot be mapped is left out, as is the host as a whole.
 
     Dumps of vCenters show `0000:3b:00.0`, `000:003:00.0` and `gpu-1` (vsphere-api.md, 8.1). Where none is an address,
-    they are the host's GPUs in the order of their numbers, if there are as many as the host's driver has: a GPU that is
-    given to VMs as a whole has no counters, since no driver of the host is at it (assumption: gpu-counter-instances).
+    they are the host's GPUs in the order of their numbers, if there are as many as the host's driver has. A GPU in
+    passthrough has no counters, because the host has no driver for it (assumption: gpu-counter-instances).
     """
     named = {instance: PciAddress.parse_or_none(instance) for instance in instances if instance}
     if any(address is not None for address in named.values()):

@@ -89,13 +89,14 @@ def _misfit(part: LayoutPart, because: str) -> JudgedPart:
 
 
 def _judge_instances(part: LayoutPart, geometry: MigGeometry, board: Board) -> JudgedPart:
+    """Return whether the part's GPU instances fit on one GPU of this model, and which others still fit then."""
     instances: list[InstanceProfile] = []
     for name, number in part.counts:
         kind = geometry.profile(name)
         if kind is None or not kind.usable_for_vgpu:
             return _misfit(part, _why_not_an_instance(name, kind, geometry, board))
         instances += [kind] * number
-    for count, kind in enumerate(instances):
+    for count, kind in enumerate(instances):  # one more each time, to name the first that does not fit
         if next(arrangements(instances[: count + 1], geometry), None) is None:
             return _misfit(part, _no_place(kind.name, [instance.name for instance in instances[:count]]))
     usable = [kind for kind in geometry.profiles if kind.usable_for_vgpu]
@@ -131,6 +132,7 @@ def _further(kind: InstanceProfile, placed: tuple[InstancePlacement, ...], geome
 
 
 def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
+    """Return whether the part's vGPUs fit on one GPU of this model, in which mode, and which others still fit then."""
     by_name = dict(_profile_names(board))
     unknown = next((name for name, _ in part.counts if _spell_name(name) not in by_name), None)
     if unknown is not None:
@@ -143,7 +145,7 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
         return _misfit(part, "time-sliced and MIG-backed vGPUs never run on one GPU")
     if mode is VgpuMode.MIXED_SIZE and board.mixed_size_mode is False:
         return _misfit(part, f"{board.name} has no mixed-size mode, and these vGPUs are of several sizes")
-    for count, vgpu in enumerate(vgpus):
+    for count, vgpu in enumerate(vgpus):  # one more each time, to name the first that does not fit
         verdict, because = _next_fits(vgpu, vgpus[:count], mode, board)
         if verdict is not LayoutVerdict.FITS:
             return JudgedPart(part, verdict, because)

@@ -95,7 +95,7 @@ def judge_vms(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
 
 
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
-    """Return the verdict on a VM, by the rule of its pool; `rule` None = nothing says when it is idle, so it never is.
+    """Return the verdict on a VM, by the rule of its pool. Without a rule (None), a VM is never idle.
 
     The VM is busy if any source shows use. It is unknown if none does and a required source has no reading. CPU counts
     because vCenter shows a remote-desktop session in no other way. Under a rule with `for_s`, CPU use must have been

@@ -75,8 +75,8 @@ def match_machines(
     `vcenters`: those of the broker; empty if it does not tell them.
 
     A machine is looked for by its path; by its name if it has no path, or if no VM is at its path any more. It is
-    certainly a VM if it is certainly in this vCenter, that is the only VM which fits, the VM fits no other machine, and
-    it was not looked for by name although it has a path: another VM may have taken the name.
+    certainly a VM if the broker manages it, it is certainly in this vCenter, only this VM fits it, the VM fits no other
+    machine, and it was found by its path or has none: if no VM is at its path, another VM may have taken its name.
     """
     places = _Places(vcenter, machines, vcenters)
     by_path: dict[str, list[str]] = defaultdict(list)
@@ -112,7 +112,7 @@ def match_machines(
 
 
 class _Places:
-    """In which vCenter machines are, as far as the broker tells."""
+    """In which vCenter machines are, as far as the broker reports it."""
 
     def __init__(self, vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]) -> None:
         self._uuid_of = {
@@ -143,8 +143,8 @@ class _Places:
         if machine.vcenter in self._uuid_of:
             return f"it is in vCenter {self._names[machine.vcenter]}, and none of the broker's vCenters has this uuid"
         if machine.vcenter is None:
-            return "the broker does not tell in which of its vCenters it is"
-        return "the broker does not tell the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
+            return "the broker does not report in which of its vCenters it is"
+        return "the broker does not report the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
 
 
 def _fitting(

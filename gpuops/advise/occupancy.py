@@ -1,4 +1,4 @@
-"""Which vGPUs run on each GPU of a host, as far as vCenter tells.
+"""Which vGPUs run on each GPU of a host, as far as vCenter reports it.
 
 vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). If the place of a
 vGPU is not known, it counts on every GPU that it may be on: a GPU may seem fuller than it is, never emptier.
@@ -54,9 +54,10 @@ class GpuState:
 
     @property
     def fewest(self) -> tuple[tuple[str, ...], ...]:
-        """Return the profiles of the vGPUs that are certainly on it, sorted: one of these sets, and maybe more.
+        """Return sets of profiles, each sorted: at least the vGPUs of one of these sets run on the GPU, maybe more.
 
-        A VM that the GPU lists has at least one vGPU on it; which one is not known if the VM has several profiles.
+        A VM that the GPU lists has at least one vGPU on it. If the VM has several profiles, it is not known which one
+        that is: each choice gives a set.
         """
         sets = {tuple(sorted(tenant.profile for tenant in self.tenants if tenant.certain))}
         settled = {tenant.vm for tenant in self.tenants if tenant.certain}
@@ -137,6 +138,7 @@ class _CachedStates:
 
 
 def _place_tenants(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
+    """Put the vGPUs of running VMs on GPUs: by reported placements, else by pins, else wherever they may be."""
     gpus = sorted(host.gpus, key=lambda gpu: gpu.address)
     tenants: list[list[Tenant]] = [[] for _ in gpus]
     listed: dict[str, list[int]] = {}
@@ -200,7 +202,7 @@ def _placed_seats(
 
 
 def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
-    """Return where the VM's own pins bind each of its vGPUs, if they name the very GPUs that list it; else nothing.
+    """Return the GPU (index) to which the VM's own pins bind each of its vGPUs; [] unless exactly these GPUs list it.
 
     A pin that was changed since the VM started names a GPU that does not list it, unless it was changed for another of
     the same VM's GPUs. A VM on one GPU needs no pin.

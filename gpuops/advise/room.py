@@ -78,6 +78,7 @@ def _between(
     profile: str,
     catalog: Catalog,
 ) -> Slots:
+    """Return the range of room between the fullest GPU (all `holders` run on it) and the emptiest (`fewest`)."""
     fullest = free_slots(gpu, holders, profile, catalog, starts)
     if holders is None or fewest == (tuple(sorted(holders)),):
         return fullest

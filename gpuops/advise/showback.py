@@ -58,7 +58,7 @@ class Showback:
 
 
 def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> Showback:
-    """Return what the ML VMs of each owner had in these nights."""
+    """Return the GPU-hours that the ML VMs of each owner had in these nights, most first, and each owner's share."""
     runs = tuple(
         OwnedRun(night, vm, owned_period, owner)
         for night in nights
@@ -110,8 +110,8 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
 def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
     """Return a function that finds the owner of a VM of a past night.
 
-    The owner is the one in the journal under the same key, so that a VM that was removed or tagged anew keeps its owner
-    of then; otherwise it is the owner that vCenter shows now.
+    It returns the owner in the journal if that was found by the same key: a VM that was removed or tagged anew keeps
+    the owner that it had. Otherwise it returns the owner that vCenter shows now.
     """
 
     def owner_of(past: PastVm) -> str:

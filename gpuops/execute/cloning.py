@@ -39,6 +39,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     if not apply:
         return planned, project(planned.new, _with_devices(planned.new.source, before, site))
     outcome, after = _execute_clone(planned.new, order, before, site)
+    # the inventory decides, not the outcome: after a lost reply, the clone may exist without a known task
     try:
         new_vm = request.planned(after, folder).there
     except VmNotFound:

@@ -40,13 +40,17 @@ def test_a_quiet_desktop_is_idle_and_the_numbers_are_told() -> None:
         ({"tasks": (RunningTask("t", "CloneVM_Task", "queued"),)}, Use.BUSY, "a task is queued: CloneVM_Task"),
         ({"cpu_usage_mhz": None}, Use.UNKNOWN, "its CPU usage cannot be read"),
         ({"console_connections": None}, Use.UNKNOWN, "its console connections cannot be read"),
-        ({"unreadable": ("runtime.host",)}, Use.UNKNOWN, "cannot be read whole: runtime.host"),
-        ({"connected": False}, Use.UNKNOWN, "is not connected, or does not tell"),
-        ({"connected": None}, Use.UNKNOWN, "is not connected, or does not tell"),
+        ({"unreadable": ("runtime.host",)}, Use.UNKNOWN, "cannot be read completely: runtime.host"),
+        ({"connected": False}, Use.UNKNOWN, "is not connected, or its connection state is unknown"),
+        ({"connected": None}, Use.UNKNOWN, "is not connected, or its connection state is unknown"),
         ({"power": None}, Use.UNKNOWN, "is not running (its power state cannot be read)"),
         ({"power": PowerState.SUSPENDED}, Use.UNKNOWN, "is not running (suspended)"),
         ({"console_connections": None, "cpu_usage_mhz": 5200}, Use.BUSY, "uses 5200 MHz, idle is below 500"),
-        ({"connected": False, "cpu_usage_mhz": 5200}, Use.UNKNOWN, "is not connected, or does not tell"),
+        (
+            {"connected": False, "cpu_usage_mhz": 5200},
+            Use.UNKNOWN,
+            "is not connected, or its connection state is unknown",
+        ),
     ],
 )
 def test_each_sign_of_use_and_each_thing_that_is_not_told(change: dict[str, Any], use: Use, reason: str) -> None:
@@ -61,8 +65,8 @@ def test_each_sign_of_use_and_each_thing_that_is_not_told(change: dict[str, Any]
         (VgpuUse(0, VGPU_USE_FRESH_S), Use.IDLE, None),
         (VgpuUse(5), Use.BUSY, "its vGPU is used 5 %, idle is below 5"),
         (VgpuUse(100, VGPU_USE_FRESH_S), Use.BUSY, "its vGPU is used 100 %, idle is below 5"),
-        (VgpuUse(0, 2400), Use.UNKNOWN, "what nvidia-smi told of its vGPU is 40 min old"),
-        (VgpuUse(100, 2400), Use.UNKNOWN, "what nvidia-smi told of its vGPU is 40 min old"),
+        (VgpuUse(0, 2400), Use.UNKNOWN, "the reading of nvidia-smi for its vGPU is 40 min old"),
+        (VgpuUse(100, 2400), Use.UNKNOWN, "the reading of nvidia-smi for its vGPU is 40 min old"),
         (VgpuUse(None, because="it is away"), Use.UNKNOWN, "the use of its vGPU is not known: it is away"),
         (None, Use.UNKNOWN, "the use of its vGPU is not known: its host is not asked"),
     ],
@@ -223,7 +227,7 @@ def test_a_desktop_without_counters_is_judged_by_its_sessions() -> None:
     """As one with a MIG instance, for whose GPU there are no counters."""
     vm = replace(QUIET, cpu_usage_mhz=None, console_connections=None, sessions={Source.COMMAND: ANSWERS["idle"]})
     rule = IdleRule(500, for_s=900, required=frozenset({Source.COMMAND}))
-    assert idleness(vm, rule).reason == "no sessions, as the command tells; no question or task"
+    assert idleness(vm, rule).reason == "no sessions, as the command reports; no question or task"
     assert idleness(replace(vm, question="Is it full?"), rule).use is Use.BUSY
     assert idleness(replace(vm, unreadable=("runtime.host",)), rule).use is Use.UNKNOWN
     assert idleness(replace(vm, power=PowerState.OFF), rule).readings == (
@@ -243,12 +247,12 @@ HOURS: dict[str, tuple[SessionCount, str | None]] = {
     "for long": (SessionCount(1, True, NOW, disconnected_s=14_459), None),
     "for too short": (
         SessionCount(2, True, NOW, disconnected_s=14_399),
-        "2 session(s) disconnected for 239 min, idle is from 240 min on, as the broker tells",
+        "2 session(s) disconnected for 239 min, idle is from 240 min on, as the broker reports",
     ),
-    "not disconnected": (SessionCount(1, True, NOW, oldest_s=90_000), "1 session(s), as the broker tells"),
+    "not disconnected": (SessionCount(1, True, NOW, oldest_s=90_000), "1 session(s), as the broker reports"),
     "told long ago": (
         SessionCount(1, True, NOW, age_s=301, disconnected_s=90_000),
-        "1 session(s) disconnected for 1500 min, idle is from 240 min on, as the broker tells",
+        "1 session(s) disconnected for 1500 min, idle is from 240 min on, as the broker reports",
     ),
     "not known": (SessionCount(None, None, NOW, because="it timed out"), "its sessions are not known: it timed out"),
 }
@@ -269,7 +273,7 @@ def test_what_is_told_of_a_disconnected_session_has_its_number() -> None:
     verdict = idleness(vm, replace(RULE, disconnected_timeout_s=14_400))
     broker = verdict.readings[-1]
     assert (broker.value, broker.below, broker.disconnected_s, broker.vetoes) == (1, None, 14_459, False)
-    assert "1 session(s) disconnected for 240 min, idle is from 240 min on, as the broker tells" in verdict.reason
+    assert "1 session(s) disconnected for 240 min, idle is from 240 min on, as the broker reports" in verdict.reason
     others = {Source.BROKER: HOURS["for long"][0], Source.COMMAND: ANSWERS["busy"]}
     keeping = idleness(replace(QUIET, sessions=others), replace(RULE, disconnected_timeout_s=14_400))
     assert keeping.decided_by is Source.COMMAND, "one that does not say how they are keeps it"

@@ -43,7 +43,7 @@ class Case:
     vcenters: tuple[BrokerVcenter, ...] = ONE
 
 
-UNTOLD = "the broker does not tell the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
+UNTOLD = "the broker does not report the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
 EVERY = tuple(vm.ref for vm in VMS)
 CASES: dict[str, Case] = {
     "its path": Case((A,), certain=("vm-1",)),
@@ -91,7 +91,7 @@ CASES: dict[str, Case] = {
     ),
     "two vCenters, and no id with the machine": Case(
         (replace(A, vcenter=None),), perhaps=("vm-1",), vcenters=TWO,
-        why="the broker does not tell in which of its vCenters it is",
+        why="the broker does not report in which of its vCenters it is",
     ),
     "a vCenter that was rebuilt": Case(
         (A,), perhaps=("vm-1",), vcenters=(BrokerVcenter("v1", "vc-1", OTHER),),

@@ -100,7 +100,7 @@ def test_a_name_that_two_vms_of_a_host_have_tells_of_neither(lab: Lab) -> None:
     one, other = desktops[:2]
     twins = inventory.with_vm(replace(other, name=one.name))
     found = lab.source().use([one, twins.vms[other.ref]], twins)
-    assert {use.because for use in found.values()} == {"the nvidia-smi of its host knows no vGPU of it alone"}
+    assert {use.because for use in found.values()} == {"the nvidia-smi of its host lists no vGPU certainly its own"}
 
 
 def test_a_vm_with_a_vgpu_that_is_not_told_of_is_unknown() -> None:

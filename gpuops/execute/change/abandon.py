@@ -57,7 +57,10 @@ def abandon(
 
 
 def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inventory: Inventory) -> Abandonment:
-    """Return what giving up that host or VM would mean, by the current journal. Raises Refused."""
+    """Return what would be given up with that host or VM, and what follows, by the current journal.
+
+    Raises Refused if it is not part of an open change and was not given up earlier.
+    """
     run = open_change(journal)
     if journal is not None and run is not None:
         open_change_state = _OpenChange.of(run, journal, inventory)
@@ -77,7 +80,11 @@ def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inve
         return Abandonment((before,), (f"it was given up at {format_zoned_minute(before.at)}",), already=True)
     if run is None:
         raise Refused(f"{name}: no change of hosts is open", hint=STATUS)
-    objection = "is no host of the change that is open" if thing is Thing.HOST else "was taken from no host, or is back"
+    objection = (
+        "is not an open host of the unfinished change"
+        if thing is Thing.HOST
+        else "was not taken from a host, or is already back"
+    )
     raise Refused(f"{name} {objection}", hint=STATUS)
 
 
@@ -131,6 +138,7 @@ class _OpenChange:
         after = replace(self.history, given_up=self.history.given_up | {target.ref})
         open_names = replace(self, history=after).open_host_names()
         taken_vms = tuple(self.history.taken.get(target.ref, {}).values())
+        # VMs that were shut down for the host are given up with it; those that were moved keep running elsewhere
         along = tuple(self._as_given_up(vm) for vm in taken_vms if vm.stopped)
         return Abandonment(
             (target, *along),
@@ -141,20 +149,21 @@ class _OpenChange:
         )
 
     def _consequences(self, target: GivenUp, taken_vms: Iterable[DisplacedVm], *, ends: bool) -> Iterator[str]:
+        """Yield for the admin what follows. `ends`: the change has no other open host."""
         now = state_of(target, self.inventory)
         if target.thing is Thing.HOST:
-            yield f"{target.name} stays as it is ({now}); what was to be set on it may be set or not"
+            yield f"{target.name} stays as it is ({now}); the new setting may or may not be in force on it"
             elsewhere = ", ".join(sorted(vm.name for vm in taken_vms if not vm.stopped))
             if elsewhere:
                 yield f"{elsewhere}: not moved back, they stay where they are"
             stopped = ", ".join(sorted(vm.name for vm in taken_vms if vm.stopped))
             if stopped:
-                yield f"{stopped}: shut down for it, and not started again"
+                yield f"{stopped}: shut down for the change, and not started again"
         else:
             yield f"{target.name} stays as it is ({now}): it is neither started nor moved back to its host"
         yield NAMED_UNTIL_BACK
         if ends:
-            yield f"nothing else is left of {self.order.verb}: the change ends, rolls and nights are free to go on"
+            yield f"{self.order.verb} has nothing else to do: the change ends, and other changes and nights can run"
 
     def _list_taken_vms(self) -> list[DisplacedVm]:
         given_up = self.history.given_up

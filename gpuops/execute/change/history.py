@@ -73,7 +73,7 @@ class History:
                 self.taken.pop(host, None)
             case RebootHost(host=host):
                 self.begun.add(host)
-                if not failed:
+                if not failed:  # after a failed request, the reboot is requested again
                     self.reboots[host] = step
                     self.reboot_requested_at[host] = intended.seen
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
@@ -88,9 +88,9 @@ class History:
     def _note_vm(self, step: Recorded, intended: Intended) -> None:
         match step:
             case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
-                self._note_return(host, vm, intended)
+                self._note_return(host, vm, intended)  # a move to the host that it was taken from brings it back
             case PowerOnVm(vm=vm):
-                for host in self.taken:
+                for host in self.taken:  # the step does not name the host that the VM was taken from
                     self._note_return(host, vm, intended)
             case RelocateVm(vm=vm):
                 self._note_taken(vm, intended, stopped=False)
@@ -140,7 +140,10 @@ _FIELDS = ("host", "vm")
 
 
 def ids_now(uuids: Mapping[str, str], intents: Iterable[Intended], inventory: Inventory) -> Ids:
-    """Return the ids that changed. `uuids`: the hardware uuids of the hosts by their ids at the start of the change."""
+    """Return the current ids of the hosts and VMs whose ids changed, by their ids in the journal.
+
+    `uuids`: the hardware uuids of the hosts, by their ids at the start of the change.
+    """
     current_ids: dict[str, str] = {}
     for ref, host_uuid in uuids.items():
         host = host_now(ref, host_uuid, inventory)

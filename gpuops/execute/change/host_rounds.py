@@ -41,7 +41,7 @@ DRIVER_LOOK_S: Final = 30.0
 _GOOD: Final = (Verdict.DONE, Verdict.ALREADY)
 
 Told = Callable[[str], None]
-"""Called with a line for people as the change goes on."""
+"""Called with one line of progress for the admin."""
 
 
 @dataclass(slots=True)
@@ -72,12 +72,14 @@ class HostRounds:
         new_steps = [step for step in new_steps if step.host not in self.wrong]
         refusal = self._empty(new_steps) if new_steps else None
         if refusal is not None:
+            # no host is changed; those that an interrupted run began are put back into service
             begun_steps = [step for step in steps if step.host in history.begun]
             self.wrong |= {step.host: refusal for step in begun_steps}
             return [
                 self._end(step) if step in begun_steps else Outcome(step, Verdict.SKIPPED, refusal) for step in steps
             ]
         new_reboots = self._set([step for step in new_steps if step.host not in self.wrong])
+        # requested by an interrupted run, and not over yet
         open_reboots = [
             history.reboots[step.host]
             for step in pending_steps
@@ -151,9 +153,10 @@ class HostRounds:
         return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
 
     def _reboots(self, step: HostStep, setting: SettingExecutor) -> bool:
-        """Return whether the setting needs a reboot: not if vCenter said so and shows the setting in force.
+        """Return whether the host must be rebooted for the setting.
 
-        If an interrupted run applied the setting, the answer of vCenter is lost, and the host is rebooted.
+        It need not be if vCenter reported that no reboot is needed, and shows the setting in force. If an interrupted
+        run applied the setting, that report is lost, and the host is rebooted.
         """
         impacts = setting.impacts.get(step.host)
         if impacts is None or ConfigureImpact.REBOOT in impacts:
@@ -199,7 +202,7 @@ class HostRounds:
         return [str(address) for address in gpus_not_listed(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> Outcome[HostStep]:
-        """Take the host out of maintenance mode and bring its VMs back.
+        """Take the host out of maintenance mode, bring its VMs back, and return the host's outcome.
 
         A host that failed stays in maintenance mode if it was rebooted, or if it may need a reboot for a partial
         setting.

@@ -22,7 +22,7 @@ from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
 
 
 def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
-    """Return what the request would change on this site's hosts, and with `apply` the outcomes.
+    """Plan the request for this site's hosts and, with `apply`, carry it out. Return the plan and the outcomes.
 
     An infeasible plan is returned, not raised. Raises UsageError, NotConnected, StateDamaged, and Locked while a
     rotation runs.

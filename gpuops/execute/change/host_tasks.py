@@ -88,16 +88,16 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         return [step for _, step in self._open_intents()]
 
     def settle_open(self) -> Failures:
-        """Wait for the tasks that an interrupted run requested, request none, and return the failures.
+        """Wait for the tasks that an interrupted run requested, without new requests. Return the failures by host ref.
 
-        A task that vCenter does not show did not happen, which is no failure: it may be requested again. Raises
-        NotConnected.
+        If vCenter does not show a task, it did not happen. That is not returned as a failure: the caller may request
+        it again. Raises NotConnected.
         """
         intents, sent = self._open_intents(), []
         if intents:
             self.look()
         for op_id, step in intents:
-            if self.host(step) is None:
+            if self.host(step) is None:  # the host was removed from vCenter, so no look can settle the task
                 continue
             under_way = self._under_way(op_id, step)
             if under_way is not None:
@@ -162,7 +162,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         return StepInFlight(op_id, step, task, self.inventory.taken_at)
 
     def _wait_for_tasks(self, started_tasks: Sequence[Outcome[HostTask] | StepInFlight[HostTask]]) -> Failures:
-        """Wait for these tasks, read the inventory again, and return the failures."""
+        """Wait for these tasks, read the inventory again, and return the reasons of failures by host ref."""
         sent = [state for state in started_tasks if isinstance(state, StepInFlight)]
         tasks = [state.task for state in sent if state.task is not None]
         ends = self.wait_for_tasks(tasks, _limit_s([state.step for state in sent]))
@@ -219,7 +219,10 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         return (self.inventory.taken_at - requested_at).total_seconds() if requested_at is not None else 0.0
 
     def _wait_for_boot(self, tasks: Mapping[str, HostTask]) -> None:
-        """Wait until all hosts are back, at most an hour from the request, even if the change is resumed meanwhile."""
+        """Wait until all hosts are back, at most an hour from the request of the reboot.
+
+        The hour also counts the time before an interrupted change was resumed.
+        """
         reboots = [step for step in tasks.values() if isinstance(step, RebootHost)]
         booted_before = {step.host: step.booted for step in reboots}
         limit_s = max((BACK_S - self._since_s(step) for step in reboots), default=0.0)

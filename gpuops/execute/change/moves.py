@@ -39,7 +39,7 @@ NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 
 def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> Report:
-    """Return the moves that free the most, and with `apply` the outcome of each.
+    """Plan the moves that free the most GPUs and, with `apply`, carry them out. Return the plan and the outcomes.
 
     Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
     """
@@ -127,6 +127,7 @@ class _MoveRun:
     lease: HeldLease | None
 
     def move_all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
+        """Carry out the moves in order and return the outcomes of their steps. After a failure, skip the others."""
         outcomes, stopped_vms, reason = self.settle(), self.stopped_vms(), ""
         for move in moves:
             inventory = self.site.vcenter.inventory()
@@ -140,6 +141,7 @@ class _MoveRun:
             step_outcomes = self.execute_steps(move.steps, inventory)
             outcomes += step_outcomes
             if any(outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) for outcome in step_outcomes):
+                # the later moves were planned for a vCenter in which this one is done: they are skipped
                 outcomes += self.restart_stopped_vms()
                 reason = f"{move.name} was not moved; {PLAN_AGAIN}"
         return outcomes
@@ -175,10 +177,10 @@ class _MoveRun:
         """Return why the move must not be made now; empty if it is possible as planned or was begun."""
         if vm is None:
             return f"{move.name} is gone from vCenter; {PLAN_AGAIN}"
-        if begun and vm.power is PowerState.OFF:
+        if begun and vm.power is PowerState.OFF:  # an interrupted run shut it down for this move
             return ""
         if vm.host != move.source or vm.power is not PowerState.ON:
-            return f"{move.name} is not where it was any more, or does not run; {PLAN_AGAIN}"
+            return f"{move.name} has left its host, or is not running; {PLAN_AGAIN}"
         pins = {0: move.pins} if move.pins else {}
         if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory), pins):
             return f"{move.name}: {NO_ROOM}; {PLAN_AGAIN}"

@@ -67,7 +67,7 @@ def roll(
     consent: ChangeConsent = agreed,
     told: Told = unheard,
 ) -> ChangeReport:
-    """Return what the request would change on this site's hosts by rolling reboots, and with `apply` the outcomes.
+    """Plan the request for this site's hosts by rolling reboots and, with `apply`, carry it out. Return the report.
 
     `verb` is the command in messages (`scheduler set`); `told` is called with a line of progress. An infeasible plan
     is returned, not raised. Raises UsageError, NotConnected, StateDamaged, Locked, and Refused while another change or
@@ -138,6 +138,7 @@ def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
 
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
+    """Return the plan by vCenter's state now, refused if a night holds VMs of the hosts or a privilege is missing."""
     before = site.vcenter.inventory()
     host_refs = request.hosts(before)
     before = settings_for(request, site, before, host_refs)
@@ -193,7 +194,9 @@ def _resume_or_abort(
         return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=apply)
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
-        raise Locked(f"{holder} is changing this vCenter: nothing is cut off", hint="gpuops change status shows it")
+        raise Locked(
+            f"{holder} is changing this vCenter: the change is not interrupted", hint="gpuops change status shows it"
+        )
     taking_up = GIVES_UP if giving_up else GOES_ON
     if not apply:
         return _what_is_open(run, before, taking_up)
@@ -219,6 +222,7 @@ def _resume_or_abort(
         run,
         lambda run: consent(_what_is_open(run, before, taking_up)),
         execute_under_lock,
+        # the admin agreed to continue this change, whatever is left of it by now
         covers=lambda agreed_run, current: agreed_run.id == current.id,
     )
 
@@ -292,6 +296,7 @@ def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
     order, history = host_rounds.order, host_rounds.history()
     outcomes = [Outcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
     outcomes += [Outcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
+    # hosts that an interrupted run began come first: they may be empty, or in maintenance mode
     begun = [step for step in order.steps if step.host in history.left_open]
     waiting = [step for step in order.steps if step.host not in history.begun | history.given_up]
     stopped = ""

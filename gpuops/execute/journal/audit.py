@@ -77,6 +77,7 @@ def _vcenters(connection: Connection) -> list[str]:
 
 
 def _chain(connection: Connection, vcenter: str) -> AuditedChain:
+    """Check the records of one vCenter, up to the first that is wrong."""
     links = Chain(vcenter)
     content = _Book(vcenter.removeprefix(BOOK_OF)) if vcenter.startswith(BOOK_OF) else _Journal(JournalState(vcenter))
     good, moments = 0, list[datetime]()
@@ -107,9 +108,9 @@ class _Journal:
         record = links.follow(row)
         try:
             if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
-                come_to = json.loads(text_of(dump_state(self._state)))
-                if come_to != record.body:
-                    raise Broken(record.seq, "the records before it come to something else than it says")
+                computed_body = json.loads(text_of(dump_state(self._state)))
+                if computed_body != record.body:
+                    raise Broken(record.seq, "the state in this checkpoint is not that of the records before it")
             self._state.apply(record)
         except (KeyError, TypeError, ValueError) as error:
             raise Broken(record.seq, f"this version cannot read it: {error!r}") from error

@@ -121,7 +121,7 @@ class BookChange(BookView):
             self._writes_to.execute(insert(book_table).values(**place, **fields))
         else:
             self._writes_to.execute(update(book_table).where(*mine).values(**fields))
-        self._enter(kind, key, version, sha256_of(body))
+        self._enter(kind, key, version, sha256_of(body))  # `rotate audit verify` compares the record with this
 
     def remove(self, kind: BookKind[Body], key: str) -> None:
         """Delete the record, if there is one."""
@@ -148,7 +148,7 @@ class BookChange(BookView):
             append_entry(self._writes_to, f"{BOOK_OF}{self._vcenter}", clock.wall_clock(), entry)
         except (Broken, Overtaken) as error:
             raise StateDamaged(
-                f"the entries about the book were changed by something else than gpuops: {error}",
+                f"the entries about the book were changed by another program than gpuops: {error}",
                 hint="gpuops rotate audit verify shows how far they can be trusted",
             ) from error
 
@@ -207,7 +207,7 @@ class Book:
 def take_over(earlier: Database, book: Book) -> None:
     """Move the records of an earlier version from a file of their own into the book. Raises StateDamaged.
 
-    A crash in between leaves them in both. Nothing is changed before the next call, which leaves those in the book.
+    After a crash in between they are in both places; the next call keeps those in the book and drops the file's tables.
     """
     with earlier.writing() as connection:  # no other process moves them meanwhile
         source = _earlier_records(connection)

@@ -46,7 +46,7 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Run the block to its end; a signal that arrived meanwhile is handled then.
+    """Run the block to its end. An ending signal that arrives meanwhile is handled after it.
 
     Does nothing in any thread but the main one, since Python runs handlers only there.
     """
@@ -186,7 +186,7 @@ class Database:
 
         Raises StateDamaged for a revision that this gpuops does not know: a later version made it.
         """
-        if self._has_head:  # tables are never brought back
+        if self._has_head:  # tables are never downgraded
             return HEAD
         if not inspect(connection).has_table(VERSION_TABLE):
             return None
@@ -285,6 +285,6 @@ def has_journal(connection: Connection, database: Database) -> bool:
         return True
     version = f"schema {versions[-1]}" if versions else "no schema"
     raise StateDamaged(
-        f"the journal {database.name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
+        f"the journal {database.name} has {version}, this version reads only schema {SCHEMA_VERSION}",
         hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}",
     )

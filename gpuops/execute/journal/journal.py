@@ -48,7 +48,7 @@ class Journal(JournalReads):
     ) -> Self:
         """Open the journal in this directory, or in the PostgreSQL database at `url`; create it if there is none.
 
-        `returning` is for a run that only brings back: it continues without its journal, see `lost`.
+        `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """
 
         def opening() -> Store:
@@ -156,7 +156,7 @@ class Journal(JournalReads):
     ) -> None:
         """Record the outcome of an effect.
 
-        `refused`: vCenter would refuse the next one too. `counts` is False if it was never sent to vCenter.
+        `refused`: vCenter would also refuse the next step. `counts` is False if the effect was never sent to vCenter.
         `suspended_at`: for a suspend, the moment that vCenter shows; None if it shows none. `started_at`: the same for
         a start.
         """
@@ -172,7 +172,7 @@ class Journal(JournalReads):
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
-        """Store VMs as they were, for the night of this run; a VM that is already stored is not changed."""
+        """Store VMs as they are before the night of this run takes them; what is already stored is not changed."""
         run_id = run.id if run is not None else ""
 
         def draft(state: JournalState) -> list[Draft]:
@@ -188,9 +188,10 @@ class Journal(JournalReads):
         self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
 
     def give_up(self, given_up: Sequence[GivenUp], run: Run | None = None) -> None:
-        """Record hosts and VMs that an admin gave up, once each; VMs of a night are also recorded as returned.
+        """Record hosts and VMs that an admin gave up, once each.
 
-        `run`: the change that they belong to. What it has already recorded is not recorded again.
+        `run`: the change that they belong to; None = they are VMs of nights, and are also recorded as returned, so
+        that no return waits for them.
         """
 
         def draft(state: JournalState) -> list[Draft]:
@@ -228,6 +229,7 @@ class Journal(JournalReads):
     def _append(self, drafted: Callable[[JournalState], list[Draft]]) -> JournalState:
         """Append what `drafted` returns for the latest state; if another process was first, call it again on the new
         state."""
+        # the state may be old: the store refuses an append after a record that this process has not read (Overtaken)
         state = self._state or self.state
         for _ in range(TRIES):
             at = self.clock()
@@ -244,7 +246,8 @@ class Journal(JournalReads):
                 state.apply(record)
             return state
         raise StateDamaged(
-            f"the journal did not take a record in {TRIES} tries", hint="gpuops rotate audit verify shows why"
+            f"other processes wrote to the journal first in each of {TRIES} tries to write a record",
+            hint="run the command again; if this repeats, check the journal: gpuops rotate audit verify",
         )
 
 
@@ -257,7 +260,7 @@ def os_user() -> str:
 
 
 def _state_before(step: Recorded, before: Inventory) -> Mapping[str, Any]:
-    """Return what the step changes, as it was before."""
+    """Return the state of the step's host, VM or login before the step; {} if the snapshot lacks it."""
     if isinstance(step, VcenterSetting):
         return {"login": before.user}
     if not isinstance(step, Step):

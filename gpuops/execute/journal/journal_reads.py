@@ -69,7 +69,7 @@ class JournalReads:
         """Open what this directory or the PostgreSQL database at `url` holds; change nothing. Return None if there is
         no journal.
 
-        `returning` is for a run that only brings back: it continues without its journal, see `lost`.
+        `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """
 
         def opening() -> Store:
@@ -96,7 +96,10 @@ class JournalReads:
                 for record in self._store.read(self._state.seq):
                     self._state.apply(record)
         except (KeyError, TypeError, ValueError) as error:
-            damaged = StateDamaged(f"the journal holds a record that this version cannot read: {error!r}")
+            damaged = StateDamaged(
+                f"the journal holds a record that this version cannot read: {error!r}",
+                hint="use the gpuops that wrote it, or a later one",
+            )
             # continue with the records read so far: they include the process's own run
             self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
         return self._state
@@ -169,6 +172,11 @@ class JournalReads:
         )
 
     def _open_steps(self, run: Run) -> list[tuple[Intended, Recorded]]:
+        """Return the run's effects that have no outcome yet, with their steps.
+
+        If another version wrote a step that this one cannot read, a return continues without its journal ([]), and any
+        other run raises StateDamaged.
+        """
         mine = self.state.runs.get(run.id)
         if mine is None:
             return []

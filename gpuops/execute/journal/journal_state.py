@@ -118,7 +118,7 @@ class JournalState:
         self.runs[run.id] = OpenRun(run)
         self.begun[run.kind] += 1
         if run.policy:
-            self.policies.pop(run.kind, None)
+            self.policies.pop(run.kind, None)  # so that this one is the last in the dict
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
@@ -128,10 +128,12 @@ class JournalState:
         self._note_change(record)
 
     def _forget(self, before: datetime) -> None:
+        """Forget VMs that returned before this moment, and skips, counts and leases of nights before it."""
         past = [
             key
             for key, saved in self.originals.items()
             if saved.returned is not None
+            # an ML VM that was suspended for desktops is remembered longer
             and saved.returned < (before if not _gave_way(saved) else before - KEPT_SUSPENDED)
             and saved.vm not in self.given_up
         ]
@@ -174,6 +176,7 @@ class JournalState:
         self.given_up[ref] = GivenUp(Thing(kind_of_thing), ref, uuid, name, of, record.at, runs)
 
     def _original(self, record: Record) -> None:
+        """Save a VM as it was before its night took it."""
         body = record.body
         key = self.key_of(body["night"], body["vm"], body["uuid"])
         if key in self.originals:  # a night's saved VM is never changed
@@ -212,6 +215,7 @@ class JournalState:
         )
 
     def _intent(self, record: Record) -> None:
+        """Apply an effect about to be sent. It counts as sent until its outcome says otherwise."""
         body = record.body
         intended = Intended(body["op"], body["step"], datetime.fromisoformat(body["seen"]), body["before"])
         of = self.runs.get(record.run)
@@ -219,6 +223,7 @@ class JournalState:
             return
         of.intents[intended.op_id] = intended
         if of.run.night is not None and intended.kind in TAKING:
+            # a VM that a night takes again is no longer given up
             for ref in [
                 ref for ref, given_up in self.given_up.items() if _is_of(intended, given_up.ref, given_up.uuid)
             ]:
@@ -227,8 +232,9 @@ class JournalState:
             self._taken_anew(of.run, of.run.night, intended)
         if of.run.night is not None and intended.kind == "CloseGate":
             self._gate_closed(of.run.night, intended, 1)
-        if of.run.returns and intended.before.get("power") == PowerState.OFF:
+        if of.run.returns and intended.before.get("power") == PowerState.OFF:  # it had stopped before this return
             self._note_stop(intended, record.at)
+        # a return of all VMs has begun to bring desktops back: their nights are over
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
             self.over.update(saved.night for saved in saved_of if saved.returned is None and saved.role is not Role.ML)
@@ -277,6 +283,7 @@ class JournalState:
             saved.returned = record.at
 
     def _apply_settled(self, record: Record) -> None:
+        """Apply the outcome of an effect, also a later outcome that replaces an earlier one."""
         self._note_change(record)
         intended = self._find_intended(record)
         if intended is None:
@@ -286,7 +293,7 @@ class JournalState:
         if night is not None:
             self._settled_in(night, intended, state_before, record)
         if intended.state is IntentState.DONE:
-            self._undone(intended)
+            self._undone(intended)  # a step that brings the VM back shows that earlier lost effects are over
             if intended.kind == "OpenGate":
                 self._gate_opened(intended, record.at)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
@@ -304,6 +311,7 @@ class JournalState:
     def _settled_in(self, night: str, intended: Intended, state_before: IntentState, record: Record) -> None:
         """Apply an outcome to its night."""
         kind = intended.kind
+        # the intent was counted: FAILED takes that back, and another outcome after FAILED counts it again
         if kind in TAKING:
             self._took(night, intended, (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED))
         if kind == "CloseGate":

@@ -21,7 +21,8 @@ FOLD: Final = 18
 
 
 def dump_state(state: JournalState) -> dict[str, Any]:
-    """Return the complete state but for its position, which is that of the record that carries this."""
+    """Return the complete state without its position, which is that of the checkpoint record."""
+    # VMs of one night share a policy: each text is stored once, and VMs refer to it by number
     texts = {
         text: number for number, text in enumerate(dict.fromkeys(saved.policy for saved in state.originals.values()))
     }
@@ -52,7 +53,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
 
 
 def load_state(vcenter: str, record: Record) -> JournalState | None:
-    """Return the state when this checkpoint was written; None if it has another `FOLD`.
+    """Return the state that this checkpoint holds; None if another version with another `FOLD` wrote it.
 
     Raises KeyError, ValueError or TypeError for a body that gpuops did not write.
     """

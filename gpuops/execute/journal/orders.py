@@ -157,7 +157,10 @@ def load_change_order(text: str) -> ChangeOrder | MovesOrder:
             lock_vm=body["lock_vm"],
         )
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
-        raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
+        raise StateDamaged(
+            f"the journal holds a change that this version cannot read: {text[:80]}",
+            hint="use the gpuops that wrote it, or a later one",
+        ) from error
 
 
 def _format_addresses(gpus: Mapping[str, tuple[PciAddress, ...]]) -> dict[str, list[str]]:

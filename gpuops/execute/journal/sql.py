@@ -52,7 +52,7 @@ class SqlStore:
                 chain.ends_at(head.seq, head.checksum)
         except Broken as broken:
             raise StateDamaged(
-                f"the journal {self._database.name} was changed by something else than gpuops: {broken}",
+                f"the journal {self._database.name} was changed by another program than gpuops: {broken}",
                 hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
             ) from broken
         self._last = (chain.seq, chain.checksum)
@@ -68,7 +68,7 @@ class SqlStore:
                 _advance(connection, self._vcenter, self._last, head)
                 connection.execute(insert(records_table), rows)
         except StateDamaged as failed:
-            if isinstance(failed.__cause__, IntegrityError):  # two that both write the first record of a vCenter
+            if isinstance(failed.__cause__, IntegrityError):  # another process wrote the first record of this vCenter
                 raise Overtaken from failed
             raise
         self._last = (rows[-1]["seq"], rows[-1]["checksum"])
@@ -174,7 +174,7 @@ def head_of(connection: Connection, vcenter: str) -> Head:
         return head
     first = connection.scalar(_FIRST, {"of_vcenter": vcenter})
     if first is not None:
-        raise Broken(first, "it is there, and gpuops wrote none")
+        raise Broken(first, "the journal has records of this vCenter without a head, which gpuops never writes")
     return _NoHead()
 
 

@@ -34,4 +34,7 @@ def load_step(body: Mapping[str, Any]) -> Recorded:
         step: Recorded = _adapters()[kind].validate_python(fields)
         return step
     except (ValidationError, ValueError, KeyError) as error:
-        raise StateDamaged(f"the journal holds a step that this version cannot read: {str(body)[:80]}") from error
+        raise StateDamaged(
+            f"the journal holds a step that this version cannot read: {str(body)[:80]}",
+            hint="use the gpuops that wrote it, or a later one",
+        ) from error

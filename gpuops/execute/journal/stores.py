@@ -37,7 +37,7 @@ SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepali
 
 
 def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
-    """Open the store for writing: create its tables, or upgrade them to this version. `url` empty: the file.
+    """Open the store for writing: create its tables, or upgrade them to this version. `url` "": use the file.
 
     Raises UsageError, StateDamaged.
     """
@@ -117,13 +117,14 @@ def _refuse_transaction_pooler(engine: Engine, name: str, connection: Any, _reco
     up the process id that libpq receives at the start. In transaction mode a second connection then meets the server
     process that the first one has just used, and in session mode it never does.
     """
-    if connection.info.backend_pid == _server_pid(connection):
+    if connection.info.backend_pid == _server_pid(connection):  # no pooler
         return
     arguments, options = engine.dialect.create_connect_args(engine.url)
     second = engine.dialect.connect(*arguments, **options)
     try:
         for _ in range(POOLER_TRIES):
             ours = _server_pid(connection)
+            # the second connection was given our server process, or our next statement another one
             if ours == _server_pid(second) or ours != _server_pid(connection):
                 raise UsageError(
                     f"{name} is reached through a pooler in transaction mode, and gpuops needs sessions of its own",

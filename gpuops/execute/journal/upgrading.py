@@ -91,6 +91,7 @@ def upgrade(database: Database, contents: Contents) -> str | None:
             _LOG.warning("warning: %s: %s", database.name, dropped)
         return before
     except StateDamaged as failed:
+        # an account that may not change tables gets an error with the command for one that may
         raise _without_right(database, failed) or failed from failed.__cause__
 
 

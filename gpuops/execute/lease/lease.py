@@ -133,6 +133,7 @@ class HeldLease:
         """Renew the lease when it is due."""
         if self.lost is not None or not rules.must_renew(self._left_s):
             return
+        # a return goes on without a lease that it could not renew, and tries to write it once per heartbeat
         resting = self._passed_s() < self._again_s
         for _ in range(1 if resting else TRIES):
             self._renew(look_only=resting)
@@ -188,6 +189,7 @@ class HeldLease:
         return rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
+        """Write the lease with a later expiry, after a look if the latest one is old. `look_only`: write nothing."""
         recent = self.vouched and self._passed_s() - self._latest_look[1] < rules.HEARTBEAT_S
         if not recent and not self._look():
             return
@@ -201,6 +203,7 @@ class HeldLease:
         except Refused as unusable:
             self._vm.why = unusable.message
         if self.vouched:
+            # counted from the request of the look: our deadline is never later than the one by vCenter's clock
             self._lease, self._deadline_s = renewed_lease, asked_s + rules.TTL_S
             self._latest_look = self._vm.seen.taken_at, self._passed_s()
 
@@ -251,7 +254,7 @@ def take(
         holder = rules.holder_of(shown_lease, vm.seen.taken_at, dead)
         if holder is not None:
             raise Locked(rules.lease_holder_text(holder), hint=WAIT)
-        if number == TRIES:
+        if number == TRIES:  # this round only looks for a holder, after the last write failed
             break
         highest = highest_number(name, policies, journal, vm.seen)
         wrong = rules.reverted_lock_vm(name, shown_lease, highest)
@@ -321,7 +324,7 @@ class RunLease:
 def lease_during_run(
     site: Site, name: str | None, journal: Journal, policies: Sequence[Policy], *, returning: bool
 ) -> Iterator[RunLease]:
-    """Hold the lease on the VM of this name while a run continues.
+    """Hold the lease on the VM of this name while the block runs. Without a name, yield a RunLease without a lease.
 
     The markers of `policies` give lease numbers too. A run that was cut off keeps the lease until it expires: requests
     in flight still belong to the run. A return continues without a lock VM that cannot be used, so that every desktop
@@ -340,7 +343,7 @@ def lease_during_run(
         return
     try:
         yield RunLease(lease, lock_vm=name)
-    except Refused:
+    except Refused:  # nothing is in flight; after any other error the lease must expire
         _try_to_give_back(lease)
         raise
     _try_to_give_back(lease)

@@ -69,8 +69,7 @@ class LeaseSet:
     def take(self, policies: Mapping[str, Sequence[Policy]]) -> bool:
         """Take the leases of these lock VMs for a return.
 
-        `policies`: by lock VM, the policies that name it. Return whether any of the lock VMs had not been asked for
-        before.
+        `policies`: by lock VM, the policies that name it. Return whether any of these lock VMs is new to this set.
         """
         asked_for = sorted(policies.keys() - self.by_lock_vm.keys() - self.elsewhere.keys())
         for name in asked_for:
@@ -138,6 +137,7 @@ def for_return(site: Site, journal: Journal, spoken: Policy, nights: Sequence[Po
         leases = LeaseSet(site, journal, stack)
         names = dict.fromkeys(lock_vm_of(policy, spoken) for policy in nights or (spoken,))
         leases.take({name: policies_under(name, (spoken, *nights), spoken) for name in names if name is not None})
+        # VMs of the other nights, and of nights without a lock VM, can still be returned
         if leases.elsewhere and not leases.by_lock_vm and None not in names:
             raise Locked(next(iter(leases.elsewhere.values())), hint=WAIT)
         yield leases

@@ -35,7 +35,7 @@ class LockVm:
                 hint="exactly one small VM, powered off, must have this name",
             )
         self.name, self._ref = name, refs[0]
-        self.why = "somebody else is at it"
+        self.why = "another run or user changed the lock VM at the same time"
         """The reason of the latest write that failed."""
         self.failed: GpuopsError | None = None
         """vCenter's error for the latest write; None if it succeeded or the VM was changed in between."""
@@ -94,7 +94,9 @@ class LockVm:
     def _vm(self) -> Vm:
         vm = self._seen.vms.get(self._ref)
         if vm is None:
-            raise Refused(f"lock_vm: {self.name} is gone from vCenter")
+            raise Refused(
+                f"lock_vm: {self.name} is gone from vCenter", hint="gpuops rotate init --policy FILE creates it again"
+            )
         return vm
 
 

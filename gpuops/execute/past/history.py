@@ -42,7 +42,7 @@ class OpenedJournal:
             chain.ends_at(end.seq, end.checksum)
         except Broken as broken:
             raise StateDamaged(
-                f"the journal {self.name} was changed by something else than gpuops: {broken}",
+                f"the journal {self.name} was changed by another program than gpuops: {broken}",
                 hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
             ) from broken
 
@@ -93,6 +93,7 @@ class FollowedHistory:
             raise
 
     def _read_new_records(self) -> PastEvents | None:
+        """Return the events, with those of records written since the last call; None without a journal or record."""
         store = look_into_store(self._state_dir, self._url, self._vcenter)
         if store is None:
             self._begin_anew()

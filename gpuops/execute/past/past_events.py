@@ -90,6 +90,7 @@ class PastEventsReader:
         return tuple(night.past(self.vcenter) for night in self._nights.values())
 
     def changes(self) -> tuple[PastChange, ...]:
+        """Return the changes by the records read so far."""
         return tuple(
             PastChange(
                 change.run.id,
@@ -112,7 +113,7 @@ class PastEventsReader:
         if run.night is not None:
             night = self._night(run.night, record.at)
             night.policy = body["policy"] or night.policy
-            night.by_markers = False
+            night.by_markers = False  # a night of which earlier records knew only the markers has a run after all
             night.add_run(run)
             if "free_gpus" in body:
                 night.note_free_gpus(body["free_gpus"], record.at)
@@ -133,8 +134,9 @@ class PastEventsReader:
             self._latest[vm.uuid] = vm
 
     def _take_intent(self, record: Record) -> None:
+        """Note a step, on its change or on the VM of its night."""
         run, body = self._runs.get(record.run), record.body
-        if run is None:
+        if run is None:  # the run has ended: another run settled its steps
             return
         [(kind, fields)] = body["step"].items()
         ref = fields.get("vm") or fields.get("host") or fields["name"]  # a setting of vCenter has a name
@@ -148,9 +150,13 @@ class PastEventsReader:
         self._steps[body["op"]] = step
 
     def _vm_of(self, run: RunSoFar, kind: str, ref: str, before: Mapping[str, Any]) -> VmSoFar | None:
-        """Return the VM of a night that a step changes. A return can change a VM that is known by its marker alone."""
+        """Return the VM of a night that a step changes; None if it is not a VM of a night.
+
+        A return may change a VM that only its marker names: that VM gets a night of its own.
+        """
         uuid = before.get("uuid")
         vm = self._latest.get(uuid or ref) or self._latest.get(ref)
+        # a return that changes a VM whose night is closed follows a marker
         is_known = vm is not None and (not run.returns or not vm.closed)
         if vm is None or not is_known:
             if not run.returns or kind not in ROLE_OF_RETURN:
@@ -175,15 +181,17 @@ class PastEventsReader:
         is_done = {IntentState.DONE: True, IntentState.FAILED: False}.get(state)
         vm.steps[body["op"]] = PastStep(_NOUNS.get(step.kind, "setting"), step.at, record.at, is_done)
         if state is IntentState.DONE and step.kind in TAKEN_BY[vm.role] and not step.run.returns:
+            # vCenter's moment if it showed one, within the time that the step took
             vm.took(_clamp_moment(body.get("suspended") or body.get("started"), step.at, record.at))
         elif state is IntentState.DONE and step.kind in RETURNED_BY[vm.role]:
             vm.brought_back(_clamp_moment(body.get("started"), step.at, record.at))
         elif state is IntentState.UNKNOWN and step.kind in TAKEN_BY[vm.role]:
-            vm.unsure = True
+            vm.unsure = True  # it may have been taken: a later return shows that it was
 
     def _note_incident(self, op_id: str, step: StepSoFar, state: IntentState, record: Record) -> None:
         """Add an incident for a failed step or an unknown outcome; remove it if the step turns out to be done."""
         change = self._changes.get(step.run.id)
+        # a step on no VM of a night, such as a setting, counts for all nights of its run
         places = [change] if change is not None else [step.vm.night] if step.vm is not None else step.run.nights
         wrong = state in (IntentState.FAILED, IntentState.UNKNOWN)
         noun = _NOUNS.get(step.kind, "setting")
@@ -208,6 +216,7 @@ class PastEventsReader:
                 vm.night.add_run(run)
 
     def _take_giving_up(self, record: Record) -> None:
+        """Note that an admin gave up a host or VM or, if `given_up` is False, that it is back."""
         body = record.body
         vm, change = self._latest.get(body["ref"]), self._changes.get(record.run)
         if not body["given_up"]:

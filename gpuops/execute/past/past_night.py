@@ -148,6 +148,7 @@ class NightSoFar:
         return saved_vm
 
     def past(self, vcenter: str) -> PastNight:
+        """Return the night by the records read so far."""
         policy = _policy(self.policy)
         return PastNight(
             self.id,

@@ -64,14 +64,14 @@ def abandon_vm(
 def _find_abandonment(
     journal: Journal | None, name: str, inventory: Inventory, policy: Policy | None, now: datetime
 ) -> Abandonment:
-    """Return what would be given up. Raises Refused."""
+    """Return what would be given up, by the journal or else by the VM's marker. Raises Refused if no night holds it."""
     originals = NightVms(journal).all(returned=True) if journal is not None else ()
     matching = [original for original in originals if _is_called(original, name, inventory)]
     open_originals = [original for original in matching if not original.returned]
     if open_originals:
         if len({original.uuid or original.vm for original in open_originals}) > 1:
             raise Refused(f"{name}: several VMs of nights have this name", hint="use moid:ID; " + STATUS)
-        return _make_abandonment(open_originals[-1], inventory, now, "")
+        return _make_abandonment(open_originals[-1], inventory, now, "")  # of the last night that holds it
     if (
         journal is not None
         and (abandoned_before := next((original for original in matching if original.given_up), None)) is not None
@@ -104,13 +104,13 @@ def _make_abandonment(
     given_up = GivenUp(Thing.VM, original.vm, original.uuid, original.name, night, now, runs)
     vms = vms_of(original, inventory)
     restore_command = command("rotate restore", vm=called(vms[0])) + policy_option if len(vms) == 1 else ""
-    only_marker = "only its marker says that a night took it: that stays, and a morning clears it when the VM is back"
+    only_marker = "only its marker says that a night took it: `rotate day` clears the marker when the VM is back"
     return Abandonment(
         (given_up,),
         (
-            f"{original.name} of {night} stays as it is ({state_of(given_up, inventory)}): no morning waits for it",
+            f"{original.name} of {night} stays as it is ({state_of(given_up, inventory)}): no return waits for it",
             *((only_marker,) if by_its_marker else ()),
-            *((f"{restore_command} brings it back after all, where that can be done",) if restore_command else ()),
+            *((f"{restore_command} can still bring it back, if it is possible",) if restore_command else ()),
             NAMED_UNTIL_BACK,
         ),
         only_marked=original if by_its_marker else None,

@@ -23,7 +23,9 @@ from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewher
 def adopt(
     site: Site, from_vcenter: str, *, apply: bool = True, consent: Callable[[Adoption], None] = agreed
 ) -> Adoption:
-    """Adopt the VMs of open nights of the vCenter with this instance uuid that are in this vCenter.
+    """Move VMs of another vCenter's open nights that are now in this vCenter from its journal to this vCenter's.
+
+    `from_vcenter`: the instance uuid of the other vCenter.
 
     `rotate day` then brings them back. Raises Refused if no such VM is here, and Locked while a rotation of either
     vCenter runs.
@@ -41,6 +43,7 @@ def adopt(
 
     def move_nights(current: Adoption, other_journal: Journal) -> Adoption:
         nights = _open_nights(from_vcenter, other_journal)
+        # saved here before they are closed there: after a crash in between, no VM is lost and the call can be repeated
         with site.locked_journal(inventory.vcenter, alone=True) as this_journal:
             _adopt(nights, inventory, this_journal)
         originals_here = [original for original, _ in nights.seen_here(inventory)]

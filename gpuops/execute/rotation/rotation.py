@@ -144,7 +144,7 @@ def rotate(
     VMs in the journal are returned under the policy of their night. `policy` applies to all other VMs; if it is None,
     the policy of the last night in the journal applies.
 
-    `only`: names of the VMs to restore. `markers_alone`: find the VMs that were taken by vCenter's markers alone.
+    `only`: names of the VMs to restore. `markers_alone`: find the taken VMs only by vCenter's markers.
     `asks`: the consent waits for an admin's answer, so ask for it before the lock is taken. `clears`: only clear the
     markers of the VMs to restore.
 
@@ -198,13 +198,13 @@ def _starts_cut_off(site: Site) -> Mapping[str, bool]:
 def _stop_half_started(
     report: Report, halves: Sequence[HalfStarted], policy: Policy | PolicyError | None, site: Site
 ) -> Report:
-    """Stop the VMs of these clusters that did start. Return the report with the outcomes of that."""
+    """Stop the VMs of these clusters that did start. Return the report with the outcomes of these stops."""
     warnings = list(map(str, halves))
     names = tuple(f"moid:{vm.ref}" for half in halves for vm in half.started)
     try:
         stopped = restore(policy, site, names, apply=True)
     except GpuopsError as error:  # the report of the night is returned in any case
-        warnings.append(f"they run on: {error.line}; gpuops rotate restore --vm NAME stops them")
+        warnings.append(f"they keep running: {error.line}; gpuops rotate restore --vm NAME stops them")
     else:
         report = replace(report, outcomes=(*report.outcomes, *stopped.outcomes), after=stopped.after or report.after)
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
@@ -223,6 +223,7 @@ def _run_once_locked(
     spare: SpareNow,
     clears: bool,
 ) -> Report:
+    """Plan once under the lock and execute the plan; without `apply`, only plan, without a lock."""
     unread = policy if isinstance(policy, PolicyError) else None
     if kind.takes and isinstance(policy, Policy):
         require_mode(kind, policy)
@@ -260,6 +261,7 @@ def _run_once_locked(
         """All warnings so far. Those of a plan that an outage cut short are kept: its finished steps stay done."""
 
         def run_once() -> Report:
+            """Take the leases, settle the steps of runs that were cut off, plan, and execute the plan."""
             runs_seen = journal.runs_seen(EXCLUSIVE_RUNS)
             left_open = journal.open_runs(ROTATION_RUNS)
             morning_first(kind, left_open)
@@ -352,7 +354,7 @@ def _wait_for_vcenter(
 def resume(
     site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False, asks: bool = False
 ) -> Report:
-    """Finish the run that was cut off, under the policy it began with; an empty plan if no run was.
+    """Finish the run that was cut off, under the policy it began with. Without such a run, return an empty plan.
 
     A return continues without a login to guests; a night raises the reason why there is no login (`Site.no_guests`).
     Raises Locked while a run is under way: its remaining steps are not cut off.
@@ -393,7 +395,10 @@ def restore(
     if from_markers and isinstance(policy, PolicyError):
         raise policy
     if from_markers and policy is None:
-        raise UsageError("--from-markers knows no night's policy", hint="add the policy of that night: --policy FILE")
+        raise UsageError(
+            "--from-markers needs a policy: markers do not contain one",
+            hint="add the policy of that night: --policy FILE",
+        )
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     if from_markers and isinstance(policy, Policy):

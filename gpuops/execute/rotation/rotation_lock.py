@@ -37,6 +37,7 @@ def end_hung_run(holder: LockHolder, site: Site) -> bool:
     if holder.pid is None or holder.pid == os.getpid() or hung_at is None or now < hung_at:
         return False
     try:
+        # the signals go to this process even if it ends and another one gets its pid
         process = os.pidfd_open(holder.pid)
     except OSError:  # it has ended by itself
         return True
@@ -117,7 +118,7 @@ def require_no_rotation(site: Site) -> None:
 def locked_out(holder: LockHolder, site: Site) -> Locked:
     """Return the error for a lock that another run of this machine holds."""
     now = site.clock()
-    message = f"{holder_text(holder, now)} is changing this vCenter: nothing is cut off"
+    message = f"{holder_text(holder, now)} is changing this vCenter: it is not interrupted"
     return Locked(message, hint=holder_advice(holder, now))
 
 

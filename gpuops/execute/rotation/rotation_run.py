@@ -143,6 +143,7 @@ class RotationRun:
         report = self._make_report(
             foreseen.inventory,
             tuple(
+                # its step did not happen, so no night has taken it
                 replace(original, taken=False)
                 if {vm.ref for vm in vms_of(original, before)} & foreseen.undone
                 else original
@@ -222,6 +223,7 @@ class RotationRun:
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> RotateNight | RotateDay | RestoreVms:
+        """Return the planner's request, with what the journal knows. `ahead`: how far vCenter's clock is ahead."""
         measured = Durations.of(journal.durations() if journal else {})
         elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
         match self.kind:
@@ -302,9 +304,11 @@ class RotationRun:
             self._end(left_open, journal)
             return replace(report, after=after)
         consent(report)
+        # begun before the runs that were cut off are ended: a crash in between leaves a run open, which is resumed
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.kind.takes
+        # shown to other processes: a return may end this run after that time
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)

@@ -33,9 +33,9 @@ INIT: Final = "rotate init"
 def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     """Return what the policy needs in vCenter (custom attributes, the lock VM), and create what is missing if `apply`.
 
-    Needs a login with the privileges for it; the login of the nights does not need them. Names the desktops whose
-    owner has not consented. Raises NoPermission and Refused if nothing was changed, and PartlyDone, with what was
-    created, after a later failure.
+    Needs a login with the privileges for it; the login of the nights does not need them. The result also names the
+    desktops whose owner has not consented. Raises NoPermission and Refused if nothing was changed, and PartlyDone, with
+    what was created, after a later failure.
     """
     vcenter = site.vcenter
     if apply:
@@ -66,7 +66,10 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
         ) from error
     remaining = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
     if not remaining.complete:
-        raise StepFailed("vCenter does not show everything yet", hint="run the same command again: it creates the rest")
+        raise StepFailed(
+            "vCenter does not show everything that was created yet",
+            hint="run the same command again: it creates the rest",
+        )
     return replace(setup, made=True)
 
 
@@ -85,7 +88,7 @@ def require_setup(policy: Policy, vcenter: Vcenter) -> None:
     if missing:
         raise Refused(
             f"this vCenter is not set up for policy {policy.name}: {'; '.join(missing)}",
-            hint="gpuops rotate init --policy FILE makes what is missing, by a login that may",
+            hint="gpuops rotate init --policy FILE creates what is missing; use a login that may create it",
         )
 
 
@@ -130,14 +133,14 @@ def require_mode(kind: RunKind, policy: Policy) -> None:
         return
     other_kind = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
     hint = f"gpuops {other_kind} --policy FILE --dry-run, or another policy (gpuops help watch)"
-    raise UsageError(f"policy {policy.name} says `mode: {policy.mode}`: {kind} takes nothing under it", hint=hint)
+    raise UsageError(f"policy {policy.name} has `mode: {policy.mode}`: {kind} cannot use it", hint=hint)
 
 
 def require_broker(policy: Policy, site: Site) -> None:
     """Raise UsageError if the policy needs a connection broker and none is configured."""
     if policy.gates and site.gates is None:
         raise UsageError(
-            f"policy {policy.name} says `broker: {policy.broker}`, and no connection broker is configured",
+            f"policy {policy.name} has `broker: {policy.broker}`, and no connection broker is configured",
             hint="put [targets.NAME.broker] into the configuration file (gpuops help broker)",
         )
 

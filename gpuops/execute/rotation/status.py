@@ -103,7 +103,7 @@ def _skipped_nights(journal: Journal | None, policy: Policy | None, now: datetim
 
 
 def standing(site: Site, inventory: Inventory) -> NightStanding:
-    """Return how many desktops open nights hold and when they are due, counted like `rotate status`.
+    """Return how many desktops open nights hold and when they are due back, by the same rules as `rotate status`.
 
     Reads the journal of this machine and the markers in the snapshot; sends no request to vCenter. Raises StateDamaged
     for a journal that cannot be read.

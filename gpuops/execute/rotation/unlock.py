@@ -24,7 +24,7 @@ from gpuops.plan.rotation.lease import (
 
 
 def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
-    """Release the lease with this nonce on the policy's lock VM, for its holder, and return it.
+    """Release the lease with this nonce on the policy's lock VM in place of its holder, and return the lease.
 
     Use it if the run on the other machine is certainly dead; it is optional, since a lease expires by itself. Raises
     Refused if no run holds the lease or if its nonce differs, and names the holder. Raises Locked while the lease is
@@ -48,12 +48,12 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     unlock_command = command("rotate unlock", id=shown_lease.nonce)
     if shown_lease.nonce != nonce:
         raise Refused(
-            lease_holder_text(shown_lease), hint=f"when that run is dead for certain: {unlock_command}{policy_option}"
+            lease_holder_text(shown_lease), hint=f"if that run is certainly dead: {unlock_command}{policy_option}"
         )
     if is_fresh(shown_lease, vm.seen.taken_at) and not force:
         raise Locked(
             f"{lease_holder_text(shown_lease)}, and renewed it a moment ago: its run is alive, or died just now",
-            hint=f"it runs out by itself; when that run is dead for certain: {unlock_command} --force{policy_option}",
+            hint=f"the lease expires by itself; if that run is certainly dead: {unlock_command} --force{policy_option}",
         )
     _write(vm, release_lease(shown_lease, vm.seen.taken_at))
     return shown_lease

@@ -55,13 +55,14 @@ class PoolForecasts:
     read_s: float = 0.0
 
     def count_expected(self) -> dict[str, int]:
-        """Return pool -> how many of its desktops must run now. A pool without measurements is missing."""
+        """Return how many desktops of each pool must run now, by pool name; pools without measurements are missing."""
         pools = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
         if not pools:
             return {}
         if self.read_at is None or self.site.passed_s() - self.read_s >= EVERY_S:
             self._read()
         assert self.read_at is not None, "it was read"
+        # vCenter's time now: its time at the last read, and what has passed since by this machine's monotonic clock
         now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
         counts = {
             name: self.forecasts[name].up(now, now + ahead.ahead)
@@ -71,7 +72,7 @@ class PoolForecasts:
         return {name: count for name, count in counts.items() if count is not None}
 
     def _read(self) -> None:
-        """Read the store again. If it is damaged, log that; `at_least` of each pool then applies alone."""
+        """Read the store and make the forecasts anew. If the store is damaged, say so: then only `at_least` applies."""
         inventory = self.site.vcenter.inventory()
         inventory = self.site.vcenter.with_tags(inventory) if self.policy.needs_tags else inventory
         now = inventory.taken_at
@@ -140,7 +141,7 @@ class Watch:
         gives = [giving.taken_vm for giving in looked.gives.vms]
         returned = (*gives, *looked.back.stops, *looked.back.desktops, *looked.ended)
         outcomes: tuple[Outcome, ...] = ()
-        if returned:
+        if returned:  # starts wait for the next look, which sees the GPUs that this return frees or needs
             names = tuple(dict.fromkeys(f"moid:{taken_vm.original.vm}" for taken_vm in returned))
             running = [*gives, *looked.back.stops]
             spare = SpareNow(suspends=suspendable_ml_vms(rule, running, before, catalog_of(before)))
@@ -237,8 +238,8 @@ def watch_for_ever(
 ) -> NoReturn:
     """Look at the VMs again and again, and act: when vCenter reports a change, else after a wait.
 
-    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. After an
-    error the next look follows in `AWAY_S`; before the first look that succeeds only NotConnected and Locked are tried
+    The wait doubles while nothing happens. `report_look` gets each report, then `note_look_end` is called. An error
+    adds a pause of `AWAY_S` to the wait; before the first look that succeeds, only NotConnected and Locked are tried
     again. A refused login, a damaged journal or the exception of a signal ends the watch. Raises Locked if another
     watch of this machine runs or a night holds VMs that this policy selects, UsageError for a policy of nights.
     """
@@ -253,7 +254,10 @@ def watch_for_ever(
         longest_s = shortest = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
         begun = False
         while True:
-            began_s, acted = site.passed_s(), True
+            began_s, acted = (
+                site.passed_s(),
+                True,
+            )  # an error counts as an action: the wait after the next look is short
             try:
                 report = watch.look()
                 acted, begun = bool(report.outcomes), True
@@ -273,7 +277,7 @@ def watch_for_ever(
 
 
 def _wait(site: Site, timeout_s: float) -> bool:
-    """Wait for a change; return whether vCenter reported one within the time."""
+    """Wait for a change. Return whether to look now: vCenter reported one, or could not be reached meanwhile."""
     until_s = site.passed_s() + timeout_s
     while (left_s := until_s - site.passed_s()) > 0:
         tell_systemd(GOES_ON)
@@ -293,7 +297,7 @@ def _rule_of(policy: Policy) -> SpareRule:
     """Return the policy's rule for spare capacity. Raises UsageError for a policy of nights."""
     if policy.spare is None:
         raise UsageError(
-            f"policy {policy.name} says `mode: {policy.mode}`: rotate watch takes nothing under it",
+            f"policy {policy.name} has `mode: {policy.mode}`: rotate watch cannot use it",
             hint="set `mode: spare-capacity` and `spare` in the policy (gpuops help watch)",
         )
     return policy.spare

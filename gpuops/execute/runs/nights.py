@@ -89,6 +89,7 @@ class NightVms:
 
 
 def _body(original: Original) -> dict[str, Any]:
+    """Return the body of the record that saves this VM."""
     return {
         "night": original.night,
         "vm": original.vm,
@@ -116,8 +117,9 @@ def _adopted_body(original: Original) -> dict[str, Any]:
 
 
 def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
-    """Return the originals; an ML VM that stopped and was then started by another user no longer belongs to its night.
+    """Return the originals, as `stopped` those ML VMs that another user started after they had stopped.
 
+    Such a VM no longer belongs to its night.
     vCenter's history is read only for VMs that show a later start than that of their night.
     """
     return tuple(
@@ -197,7 +199,7 @@ def remembered_policy(journal: Journal | None) -> Policy:
 
 
 def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
-    """Return the originals with later starts by other users and with what contradicts the journal, by vCenter."""
+    """Return the originals with later starts by other users, and with what in vCenter contradicts the journal."""
     noted = note_later_starts(originals, inventory, vcenter)
     still_open = [original for original in noted if not (original.returned or original.given_up)]
     witnesses = [_with_history(Witness(original, the_vm(original, inventory)), vcenter) for original in still_open]

@@ -48,8 +48,8 @@ def apply_agreed(
 ) -> Proposed | Done:
     """Execute a plan that was made without a lock, and return its report.
 
-    Returns the plan if `apply` is not set (a dry run), if it is refused, and if nothing is to be done. `execute` is
-    called under the lock, with the plan that was made there and with what the lock yields.
+    Returns the plan unexecuted in a dry run (`apply` not set), if it is refused, and if it changes nothing. `execute`
+    is called under the lock, with the plan that was made there and with what the lock yields.
     """
 
     def execute_under_lock(agreement: Agreement[Proposed]) -> Proposed | Done:
@@ -107,7 +107,7 @@ def ask_until_agreed(
         consent(agreement.plan)
         try:
             return execute(agreement)
-        except PlanChanged:
+        except PlanChanged:  # `require` has put the new plan into the agreement: ask about that one
             continue
 
 

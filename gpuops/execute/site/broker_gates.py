@@ -82,13 +82,17 @@ class BrokerGates:
         return {vm.ref: unknown_gate(f"the broker could not be asked: {self._broker_rest.why}") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], machines: Mapping[str, str], inventory: Inventory) -> dict[str, Gate]:
+        """Return VM (ref) -> its gate by the broker's current records. `machines`: known ids of machines.
+
+        Few known machines are read one by one, the others from the broker's list.
+        """
         broker = self._open_broker()
         pools = {pool.id: pool for pool in broker.pools()}
         ids = {vm.ref: machine for vm in vms if (machine := machines.get(vm.ref, ""))}
         by_id = {ref: broker.machine(machine) for ref, machine in ids.items()} if len(ids) <= SINGLY else {}
         machine_of = {ref: machine for ref, machine in by_id.items() if machine is not None}
         gates: dict[str, Gate] = {}
-        for _ in range(LISTS):
+        for _ in range(LISTS):  # a list may lack a machine that the broker has: it is read again
             missing_vms = [vm for vm in vms if vm.ref not in machine_of and vm.ref not in gates]
             if not missing_vms:
                 break
@@ -113,23 +117,26 @@ class BrokerGates:
         return gates
 
     def change(self, step: GateStep, vm: Vm) -> None:
-        """Send one change, once. Raises OutcomeUnknown if the reply was lost, and Refused for any other failure."""
+        """Ask the broker once to close or open the VM's gate.
+
+        Raises OutcomeUnknown if the reply was lost, and Refused for any other failure.
+        """
         from gpuops.plan.core.steps import CloseGate
 
         machine = step.machine or (vm.gate.machine if vm.gate is not None else "")
         closing = isinstance(step, CloseGate)
         if self.fails or not machine:
             why = self._broker_rest.why if self.fails else "gpuops cannot tell which of its machines this VM is"
-            raise Refused(f"{vm.name}: the broker was not asked: {why}", hint="look: gpuops broker show")
+            raise Refused(f"{vm.name}: the broker was not asked: {why}", hint="check: gpuops broker show")
         try:
             broker = self._open_broker()
             refused = (broker.enter_maintenance if closing else broker.exit_maintenance)([machine])
         except OutcomeUnknown:
-            self.applied = None
+            self.applied = None  # the broker may have changed the gate
             raise
         except NotConnected as error:
             self._broker_rest.note_failure(error)
-            raise Refused(f"{vm.name}: {error.message}", hint="look: gpuops broker show") from error
+            raise Refused(f"{vm.name}: {error.message}", hint="check: gpuops broker show") from error
         self._broker_rest.note_answer()
         if machine in refused:
             where = "into maintenance" if closing else "out of maintenance"
@@ -153,7 +160,7 @@ def _doubt(match: MachineMatch, vm: str, *, is_known: bool) -> str:
 def _gate(machine: DesktopMachine, pools: Mapping[str, DesktopPool]) -> Gate:
     """Return the gate of a machine by its record, with the reason if its pool cannot be gated."""
     if machine.in_maintenance is None:
-        return Gate(None, machine.id, "the broker does not tell whether it is in maintenance")
+        return Gate(None, machine.id, "the broker does not report whether it is in maintenance")
     pool = pools.get(machine.pool or "")
     refusal = pool.refusal if pool is not None else "its pool is unknown"
     return Gate(

@@ -206,8 +206,8 @@ def _is_shared(gpu: PhysicalGpu) -> bool:
 def _with_states(host: Host, states: States) -> Host:
     """Return the host with the health of its GPUs; unknown if nvidia-smi did not answer.
 
-    A GPU that serves vGPUs, so that the driver must have it, and that an answer about other GPUs lacks counts as lost:
-    not every nvidia-smi may name a lost one.
+    A GPU that serves vGPUs counts as lost if nvidia-smi lists other GPUs and not this one. The driver must have such a
+    GPU, and some versions of nvidia-smi may omit a lost GPU.
     """
     health = {} if isinstance(states, GpuopsError) else {state.address: state.health for state in states}
     gpus = []
@@ -232,7 +232,11 @@ def _answer(ask: Callable[[str], R], host: Host) -> R | GpuopsError:
 
 
 def _with_vgpus(host: Host, vgpus: Sequence[SmiVgpu], inventory: Inventory, catalog: Catalog) -> Host:
-    """Return the host with the vGPUs on its GPUs. A VM is found by its name among those that vCenter lists there."""
+    """Return the host with the places of the vGPUs on its GPUs.
+
+    nvidia-smi names VMs: each name must be that of exactly one VM that vCenter lists on the GPU. Otherwise the GPU is
+    left unchanged.
+    """
     gpus = []
     for gpu in host.gpus:
         refs = {inventory.vms[ref].name: ref for ref in gpu.vms or () if ref in inventory.vms}
@@ -260,7 +264,7 @@ def _start_slice(vgpu: SmiVgpu, gpu: PhysicalGpu, catalog: Catalog) -> int | Non
     if vgpu.start is None or not vgpu.instance_slices or instance is None:
         return vgpu.start
     start, remainder = divmod(vgpu.start * instance.memory_slices, vgpu.instance_slices)
-    return vgpu.start if remainder else start
+    return vgpu.start if remainder else start  # a remainder shows that nvidia-smi does not count in such slices
 
 
 def ask_in_parallel(ask: Callable[[T], R], subjects: Sequence[T]) -> list[R]:

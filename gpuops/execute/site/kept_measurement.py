@@ -56,7 +56,7 @@ def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None
         )
     except ValidationError as error:
         hint = "remove the file, and the VMs whose names begin with gpuops-measure-"
-        raise StateDamaged(f"{path} is no measurement that this version can read", hint=hint) from error
+        raise StateDamaged(f"{path} does not hold a measurement that this version can read", hint=hint) from error
     return measurement
 
 

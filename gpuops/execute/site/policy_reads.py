@@ -34,7 +34,7 @@ def with_policy_reads(
     machines: Mapping[str, str] = NO_MACHINES,
     vgpu_use: VgpuUseSource | None = None,
 ) -> Inventory:
-    """Return the snapshot with all these reads that the policy needs, for `vms`; None = for all VMs.
+    """Return the snapshot with what the policy needs beyond the bulk read, for `vms`; None = for all VMs.
 
     `machines`: VM (ref) -> the broker's id of its machine, for machines whose record must be current.
     """
@@ -112,7 +112,9 @@ def _with_guest_sessions(
     if guests is None or not vms_with_rule:
         return inventory
     vms_to_ask = [vm for vm, rule in vms_with_rule if idleness(vm, rule).use is not Use.BUSY]
-    not_asked = SessionCount(None, None, inventory.taken_at, because="it was not asked, for something else keeps it")
+    not_asked = SessionCount(
+        None, None, inventory.taken_at, because="it was not asked: another reading shows that it is in use"
+    )
     counts = {vm.ref: not_asked for vm, _ in vms_with_rule} | dict(guests.sessions(vms_to_ask, inventory))
     return inventory.completed(
         vms=[replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: counts[vm.ref]}) for vm, _ in vms_with_rule]

@@ -184,7 +184,7 @@ class Site:
         return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates, vgpu_use=self.vgpu_use)
 
     def check_privileges(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
-        """Return the plan, refused if this login lacks a privilege for its steps or for the later ones.
+        """Return the plan, refused if this login lacks a privilege for its steps or for `later` ones of its return.
 
         For a plan that is already refused, the privileges for its withheld steps are checked.
         """

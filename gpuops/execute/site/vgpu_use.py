@@ -75,6 +75,7 @@ class HostsVgpuUse:
         return _Answer(self._passed_s(), vgpus)
 
     def _use_of(self, vm: Vm, inventory: Inventory) -> VgpuUse:
+        """Return the use of the VM's vGPUs by the last answer of its host, or why it is unknown."""
         answer = self._answers.get(vm.host or "")
         if answer is None:
             return VgpuUse(None, because="its host is not connected, or not known")
@@ -82,8 +83,8 @@ class HostsVgpuUse:
             return VgpuUse(None, because="the nvidia-smi of its host does not answer")
         names = Counter(host_vm.name for host_vm in inventory.vms_by_host.get(vm.host or "", ()))
         vgpus = [vgpu for vgpu in answer.vgpus if vgpu.vm_name == vm.name]
-        if names[vm.name] != 1 or not vgpus:
-            return VgpuUse(None, because="the nvidia-smi of its host knows no vGPU of it alone")
+        if names[vm.name] != 1 or not vgpus:  # nvidia-smi names VMs, and two VMs of the host may share a name
+            return VgpuUse(None, because="the nvidia-smi of its host lists no vGPU certainly its own")
         percent = most_used(vgpus)
         if percent is None:
             return VgpuUse(None, because="nvidia-smi does not report it, for example for a MIG-backed vGPU")

@@ -50,4 +50,7 @@ def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise StateDamaged(f"the audit log {path} cannot be written: {error.strerror}") from error
+        raise StateDamaged(
+            f"the audit log {path} cannot be written: {error.strerror}",
+            hint="make it writable for this user, and free space on its disk",
+        ) from error

@@ -28,7 +28,7 @@ def known_equal(state_dir: Path, address: str, vcenter: Mapping[str, str]) -> bo
 
 
 def remember(state_dir: Path, address: str, vcenter: Mapping[str, str], *, equal: bool) -> None:
-    """Save that the readers gave equal snapshots, or remove that.
+    """Save that both readers gave equal snapshots for this vCenter or, if they did not, remove its entry.
 
     Raises StateDamaged, and UsageError for a directory that cannot be used.
     """

@@ -116,7 +116,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def listening(option: ListenOption, address: tuple[str, int], handler: type[GetHandler]) -> Iterator[int]:
-    """Answer requests to the address by the handler inside the block. Yields the port.
+    """Answer requests to the address with the handler while the block runs. Yields the port.
 
     Raises UsageError for an address that this machine does not have, or a port in use.
     """
@@ -167,7 +167,7 @@ def health_address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def serve_health(address: tuple[str, int], stale_s: float = STALE_S) -> Iterator[Health]:
-    """Serve GET /healthz and /readyz inside the block, by the yielded Health; call its `note_look` after each look.
+    """Serve GET /healthz and /readyz while the block runs. The caller calls `note_look` of the yielded Health.
 
     Raises UsageError for an address that this machine does not have, or a port in use.
     """
@@ -178,7 +178,7 @@ def serve_health(address: tuple[str, int], stale_s: float = STALE_S) -> Iterator
             if path in ("/healthz", "/readyz"):
                 status, body = health.answer(ready=path == "/readyz")
             else:
-                status, body = 404, {"status": "there are /healthz and /readyz alone"}
+                status, body = 404, {"status": "only /healthz and /readyz exist"}
             return status, "application/json", json.dumps(body).encode()
 
     with listening(_OPTION, address, HealthRequest):

@@ -77,7 +77,9 @@ class LockHold:
 
 @contextmanager
 def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool, doing: str = "") -> Iterator[LockHold]:
-    """Hold the lock of one vCenter on this machine. `doing`: the kind of run, shown to other processes.
+    """Hold the lock of one vCenter on this machine: exclusively with `alone`, else shared with other single changes.
+
+    `doing`: the kind of run, shown to other processes.
 
     Raises LockedBy with the holder, without waiting, and StateDamaged if the lock file cannot be used.
     """
@@ -168,6 +170,7 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
         return None
     descriptor = _open(state_dir, vcenter)
     try:
+        # single changes share the lock, so this fails only while a run holds it exclusively
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _written_in(descriptor)

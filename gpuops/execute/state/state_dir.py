@@ -92,7 +92,10 @@ def private_file(path: Path, *, make: bool = True) -> None:
     if not make and not file_stat.st_nlink:
         return  # removed since it was opened
     if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_uid != os.geteuid() or file_stat.st_nlink != 1:
-        raise StateDamaged(f"the state file {path} is not a plain file of this user")
+        raise StateDamaged(
+            f"the state file {path} is not a plain file of this user",
+            hint="put a plain file of this user there, or set GPUOPS_STATE_DIR to another directory",
+        )
     if file_stat.st_mode & 0o077:
         raise StateDamaged(f"others can read or write the state file {path}", hint=f"chmod 600 {path}")
 

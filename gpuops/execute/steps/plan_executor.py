@@ -130,7 +130,8 @@ class _Run:
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
                 yield from self._handle_end(waiting, started)
-        # no step waits for a marker that a return clears: the look after the next wait shows that it is cleared
+        # Steps that vCenter answered at once are judged by the look after the next wait. Look now only if there is no
+        # wait, or if a step is ready that may need their outcome.
         judges = bool(self._answered) and (not self._queue.sent or bool(self._ready()))
         if judges:
             self._look_after()
@@ -161,6 +162,7 @@ class _Run:
     def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
         """Yield the outcome of a step that ended, unless the step is retried or done in another way."""
         step = waiting.step
+        # the step that ended may replace the planned one: a power-off after a shutdown, a resume after a suspend
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
             outcome = _shutdown_by_power_off(step, waiting.reason, outcome)
         elif isinstance(step, SuspendVm) and isinstance(outcome.step, ResumeVm):
@@ -271,9 +273,11 @@ class _Run:
         return [guest for guest in guests if guest.step.vm in off]
 
     def _end_overdue(self) -> Iterator[Outcome]:
+        """Stop waiting for the steps that exceeded their time limit, and yield those that are not retried."""
         for sent in self._queue.overdue():
             waiting, step = self._queue.remove_sent(sent), sent.in_flight.step
             late: Outcome
+            # a guest's shutdown and program have no task: they failed; a task may still end, so its outcome is unknown
             if isinstance(step, ShutDownGuest):
                 late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
             elif isinstance(step, RunInGuest):
@@ -294,13 +298,14 @@ class _Run:
             deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)
         else:
             self._executor.vcenter.wait_for_power(vms, PowerState.ON, seconds)
-        self._queue.spend(seconds)
+        self._queue.spend(seconds)  # in full, so that the step is tried at once if the wait ended early
 
     # dependencies
 
     def _failed_dependency(self, step: Step) -> str | None:
-        """Return why a step is not tried, or None: an earlier step of its VM failed, or one that was to free its GPU.
+        """Return why a step is not tried, or None.
 
+        It is not tried if an earlier step of its VM failed, or a suspend that was to free GPUs for its start.
         Only a start (taking) waits until the GPUs of its host are freed as planned. A resume (returning) is always
         tried: vCenter refuses it if there is no room, and a refused try does no harm.
         """

@@ -107,7 +107,7 @@ class SettledSnapshot:
 def settle_in_snapshot(
     vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, catalog: Catalog
 ) -> SettledSnapshot:
-    """Settle a run's open effects in a snapshot only."""
+    """Return the snapshot as it will be once these open effects of a run are settled. Sends and records nothing."""
     undone: set[str] = set()
     notes: list[str] = []
     for intent in (as_now(intent, inventory) for intent in intents):
@@ -116,9 +116,10 @@ def settle_in_snapshot(
             continue
         if is_satisfied(step, inventory):
             login = former_login(intent, inventory)
+            # the VM runs, but not because of this run
             if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen, login):
                 undone.add(step.vm)
-                notes.append(f"{vm.name}: somebody else started it")
+                notes.append(f"{vm.name}: another user started it")
             continue
         task = TaskRef(intent.task) if intent.task is not None else None
         if task is None and not isinstance(step, GateStep):

@@ -30,7 +30,7 @@ from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step, VcenterSet
 SLICE_S: Final = 20.0
 """The longest wait without an update: how often the lease and the time limits of steps in flight are checked."""
 
-STARTED_BY_OTHERS: Final = "somebody else started it just before"
+STARTED_BY_OTHERS: Final = "another user started it just before"
 
 FOUND_DONE: Final = "found done after the run was cut off"
 NOT_REACHED: Final = "it did not reach vCenter before the run was cut off"
@@ -157,7 +157,7 @@ class StepExecutor(ABC, Generic[Kind]):
     # one step
 
     def begin(self, step: Kind) -> Outcome[Kind] | StepInFlight[Kind]:
-        """Send the step, unless it is already done or must not be done now. Needs a look just before.
+        """Send the step, unless it is already done or must not be done now, by the look that was made just before.
 
         Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent).
         """
@@ -179,8 +179,8 @@ class StepExecutor(ABC, Generic[Kind]):
     ) -> Outcome[Kind] | StepInFlight[Kind]:
         """Send a step whose intent is on disk.
 
-        `judged` is the look that `objection` was judged by. `first`: the snapshot that the first request was based on,
-        when this is the second.
+        `judged` is the look that `objection` was judged by. `first`: for a second request, the snapshot that the first
+        one was based on. `logged_in`: the session has already ended once at this request, so it is not sent again.
         """
         reason = self.last_objection(step, judged)
         if reason is not None:
@@ -339,7 +339,7 @@ class StepExecutor(ABC, Generic[Kind]):
             self.keep_lease()
 
     def wait_for_tasks(self, tasks: Collection[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
-        """Return how those of these tasks ended that end within the limit."""
+        """Return the ends of the tasks that end within the limit, by task."""
         ends: dict[TaskRef, TaskEnd] = {}
 
         def are_all_ended(slice_s: float) -> bool:

@@ -148,6 +148,10 @@ class StepQueue:
         return self._ready(self.waiting, inventory)
 
     def _ready(self, candidates: Iterable[WaitingStep], inventory: Inventory) -> list[WaitingStep]:
+        """Return the candidates that may be sent now, in their order.
+
+        A step waits for the earlier waves of its VM and its host, and a start for the starts before it on its host.
+        """
         active = [sent for sent in self.sent if not sent.hung]
         places = self._limits.in_flight - len(active)
         if places <= 0:
@@ -157,8 +161,11 @@ class StepQueue:
         for sent in active:
             on_host[_host(sent.step, inventory)] += 1
             on_store.update(_stores(sent.step, inventory))
+        # a hung step holds up only its own VM (`busy_vms`), not the other steps of its host
         first = self._first_waves((*(sent.waiting for sent in active), *self.waiting), inventory)
+        # in a return, starts bring desktops back, and no desktop waits for another one
         starts = _Starts(() if self._returning else self.waiting, inventory)
+        # vCenter keeps the DRS overrides of a cluster in one configuration: one change of it at a time
         overridden = {_cluster(sent.step, inventory) for sent in active}
         ready: list[WaitingStep] = []
         for waiting in candidates:

@@ -149,9 +149,10 @@ class VmExecutor(VmLooks):
         return reason
 
     def _restarted_by_user(self, step: Step) -> str | None:
-        """Return why a VM is not stopped that powered off since the plan and that a user started again, or None.
+        """Return why the VM must not be stopped, or None.
 
-        That VM belongs to the user now. A VM that vSphere HA restarted is stopped.
+        A VM that powered off after the plan, and that a user then started again, belongs to that user. A VM that
+        vSphere HA restarted is stopped.
         """
         planned_vm, now = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
         if (
@@ -164,7 +165,7 @@ class VmExecutor(VmLooks):
         return STARTED_SINCE if self.vcenter.started_by_others(step.vm, planned_vm.started_at) else None
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
-        """Judge again after everything that may take time: the lease, and writing the journal."""
+        """Return why the step must not be sent, or None, judged again after what may take time: lease and journal."""
         if isinstance(step, GateStep):
             self.inventory, reason = self.step_gates.objection(step, self.inventory)
             if reason is not None:
@@ -179,7 +180,9 @@ class VmExecutor(VmLooks):
             if reason is not None or not self._is_old(step):
                 return reason
         if self._guard is not None and isinstance(step, TAKING_STEPS):
-            return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
+            return (
+                f"the last look at the VM was more than {LOOK_S:.0f} s old before the step could be sent, {LOOKS} times"
+            )
         return None
 
     def keep_lease(self) -> None:
@@ -260,16 +263,15 @@ class VmExecutor(VmLooks):
         before, now = self._versions(step, sent)
         if not isinstance(step, ReconfigureVm) or before is None or now is None or before == now:
             return None
-        return "the reply was lost, and its configuration was changed by somebody else since (run the command again)"
+        return "the reply was lost, and another user has changed its configuration since (run the command again)"
 
     def twice_is_once(self, step: Step, sent: Inventory) -> bool:
         """Return whether a second request and a late arrival of the first have the same effect as one request."""
         if isinstance(step, ReconfigureVm):
             before, now = self._versions(step, sent)
             return before is not None and before == now
-        if isinstance(
-            step, RelocateVm
-        ):  # a move to the VM's own host does nothing; if the VM is on another host, it was moved
+        if isinstance(step, RelocateVm):
+            # a move to the VM's own host does nothing; if the VM is on another host by now, it was moved
             vm_before, vm_now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return vm_before is not None and vm_now is not None and vm_before.host == vm_now.host
         # a late request to close a gate would close it when no run expects that any more;

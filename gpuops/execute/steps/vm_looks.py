@@ -106,7 +106,7 @@ class StepGates:
         return rule.disconnected_timeout_s if rule is not None else None
 
     def objection(self, step: GateStep, inventory: Inventory) -> tuple[Inventory, str | None]:
-        """Return why the broker is not asked to change a gate.
+        """Return the inventory, and why the broker must not be asked to change this gate, or None.
 
         The shared look is too old to show whose maintenance mode it is: before a gate is closed, the broker is read
         once more.
@@ -117,7 +117,7 @@ class StepGates:
             if gate is not None and gate.closed is not False:
                 return inventory, IN_MAINTENANCE if gate.closed else gate.refusal
         if self.fails:
-            return inventory, "the broker was not asked, for it did not answer a moment ago"
+            return inventory, "the broker was not asked: it did not answer a moment ago"
         return inventory, None
 
     def change(self, step: GateStep, inventory: Inventory) -> None:

@@ -90,7 +90,7 @@ def end_killed_calls(kind: str, site: Site) -> None:
         return
     with suppress(LockedBy):
         with locked(site.state_dir, site.vcenter.uuid, site.clock(), alone=True):
-            pass
+            pass  # no other call holds the lock: the runs were cut off
         inventory = site.vcenter.inventory()
         with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
             for run in cut_off_runs:
@@ -103,10 +103,10 @@ def settled_run(
 ) -> Iterator[Run]:
     """Yield a run of this kind. Runs of the kind that calls on this machine left open are settled and ended first.
 
-    `begun_before`: runs that began later may be of calls that still run.
+    `begun_before`: only runs that began before then are ended; later ones may belong to calls that still run.
 
-    A run stays open if the call ends with an error. If another call of this kind on this machine is still alive, it
-    sends nothing more.
+    A run stays open if the call ends with an error. A call of this kind on this machine that is still alive sends
+    nothing more, because its run is ended here.
     """
     machine = socket.gethostname()
     end_cut_off_runs(kind, machine, inventory, journal, site, begun_before=begun_before)
@@ -127,7 +127,8 @@ def end_cut_off_runs(
 ) -> None:
     """Settle and end the runs of this kind and order that killed calls left open. Sends nothing.
 
-    Waits for tasks that are still in flight. `begun_before`: runs that began later may be of calls that still run.
+    Waits for tasks that are still in flight. `begun_before`: only runs that began before then are ended; later ones may
+    belong to calls that still run.
     """
     for cut_off in journal.open_runs((kind,)):
         if cut_off.order == order and (begun_before is None or cut_off.started < begun_before):

@@ -72,7 +72,7 @@ echo '{{"vm": "vdi-02", "sessions": 0}}'
     result = gpuops("idle", "--policy", str(policy), "--vcenter", "prod", "-o", "json")
     assert (result.exit_code, result.stderr) == (0, "")
     verdicts = {each["name"]: (each["verdict"], each["because"]) for each in json.loads(result.stdout)["vms"]}
-    assert verdicts["vdi-01"] == ("busy", "1 session(s), as the command tells")
+    assert verdicts["vdi-01"] == ("busy", "1 session(s), as the command reports")
     assert verdicts["vdi-02"][0] == "idle"
     assert verdicts["vdi-03"] == ("unknown", "its sessions are not known: the command printed no line for it")
     assert "alice" not in result.stdout

@@ -20,7 +20,7 @@ def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
     named = ("--policy", str(policy))
     night = lab.run("rotate", "night", "--yes", *named)
     assert (night.exit_code, night.stderr.splitlines()[-1]) == (
-        3, "next: gpuops rotate init --policy FILE makes what is missing, by a login that may",
+        3, "next: gpuops rotate init --policy FILE creates what is missing; use a login that may create it",
     )  # fmt: skip
     dry = lab.run("rotate", "init", "--dry-run", *named)
     assert (dry.exit_code, lab.effects) == (0, [])

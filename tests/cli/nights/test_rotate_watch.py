@@ -56,7 +56,7 @@ def test_too_little_is_shown_as_missing(lab: Lab, tmp_path: Path) -> None:
         (
             ("--policy", "{nights}", "--dry-run"),
             2,
-            "says `mode: suspend-desktops`: rotate watch takes nothing under it",
+            "has `mode: suspend-desktops`: rotate watch cannot use it",
         ),
         (("--policy", "{spare}", "--health", "nowhere"), 2, "--health 'nowhere' is not [HOST:]PORT"),
         (("--policy", "{spare}", "--health", "192.0.2.1:9464"), 2, "--health 192.0.2.1:9464 cannot be used"),
@@ -99,7 +99,7 @@ def test_other_commands_refuse_its_policy(lab: Lab) -> None:
     for verb in ("night", "plan"):
         shown = lab.run("rotate", verb, "--policy", POLICY)
         assert shown.exit_code == 2
-        assert "says `mode: spare-capacity`: rotate night takes nothing under it" in shown.stderr
+        assert "has `mode: spare-capacity`: rotate night cannot use it" in shown.stderr
         assert "next: gpuops rotate watch --policy FILE --dry-run" in shown.stderr
 
 

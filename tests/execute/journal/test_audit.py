@@ -86,7 +86,7 @@ def test_a_checkpoint_that_says_something_else_than_the_records_is_found(state: 
         body = json.loads(database.execute(query).fetchone()[0])
     reseal(state, 5, json.dumps({**body, "policies": [["attach", "mine"]]}))
     [bad, _] = verify(state, "").chains
-    assert (bad.good, bad.bad) == (4, "record 5: the records before it come to something else than it says")
+    assert (bad.good, bad.bad) == (4, "record 5: the state in this checkpoint is not that of the records before it")
 
 
 def test_a_journal_that_was_sealed_anew_or_cut_off_does_not_have_the_head_that_was_noted(state: Path) -> None:
@@ -113,7 +113,7 @@ def test_records_without_a_head_and_a_head_without_records(state: Path) -> None:
     edit(state, "INSERT INTO journal_heads SELECT 'vc-3', 4, checksum, 0 FROM journal_heads WHERE vcenter = 'vc-1'")
     assert [chain.bad for chain in verify(state, "").chains] == [
         "",
-        "record 1: it is there, and gpuops wrote none",
+        "record 1: the journal has records of this vCenter without a head, which gpuops never writes",
         "record 1: it is missing; 4 records were written",
     ]
 
@@ -141,7 +141,7 @@ def test_what_is_no_head_is_refused(state: Path, head: str) -> None:
 @pytest.mark.parametrize("schema", [1, 3])
 def test_a_journal_of_another_schema_is_refused(state: Path, schema: int) -> None:
     edit(state, f"UPDATE schema_version SET version = {schema}")
-    with pytest.raises(StateDamaged, match=f"has schema {schema}, this version reads schema 2 alone") as refused:
+    with pytest.raises(StateDamaged, match=f"has schema {schema}, this version reads only schema 2") as refused:
         verify(state, "")
     assert refused.value.hint.startswith(
         "use the gpuops that wrote it; until then gpuops rotate restore --from-markers"

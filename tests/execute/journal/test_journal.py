@@ -289,7 +289,7 @@ def test_another_schema_is_refused(journal: Journal, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "state" / FILE_NAME) as database:
         database.execute("UPDATE schema_version SET version = 99")
     database.close()
-    with pytest.raises(StateDamaged, match="has schema 99, this version reads schema 2 alone"):
+    with pytest.raises(StateDamaged, match="has schema 99, this version reads only schema 2"):
         Journal.open(tmp_path / "state", "vc-1", Ticking())
 
 

@@ -75,7 +75,7 @@ def test_where_they_cannot_be_stopped_the_night_is_told_all_the_same(night: Nigh
     mocker.patch.object(rotation, "restore", side_effect=Locked("another run", hint="wait"))
     evening = night.run(RunKind.NIGHT)
     assert evening.outcomes and evening.exit_code == 4
-    assert any("they run on: " in each and "gpuops rotate restore --vm" in each for each in evening.plan.warnings)
+    assert any("they keep running: " in each and "gpuops rotate restore --vm" in each for each in evening.plan.warnings)
 
 
 def test_a_dry_run_and_a_cluster_that_starts_whole_stop_nothing(night: Night) -> None:

@@ -106,7 +106,7 @@ def test_a_running_vm_that_no_night_took_is_as_it_should_be(night: Night) -> Non
 
 def test_from_markers_alone_on_a_new_machine(night: Night) -> None:
     shutil.rmtree(night.state_dir)
-    with pytest.raises(UsageError, match="--from-markers knows no night's policy"):
+    with pytest.raises(UsageError, match="--from-markers needs a policy"):
         restored(night, from_markers=True)
     assert restored(night, policy=POLICY, from_markers=True).exit_code == 0
     assert night.markers() == set()

@@ -68,7 +68,7 @@ def test_a_lost_reconfiguration_is_not_repeated_over_somebody_elses(do: Do, worl
     world.on_submit = lambda step: world.set("vm-92", change_version="theirs")
     [outcome] = do((CHANGE,))
     assert outcome.verdict is Verdict.FAILED
-    assert outcome.reason.startswith("the reply was lost, and its configuration was changed by somebody else since")
+    assert outcome.reason.startswith("the reply was lost, and another user has changed its configuration since")
     assert world.requests == [CHANGE]
     [run] = journal.open_runs(["test"])
     assert journal.open_intents(run) == (), "it can have no effect any more"

@@ -26,7 +26,7 @@ def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
-    assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
+    assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "another user started it just before")
     assert journal.state.takes["2026-11-20", "vm-91"] == 0
     assert journal.setbacks()["2026-11-20"].failed == 0, "nothing went wrong"
 
@@ -104,7 +104,7 @@ def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journa
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
-    assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
+    assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "another user started it just before")
     assert journal.state.takes["2026-11-20", "vm-91"] == 0
 
 

@@ -162,7 +162,7 @@ def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, jou
     )
     steps = [SuspendVm("vm-1"), SuspendVm("vm-2")]
     executor.look_before(steps)
-    kept = [Outcome(steps[0], Verdict.SKIPPED, "it is used, as the command tells")]
+    kept = [Outcome(steps[0], Verdict.SKIPPED, "it is used, as the command reports")]
     kept.append(Outcome(steps[1], Verdict.SKIPPED, "its sessions are not known: a time-out"))
     assert [executor.begin(step) for step in steps] == kept
     used["vm-1"] = False
@@ -215,7 +215,7 @@ def test_a_desktop_that_cannot_be_looked_at_in_time_is_left_alone(
     executor.look_before([SuspendVm("vm-1")])
     outcome = executor.begin(SuspendVm("vm-1"))
     assert isinstance(outcome, Outcome)
-    assert outcome.reason == "what was read of it was more than 25 s old before it could be sent, 2 times"
+    assert outcome.reason == "the last look at the VM was more than 25 s old before the step could be sent, 2 times"
     assert world.requests == []
 
 

@@ -84,7 +84,7 @@ def guests(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 def test_a_session_in_the_guest_keeps_its_desktop_and_no_name_is_told(guests: Guests) -> None:
     assert guests.why(IDLE) is None
     guests.use(IDLE)
-    assert guests.why(IDLE) == "1 session(s), as its guest tells"
+    assert guests.why(IDLE) == "1 session(s), as its guest reports"
     inventory = guests.look()
     told = (inventory.find_vm(IDLE).sessions or {})[Source.SESSIONS]
     assert (told.count, told.used, told.youngest_s) == (1, True, 0)
@@ -100,7 +100,7 @@ def test_only_guests_of_pools_that_require_it_are_entered_and_none_that_somethin
     busy = inventory.find_vm("vdi-05")
     assert IDLE in guests.asked and "vdi-05" not in guests.asked
     assert not [name for name in guests.asked if not name.startswith("vdi-")]
-    assert (busy.sessions or {})[Source.SESSIONS].because == "it was not asked, for something else keeps it"
+    assert (busy.sessions or {})[Source.SESSIONS].because == "it was not asked: another reading shows that it is in use"
     assert len(guests.asked) == len(set(guests.asked))
 
 
@@ -157,4 +157,4 @@ def test_a_session_that_begins_after_the_plan_keeps_its_desktop(guests: Guests) 
     running = {vm.name for vm in guests.server.world.by_type("VirtualMachine") if vm.state.power is Power.ON}
     assert name in taken, "it was planned"
     assert name in running
-    assert "1 session(s), as its guest tells" in {each.reason for each in report.outcomes}
+    assert "1 session(s), as its guest reports" in {each.reason for each in report.outcomes}

@@ -78,11 +78,11 @@ def test_a_host_that_never_comes_back_is_given_up_and_named_until_it_is_back(sta
     with pytest.raises(GpuopsError, match="did not end"):
         bench.on_site(no_open)
     assert wanted.means == (
-        "esx-01 stays as it is (it is not connected); what was to be set on it may be set or not",
+        "esx-01 stays as it is (it is not connected); the new setting may or may not be in force on it",
         "vdi-001, vdi-002: not moved back, they stay where they are",
-        "vdi-003: shut down for it, and not started again",
+        "vdi-003: shut down for the change, and not started again",
         "gpuops doctor, change status and rotate status name it until it is back",
-        "nothing else is left of scheduler set: the change ends, rolls and nights are free to go on",
+        "scheduler set has nothing else to do: the change ends, and other changes and nights can run",
     )
     before = len(bench.world.ledger)
     assert abandoned(bench, Thing.HOST, "esx-01").applied
@@ -130,9 +130,9 @@ def test_a_vm_that_cannot_be_brought_back_is_given_up(start: Start) -> None:
 
 def test_what_no_change_holds_is_not_given_up(start: Start) -> None:
     bench = died(start)
-    with pytest.raises(Refused, match="esx-02 is no host of the change that is open"):
+    with pytest.raises(Refused, match="esx-02 is not an open host of the unfinished change"):
         abandoned(bench, Thing.HOST, "esx-02")
-    with pytest.raises(Refused, match="vdi-009 was taken from no host, or is back"):
+    with pytest.raises(Refused, match="vdi-009 was not taken from a host, or is already back"):
         abandoned(bench, Thing.VM, "vdi-009")
     abandoned(bench, Thing.HOST, "esx-01")
     for thing, name in ((Thing.HOST, "esx-02"), (Thing.VM, "vdi-009")):

@@ -61,7 +61,7 @@ def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: Si
             assert rotate_day(LAB, site, apply=True).exit_code == 4
         for name in there:
             found = rotate_abandon(site, name)
-            assert found.means[0].endswith("no morning waits for it")
+            assert found.means[0].endswith("no return waits for it")
         assert rotate_abandon(site, there[0]).already
         assert rotate_day(LAB, site, apply=True).exit_code == 0
         assert tuple(map(sorted, given_up(site))) == (there, there)
@@ -104,7 +104,9 @@ def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_i
         for name in there:
             found = rotate_abandon(site, name, LAB)
             assert found.means[1].startswith("only its marker says that a night took it")
-            assert any(f"--vm {name} brings it back" in each for each in found.means), "under the policy of its morning"
+            assert any(f"--vm {name} can still bring it back" in each for each in found.means), (
+                "under the policy of its morning"
+            )
         assert len(lab.world.ledger) == before, "nothing is asked of vCenter"
         assert rotate_abandon(site, there[0], LAB).already
         assert rotate_day(LAB, site, apply=True).exit_code == 0

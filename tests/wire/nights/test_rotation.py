@@ -309,7 +309,7 @@ def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
         if isinstance(outcome.step, SuspendVm) and not told:
             told.append(lab_wire.status())
             planned.append(lab_wire.night(apply=False))
-            with pytest.raises(Locked, match=f"pid {os.getpid()} since .* nothing is cut off"):
+            with pytest.raises(Locked, match=f"pid {os.getpid()} since .* it is not interrupted"):
                 lab_wire.resume(apply=False)
 
     assert lab_wire.night(watch=look).exit_code == 0

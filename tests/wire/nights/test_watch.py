@@ -339,9 +339,9 @@ def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) ->
 @pytest.mark.long
 def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None:
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
-        with pytest.raises(UsageError, match="says `mode: spare-capacity`: rotate night takes nothing under it"):
+        with pytest.raises(UsageError, match="has `mode: spare-capacity`: rotate night cannot use it"):
             rotate_night(POLICY, site, apply=True)
-        with pytest.raises(UsageError, match="says `mode: suspend-desktops`: rotate watch takes nothing under it"):
+        with pytest.raises(UsageError, match="has `mode: suspend-desktops`: rotate watch cannot use it"):
             rotate_watch_look(NIGHT, site)
 
 

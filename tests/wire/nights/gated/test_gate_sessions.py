@@ -60,7 +60,7 @@ def test_sessions_that_are_disconnected_for_long_keep_no_desktop_where_the_polic
         vdi.use(name, timedelta(minutes=minutes))
     looked = vdi.run(lambda site: rotate_night(POLICY, site, apply=False))
     reasons = {choice.subject: choice.reason for choice in looked.plan.choices}
-    assert {reasons[f"vdi-00{number}"] for number in (1, 2, 3)} == {"1 session(s), as the broker tells"}
+    assert {reasons[f"vdi-00{number}"] for number in (1, 2, 3)} == {"1 session(s), as the broker reports"}
     back: list[str] = []
 
     def in_flight(steps: Collection[Step]) -> None:

@@ -114,7 +114,7 @@ def test_of_a_parked_pool_a_marker_alone_opens_no_gate(vdi: Gated) -> None:
 def test_a_policy_with_a_gate_needs_a_broker(vdi: Gated) -> None:
     with Connection(target_of(vdi.server)) as connection:
         site = Site(connection, vdi.state_dir, wall_clock)
-        with pytest.raises(UsageError, match="says `broker: horizon`, and no connection broker is configured"):
+        with pytest.raises(UsageError, match="has `broker: horizon`, and no connection broker is configured"):
             rotate_night(POLICY, site, apply=True)
 
 
