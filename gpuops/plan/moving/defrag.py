@@ -239,7 +239,7 @@ def _confirm_sequence(
         return sequence
     first_moves = (sequence.vm_moves[:count] for count in range(admitted_count + 1))
     parts = [replay(model, plans.start.cluster_state, vm_moves) for vm_moves in first_moves]
-    return make_frontier([part for part in parts if part is not None])[-1]
+    return make_frontier([part for part in parts if part is not None])[-1]  # the last one frees the most
 
 
 def _proven(
@@ -349,7 +349,7 @@ class Defrag:
 
         `reasons_to_stay`: VM ref -> why it stays, in addition to the reasons in the snapshot.
 
-        Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a
+        Raises HostNotFound, UsageError for an unknown cluster, ProfileUnknown, and Refused for a
         profile that no host offers.
         """
         # 1. Slots that suspended VMs need for their return count as taken.

@@ -37,6 +37,7 @@ def _once_for_alike(ask: _Question[_Answer]) -> _Question[_Answer]:
     def answer(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
         cached_answers = catalog.worked_out.setdefault(ask, {})
         key = (profile, state.alike(vm))
+        # The cache itself stands for "no answer yet", since no answer is equal to it.
         cached_answer = cached_answers.get(key, cached_answers)
         if cached_answer is cached_answers:
             cached_answer = cached_answers[key] = ask(state, profile, vm, catalog)
@@ -73,7 +74,8 @@ def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: 
 def judge_slots(
     states: Iterable[GpuState], profile: str, vm: Vm, host: Host, catalog: Catalog
 ) -> Iterator[tuple[GpuState, Rejection | str]]:
-    """Judge the GPUs that may be of the profile's model, in the order in which the host tries them."""
+    """Yield the GPUs that may be of the profile's model, in the order in which the host tries them, each with the
+    refusal or with a doubt about its slot ("" = it surely has one)."""
     verdicts = {state.gpu.address: _verdict(state, profile, vm.ref, catalog) for state in states}
 
     def may_be_of_model(state: GpuState) -> bool:
@@ -200,7 +202,7 @@ def _slots_of(profile: str, room: Slots) -> str:
 
 
 def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
-    """Why a GPU is in the wrong mode for any vGPU, or too sick for a new one; None = it serves vGPUs.
+    """Return why a GPU takes no new vGPU: its mode is wrong, or its health does not allow one; None = it takes vGPUs.
 
     Sources: vSphere API, HostGraphicsInfo.graphicsType; NVIDIA vGPU docs: a change of the type takes effect when Xorg
     or the host restarts.
@@ -223,11 +225,12 @@ def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
 
 
 def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list[GpuState]:
-    """The GPUs in the order in which the host is expected to try them; ties go to the lowest address.
+    """Return the GPUs in the order in which the host is expected to try them; ties go to the lowest address.
 
-    In same-size mode by the host's policy: `performance` the GPU with the fewest VMs, `consolidation` the one with the
-    most (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy); in mixed-size mode the least used; in MIG
-    mode as they come (NVIDIA AI Enterprise docs; the policy is ignored there). (assumption: gpu-choice)
+    In same-size mode the host's policy decides: `performance` takes the GPU with the fewest VMs, `consolidation` the
+    one with the most (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy). In mixed-size mode the least
+    used GPU comes first, in MIG mode the lowest address: the policy is ignored there (NVIDIA AI Enterprise docs).
+    (assumption: gpu-choice)
     """
 
     def key(state: GpuState) -> tuple[int, int]:

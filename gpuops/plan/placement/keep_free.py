@@ -331,7 +331,7 @@ class FreeSlots:
         )
 
     def on(self, host: Host, profile: str) -> int:
-        """Count on this host."""
+        """Count the free slots of the profile on this host."""
         if not host.gpus or (host.profiles is not None and host.offers(profile) is None):
             return 0
         answers = self.inventory.worked_out.setdefault((FreeSlots, profile, self.claims), {})
@@ -425,6 +425,7 @@ class KeptRoom:
             for demand in self.needs.demands
             if not isinstance(demand, WantsVgpu) and demand.ordinal in seats
         ]
+        # All vGPUs are pinned first, so that `take` puts them on exactly these GPUs.
         running_vm = replace(
             vm,
             host=host.ref,

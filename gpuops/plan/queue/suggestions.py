@@ -55,7 +55,7 @@ def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
     # If no profile has that name, the other changes are tried with the profile whose name is most similar.
     for base in _bases(named[0] if named else requested, against):
         wishes = (*((base,) if base.words else ()), *_elsewhere(base), *_others(base, trial))
-        suggestion = _first_of(wishes, trial) or _fewest_less(base, trial)
+        suggestion = _first_of(wishes, trial) or _largest_part(base, trial)
         if suggestion:
             return suggestion
     return ""
@@ -122,7 +122,7 @@ def _with_profile(workload: Workload, old: str, new: str) -> Workload:
 
 
 def _elsewhere(base: _Wish) -> Iterator[_Wish]:
-    """The same VM in another place."""
+    """Yield the same VM with one fewer condition on its place."""
     workload = base.workload
     if workload.numa is NumaPolicy.REQUIRED:
         yield base.less("with numa preferred", replace(workload, numa=NumaPolicy.PREFERRED))
@@ -138,7 +138,7 @@ def _elsewhere(base: _Wish) -> Iterator[_Wish]:
 
 
 def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
-    """The same number of GPUs of another kind, if the workload names its GPUs, a model, a label or a device group."""
+    """Yield the same number of other GPUs, if the workload names its GPUs, a model, a label or a device group."""
     workload = base.workload
     if workload.label is not None:
         yield base.less(f"without label {workload.label}", replace(workload, label=None))
@@ -154,8 +154,8 @@ def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
             yield base.less(f"as device group {name}", replace(workload, device_group=name))
 
 
-def _fewest_less(base: _Wish, trial: WorkloadQuestion) -> str:
-    """Return as many of its GPUs as find a place, or else the largest smaller profile that does."""
+def _largest_part(base: _Wish, trial: WorkloadQuestion) -> str:
+    """Suggest as many of its GPUs as find a place, or else the largest smaller profile that does; empty = none."""
     workload = base.workload
     if workload.more:
         counts = [base.less(f"with its vGPUs of {workload.profile} alone", replace(workload, more=()))]

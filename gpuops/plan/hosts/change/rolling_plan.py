@@ -62,7 +62,9 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
     """Return the rolling change that brings the plan into force. Raises UsageError if the plan needs no reboot."""
     steps = (*plan.steps, *plan.due)
     if plan.feasible and plan.steps and not plan.reboots and not plan.due:
-        raise UsageError("nothing of this waits for a reboot", hint="leave --reboot out: it is in force at once")
+        raise UsageError(
+            "no change of this plan waits for a reboot", hint="remove --reboot: the changes take effect at once"
+        )
     if plan.feasible and not steps:
         return Roll(because=plan.because)
     rejections = [*plan.rejections, *shut(rolling, now)]
@@ -109,7 +111,7 @@ def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
 def planned_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
-    """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
+    """Return how these hosts are emptied together, or a refusal for each VM that cannot leave or forbids the change."""
     removed = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
     if removed:
         return removed
@@ -164,7 +166,7 @@ def _rounds(
 ) -> tuple[tuple[tuple[PlannedHost, ...], ...], tuple[Rejection, ...]]:
     """Return the rounds, each with as many hosts as may be down at once and can be emptied together.
 
-    Every round is planned on the same snapshot: the VMs of the hosts before have come back to them.
+    Every round is planned on the same snapshot, because the VMs of earlier rounds have returned to their hosts by then.
     """
     rounds: list[tuple[PlannedHost, ...]] = []
     refused: list[Rejection] = []

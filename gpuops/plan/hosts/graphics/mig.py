@@ -119,7 +119,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
         yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
     elif gpu.passed_through:
-        yield Rejection(subject, "is given to VMs whole, by DirectPath I/O: the host's driver does not have it")
+        yield Rejection(subject, "is given to VMs by DirectPath I/O, so the host's driver cannot switch its mode")
 
 
 def _why(host: Host) -> str:

@@ -91,7 +91,7 @@ class SetPassthrough:
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
         if settings.passthrough is None:
-            why = "; ".join(settings.unread) or "the host does not tell"
+            why = "; ".join(settings.unread) or "the host does not report them"
             return HostPart(host.name, (Rejection(host.name, f"its passthrough devices cannot be read: {why}"),))
         states = {state.address: state for state in settings.passthrough}
         missing = tuple(self._missing(host, addresses, states))
@@ -241,7 +241,7 @@ def _in_use(
     names = sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in refs)
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
-    elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:
+    elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:  # if active, no vGPU runs on it
         yield Rejection(subject, "which VMs run on it cannot be read")
 
 
@@ -319,6 +319,6 @@ def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog
             )
         elif settings.device_groups is None or not on:
             yield (
-                f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is "
-                "not told; name all GPUs of a group, or none"
+                f"{host.name}: it is unknown whether NVLink joins {', '.join(behind)}, which would stay behind, to "
+                "these GPUs; name all GPUs of a group, or none"
             )

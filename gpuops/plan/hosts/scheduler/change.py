@@ -139,6 +139,7 @@ def _of_host(
     if gpus:
         gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus)
     if left_out:
+        # The other GPUs are then named one by one: the entry for all GPUs would include those that are left out.
         gpus_to_set = tuple(gpu for gpu in gpus_to_set if gpu not in left_out)
         gpus = tuple(gpu.address for gpu in gpus_to_set)
     notes = tuple(

@@ -238,7 +238,7 @@ class KeptHosts:
 
 
 def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
-    """Sort the hosts that the VM may go to by what they leave free once it runs there."""
+    """Return the hosts that surely leave enough free once the VM runs there, and those that may."""
     needs, keep = kept_room.needs, kept_room.needs.keep_free.profiles
     taken_by_profile = [_taken_by_one(kept_profile.profile, kept_room, fleet) for kept_profile in keep]
     sure: list[str] = []
@@ -276,5 +276,6 @@ def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[
     first = fleet.first_row[:-1]
     least: Ints = np.minimum.reduceat(np.where(room, lost, _NOWHERE).min(axis=1), first)
     most: Ints = np.maximum.reduceat(np.where(room, lost, 0).max(axis=1), first)
+    # Without free memory a host loses all its slots, which the caller assumes for hosts that are left out.
     has_memory = fleet.unreserved_mib > (needs.vm.memory_mib or 0)
     return {fleet.hosts[number].ref: (int(least[number]), int(most[number])) for number in np.flatnonzero(has_memory)}
