@@ -227,7 +227,10 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
                 f"ECC of {model} is {on_or_off} only on {', '.join(sorted(names))}: vGPUs cannot move to other hosts"
             )
             yield Finding(
-                Severity.WARNING, cluster, reason, "set ECC alike with nvidia-smi -e on the hosts, and reboot"
+                Severity.WARNING,
+                cluster,
+                reason,
+                "set the same ECC state on all these hosts (nvidia-smi -e), and reboot them",
             )
 
 
@@ -259,7 +262,7 @@ def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
 def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
     """Report unknown reservations in the clusters of these hosts, and counts of vCenter that differ from ours.
 
-    Only the room on GPUs is compared, not CPU and memory, because vCenter counts so too (vSphere API 9.0,
+    Only the room on GPUs is compared, not CPU and memory, because vCenter counts it the same way (vSphere API 9.0,
     DirectPathProfileManagerCapacityInfo).
     """
     if inventory.reservations is None:

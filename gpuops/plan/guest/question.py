@@ -98,7 +98,7 @@ def wanted_framework(text: str) -> Requirement:
         or len(requirement.name) > _LONGEST_NAME
     ):
         raise UsageError(
-            f"--framework: {text[:80]!r} is no framework with a version", hint="write it as torch>=2.3, or torch alone"
+            f"--framework: {text[:80]!r} is not a package with a version", hint="write it as torch>=2.3, or torch alone"
         )
     return requirement
 
@@ -125,7 +125,7 @@ def select_guests(inventory: Inventory, question: GuestQuestion, policy: Policy 
     if pool is not None and policy is not None:
         names = [policy_pool.name for policy_pool in policy.pools]
         if pool not in names:
-            raise UsageError(f"there is no pool {pool!r}", hint=f"pools there: {', '.join(names)}")
+            raise UsageError(f"there is no pool {pool!r}", hint=f"pools of the policy: {', '.join(names)}")
         vms = [
             candidate
             for candidate in inventory.vms.values()

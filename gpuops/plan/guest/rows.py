@@ -100,13 +100,15 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
         return _no_driver(answer, f"install in it {fits}")
     driver = answer.smi.driver
     if not vm.vgpus:
-        return GuestRow("driver", GuestState.PASS, f"{driver}; its GPU is given whole, no vGPU manager is between")
+        return GuestRow(
+            "driver", GuestState.PASS, f"{driver}; the VM has a passthrough GPU, so no vGPU manager must fit"
+        )
     if branch is None:
         text = f"{driver}; which vGPU manager {host.name if host else 'its host'} has is not known"
         return GuestRow("driver", GuestState.UNKNOWN, text, "read it there: esxcli software vib list")
     guest = tables.branch_of(driver, answer.system)
     if guest is None:
-        text = f"{driver}: of which branch that Windows driver is, no table here says"
+        text = f"{driver}: the branch of this Windows driver is unknown to gpuops"
         return GuestRow("driver", GuestState.UNKNOWN, text, f"compare it with NVIDIA's release notes; {PAGE}")
     text = f"{driver} (R{guest}) on a host with R{branch}"
     if pairs is not None and guest in pairs.guests:
@@ -164,8 +166,10 @@ def _licence(vm: Vm, gpus: Sequence[GuestGpu]) -> GuestRow:
         return GuestRow("licence", GuestState.FAIL, worst, move)
     if vm.vgpus and (worst is not None or None in licences or not licences):
         text = worst or "nvidia-smi shows none"
-        return GuestRow("licence", GuestState.UNKNOWN, text, "nvidia-smi -q in the guest: License Status")
-    return GuestRow("licence", GuestState.PASS, next(iter(licences), None) or "none is shown: its GPU is given whole")
+        return GuestRow(
+            "licence", GuestState.UNKNOWN, text, "run nvidia-smi -q in the guest, and look at License Status"
+        )
+    return GuestRow("licence", GuestState.PASS, next(iter(licences), None) or "none is shown: it has a passthrough GPU")
 
 
 def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: DriverTables) -> Iterator[GuestRow]:
@@ -188,7 +192,7 @@ def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: Dr
     version, driver, most = version_of(cuda), version_of(smi.driver), version_of(smi.cuda or "")
     need = tables.cuda_minimum(version) if version is not None else None
     if version is None or driver is None or need is None:
-        text = f"{cuda}: which driver it needs, no table here says"
+        text = f"{cuda}: the driver that it needs is unknown to gpuops"
         return GuestRow(check, GuestState.UNKNOWN, text, "compare it with the CUDA Toolkit's release notes")
     least = need.of(system)
     if driver < least:
@@ -218,12 +222,14 @@ def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
         )
     version = answer.frameworks.get(name)
     if version is None:
-        move = f"pip install '{required}', or run it in a container, into which nobody looks here"
+        move = f"pip install '{required}', or run it in a container: containers are not checked"
         return GuestRow(name, GuestState.FAIL, f"not installed for the system's python3; wanted {required}", move)
     try:
         fits = requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return GuestRow(name, GuestState.UNKNOWN, f"its version {version!r} is none", f"python3 -m pip show {name}")
+        return GuestRow(
+            name, GuestState.UNKNOWN, f"its version {version!r} is not valid", f"python3 -m pip show {name}"
+        )
     if fits:
         return GuestRow(name, GuestState.PASS, version)
     return GuestRow(name, GuestState.FAIL, f"{version} is there; wanted {required}", f"pip install '{required}'")
@@ -249,7 +255,7 @@ def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
     two is certain, for example 3 s if it printed 12:00:13 and `after` is 12:00:10.
     """
     if answer.clock_s is None or reply.before is None or reply.after is None:
-        return GuestRow("clock", GuestState.UNKNOWN, "its time is not told", "date -u in the guest")
+        return GuestRow("clock", GuestState.UNKNOWN, "its time is unknown", "run date -u in the guest")
     behind, ahead = reply.before.timestamp() - answer.clock_s - 1, answer.clock_s - reply.after.timestamp()
     off_s = max(behind, ahead, 0.0)
     if off_s <= CLOCK_LIMIT_S:
