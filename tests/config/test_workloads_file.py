@@ -51,7 +51,7 @@ def test_a_share_may_be_a_percentage_if_all_are() -> None:
         (
             "[{name: a, busy: 0.7}]",
             "[{between: [a, b], speeds: [1, 1]}]",
-            "w: a pair names 'b', which is no",
+            "w: a pair names 'b', which is not a",
         ),
         ("[{name: a, busy: 0.7, counts: 2}]", "[]", "w: workloads.0.counts: unknown key"),
         ("[{name: a, busy: 0.7}]", "[{between: [a, a], speeds: [2, 1]}]", "w: pairs.0.speeds.0: is above 1"),
