@@ -288,7 +288,7 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
             room = total([_device_room(devices, host, inventory) for host in members if _is_usable(host)])
             if not _is_within(devices.remaining, room):
                 reason = f"{devices.name}: vCenter counts {devices.remaining} more, gpuops {_range(room)}"
-                fix = "gpuops plans with vCenter's count; look for devices that are in use, or not for VMs"
+                fix = "gpuops plans with vCenter's count; look for devices that are in use, or not available to VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
 
 

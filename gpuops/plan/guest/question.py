@@ -81,7 +81,7 @@ def ssh_door(via: GuestWay, user: str | None, host: str | None, port: int | None
             raise UsageError("--ssh-user, --ssh-host and --ssh-port need --via ssh", hint="add --via ssh")
         return None
     if host is not None and NAME not in host:
-        raise UsageError(f"--ssh-host: {host[:80]!r} is one address", hint="{vm} stands for the VM's name in it")
+        raise UsageError(f"--ssh-host: {host[:80]!r} is a single address", hint="write {vm} in it for the VM's name")
     return SshDoor(user or "root", host or NAME, port or 22)
 
 
@@ -108,7 +108,8 @@ def wanted_frameworks(texts: Sequence[str]) -> tuple[Requirement, ...]:
     requirements = tuple(map(wanted_framework, texts))
     if len(requirements) > _MOST_FRAMEWORKS:
         raise UsageError(
-            f"--framework: {len(requirements)} of them, {_MOST_FRAMEWORKS} at the most", hint="ask in two calls"
+            f"--framework is given {len(requirements)} times, at most {_MOST_FRAMEWORKS} are allowed",
+            hint="check the others in a second call",
         )
     names = [requirement.name for requirement in requirements]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -148,7 +148,7 @@ def _gpus(vm: Vm, smi: SmiReport) -> GuestRow:
     names = ", ".join(dict.fromkeys(gpu.name for gpu in smi.gpus))
     if vm.devices is None:
         move = "give this login the right to read the VM"
-        return GuestRow("GPUs", GuestState.UNKNOWN, f"{len(smi.gpus)} seen; the VM's cannot be read", move)
+        return GuestRow("GPUs", GuestState.UNKNOWN, f"{len(smi.gpus)} seen; the devices of the VM cannot be read", move)
     vm_gpus = sum(map(is_gpu, vm.devices))
     if len(smi.gpus) == vm_gpus:
         return GuestRow("GPUs", GuestState.PASS, f"{vm_gpus} of {vm_gpus}: {names}")
@@ -237,7 +237,7 @@ def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
 
 def _rdma(answer: GuestAnswer) -> GuestRow:
     if answer.rdma is None:
-        text = "the guest has no program that tells (rdma, ibv_devinfo)"
+        text = "the guest has no program that shows it (rdma, ibv_devinfo)"
         return GuestRow("RDMA", GuestState.UNKNOWN, text, "install iproute2 or ibverbs-utils in it")
     if not answer.rdma:
         move = "give the VM a PVRDMA, SR-IOV or DirectPath network card, and the guest its driver"
@@ -268,7 +268,7 @@ def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
 def _time_source(answer: GuestAnswer) -> GuestRow:
     if answer.synchronized is None:
         move = "timedatectl or chronyc tracking in the guest, w32tm /query /status on Windows"
-        return GuestRow("time service", GuestState.UNKNOWN, "not told whether one keeps its clock", move)
+        return GuestRow("time service", GuestState.UNKNOWN, "it is unknown whether one keeps its clock", move)
     if answer.synchronized:
         return GuestRow("time service", GuestState.PASS, "keeps its clock")
     return GuestRow("time service", GuestState.FAIL, "its clock is not synchronized", "set up chrony, or w32time")

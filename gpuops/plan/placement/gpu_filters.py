@@ -266,13 +266,13 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
         return Rejection(subject, "the devices of its host cannot be read")
     if host.config_target is None:
         if host.ref != vm.host:
-            return Rejection(subject, "is no GPU of this host")
+            return Rejection(subject, "is not a GPU of this host")
         return "not a GPU that the host lists; its passthrough state is not checked"
     addresses = [target.address for target in host.config_target.passthrough]
     if demand.address in addresses:
         return ""
     address_list = ", ".join(str(address) for address in sorted(addresses)) or "none"
-    return Rejection(subject, f"is no passthrough device of this host (it has: {address_list})")
+    return Rejection(subject, f"is not a passthrough device of this host (it has: {address_list})")
 
 
 def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:

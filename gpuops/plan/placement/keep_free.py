@@ -65,7 +65,7 @@ class ReservedLeft:
         return self.after < min(self.before, self.reserved)
 
     def __str__(self) -> str:
-        left = f"{max(0, self.after)} would be left, or may be"
+        left = f"{max(0, self.after)} would surely be left"
         return f"{self.where}: {self.reserved} of {self.profile} reserved, not free: {left}"
 
 
@@ -222,7 +222,7 @@ def reserved_refusal(remainder: ReservedLeft, host: Host) -> Rejection:
     """Return the rejection of a VM that would take reserved devices on the host."""
     reserved = f"{remainder.reserved} of {remainder.profile} reserved for others in {remainder.where}"
     rule = f"{reserved}, not free: left afterwards"
-    hint = "free other slots there, or have the reservation changed (gpuops help place)"
+    hint = "free other slots there, or ask for a smaller reservation (gpuops help place)"
     return Rejection(host.name, rule, remainder.reserved, remainder.after, hint=hint)
 
 

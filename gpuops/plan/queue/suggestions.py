@@ -113,7 +113,7 @@ def _named_nearly(requested: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
         if not alike:
             sizes = {name: parsed.framebuffer_mib for name in inventory.offered_profiles if (parsed := parse(name))}
             for name in sorted(sizes, key=lambda name: (sizes[name], name))[:_FEW]:
-                yield requested.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
+                yield requested.less(f"as {name}, one of the smallest,", _with_profile(workload, unknown, name))
 
 
 def _with_profile(workload: Workload, old: str, new: str) -> Workload:
@@ -146,7 +146,7 @@ def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
         yield base.less(f"with a model other than {workload.model}", replace(workload, model=None))
     if workload.device:
         named = ", ".join(map(str, workload.device))
-        yield base.less(f"with others than {named}", replace(workload, device=(), gpus=len(workload.device)))
+        yield base.less(f"with devices other than {named}", replace(workload, device=(), gpus=len(workload.device)))
     if workload.device_group is not None:
         hosts = scope_of(workload).hosts(trial.inventory)
         names = {group.name for host in hosts for group in groups_of(host)} - {workload.device_group}

@@ -251,5 +251,5 @@ def test_which_options_go_together() -> None:
     assert ssh_door(GuestWay.SSH, None, None, None) == SshDoor("root", "{vm}", 22)
     with pytest.raises(UsageError, match="need --via ssh"):
         ssh_door(GuestWay.TOOLS, "root", None, None)
-    with pytest.raises(UsageError, match="is one address"):
+    with pytest.raises(UsageError, match="is a single address"):
         ssh_door(GuestWay.SSH, None, "10.0.0.1", None)

@@ -102,7 +102,7 @@ def test_one_that_cannot_start_does_not_use_up_the_count() -> None:
 
 def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
     found = night(small_world(), queue(QueuedVm("ml-01", profile="*-24c"), QueuedVm("ml-02", profile="*-48c")))
-    assert reasons(found)["ml-01"] == "carries nvidia_a40-48c, the policy says *-24c"
+    assert reasons(found)["ml-01"] == "carries nvidia_a40-48c, the policy requires *-24c"
     assert started(found) == ["vm-92"]
 
 
@@ -296,7 +296,10 @@ def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwi
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tools_running": None}, "its guest cannot be asked to shut down: VMware Tools are not running, or not known"),
+        (
+            {"tools_running": None},
+            "its guest cannot be asked to shut down: VMware Tools are not running, or their state is unknown",
+        ),
         ({"console_connections": 1}, "1 console connection(s) open"),
         ({"host": None}, "its host is not connected, or not known"),
     ],

@@ -25,8 +25,8 @@ MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
 
 NO_REBOOT_PERHAPS: Final = (
-    "vCenter tells what a mode takes when it is set: here once a host is emptied, and the host is rebooted unless it "
-    "need not be; without a rolling reboot the mode is set first, and vCenter tells before any host is emptied"
+    "vCenter reports only when it sets a mode whether that needs a reboot; here it is set after a host is emptied, and "
+    "the host is rebooted if that is needed; without a rolling reboot it is set before any host is emptied"
 )
 
 
@@ -94,7 +94,9 @@ def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
         f"it opens at {format_zoned_minute(following.opens.astimezone(window.zone))}" if following else "it never opens"
     )
     yield Rejection(
-        f"window {window.name}", f"is closed: {opens}", hint="run it then, from cron or at; or say no window"
+        f"window {window.name}",
+        f"is closed: {opens}",
+        hint="run the command then, for example from cron, or without a window",
     )
 
 

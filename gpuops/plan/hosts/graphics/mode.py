@@ -238,7 +238,7 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
     )
     configured = scheduler.configured
     if isinstance(configured, VgpuScheduler) and configured.policy is SchedulerPolicy.FIXED_SHARE:
-        hint = "gpuops host scheduler set --scheduler equal-share, and a reboot, first"
+        hint = "run gpuops host scheduler set --scheduler equal-share and reboot the host first"
         yield Rejection(subject, "fixed share is not for mixed-size GPUs (NVIDIA AI Enterprise docs)", hint=hint)
 
 

@@ -148,14 +148,14 @@ class SetPassthrough:
             existing_device = host.device(address)
             if address in other_addresses:
                 if isinstance(existing_device, PhysicalGpu):
-                    name = f"at {address} is a GPU ({existing_device.name})"
-                    yield Rejection(host.name, name, hint=f"name it as one: --gpu {address}")
+                    name = f"has a GPU at {address} ({existing_device.name})"
+                    yield Rejection(host.name, name, hint=f"use --gpu {address} for it")
                 elif existing_device is None or address not in states:
                     listed = ", ".join(f"{device.address} {device.name}" for device in host.others) or "none"
                     rule = f"has no device {address} that could be passed through (it has: {listed})"
                     yield Rejection(host.name, rule)
             elif isinstance(existing_device, OtherDevice):
-                hint = f"name it as another device: --device {address}"
+                hint = f"use --device {address} for it"
                 yield Rejection(
                     host.name,
                     f"has no GPU {address}: there is another device ({existing_device.kind}, {existing_device.name})",

@@ -118,7 +118,7 @@ class SetScheduler:
             return None
         match = _BRANCH.fullmatch(self.driver_branch.strip())
         if match is None:
-            raise UsageError(f"{self.driver_branch!r} is no driver branch", hint="write it as R550")
+            raise UsageError(f"{self.driver_branch!r} is not a driver branch", hint="write it as R550")
         return DriverBranch(int(match[1]))
 
 

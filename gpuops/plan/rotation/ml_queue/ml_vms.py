@@ -128,7 +128,7 @@ def _reason_not_to_start(queued: QueuedVm, vm: Vm | None, gave_way: Collection[s
     if vm.tasks:
         return f"a task is {vm.tasks[0].state}: {vm.tasks[0].name}"
     if not queued.carried_by(vm):
-        return f"carries {', '.join(vm.profiles) or 'no vGPU'}, the policy says {queued.profile}"
+        return f"carries {', '.join(vm.profiles) or 'no vGPU'}, the policy requires {queued.profile}"
     return ""
 
 
