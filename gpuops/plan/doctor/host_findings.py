@@ -94,6 +94,7 @@ def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterat
 
 
 def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
+    """Report a graphics type on which no vGPU starts, or that changes at the next reboot."""
     subject = f"{host.name} {gpu.address}"
     yield from _waiting_for_a_boot(gpu, host)
     if gpu.passed_through:
@@ -245,6 +246,7 @@ def _module_options_fix(host_scheduler: HostScheduler) -> str:
 
 
 def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
+    """Return the options of `gpuops host scheduler set` that set this scheduler."""
     options = {"scheduler": str(scheduler.policy)}
     match scheduler.slices:
         case TimeSlices(time_slice_ms=milliseconds):

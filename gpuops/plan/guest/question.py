@@ -176,6 +176,7 @@ def judge_guests(
 def _judge_guest(
     inventory: Inventory, vm: Vm, reply: GuestReply, needs: GuestNeeds, tables: DriverTables
 ) -> GuestVerdict:
+    """Return the verdict on one guest; a reply that is missing or cannot be parsed gives one row."""
     if reply.text is None:
         return GuestVerdict(vm, (unanswered_row(reply),))
     try:

@@ -93,6 +93,7 @@ def host_branch(host: Host | None) -> int | None:
 
 
 def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables) -> GuestRow:
+    """Check the guest's driver; for vGPUs by NVIDIA's documents on the vGPU manager of the host."""
     branch = host_branch(host) if vm.vgpus else None
     pairs = tables.guests_of(branch) if branch is not None else None
     fits = _fits(pairs) or "the one that came with the vGPU manager of its host"
@@ -189,6 +190,7 @@ def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: Driver
 
 
 def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: DriverTables) -> GuestRow:
+    """Check whether the guest's driver is new enough for this CUDA version."""
     version, driver, most = version_of(cuda), version_of(smi.driver), version_of(smi.cuda or "")
     need = tables.cuda_minimum(version) if version is not None else None
     if version is None or driver is None or need is None:
@@ -215,6 +217,7 @@ def _mode(check: str, modes: Sequence[tuple[GuestMode | None, GuestMode | None]]
 
 
 def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
+    """Check whether the system's python3 has the required version of a package."""
     name, required = requirement.name, str(requirement)
     if answer.python_missing:
         return GuestRow(

@@ -59,6 +59,7 @@ def pvrdma_rows(
 
 
 def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: DistributedSwitch) -> Prerequisite:
+    """Check that the switch has one uplink, and that its RDMA device supports RoCE."""
     names = f"{', '.join(uplinks)} of switch {switch.name}"
     fix = "use a port group of a switch whose uplink is RoCE-capable"
     if len(uplinks) > 1:
@@ -77,6 +78,7 @@ def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: D
 
 
 def _tagged_adapter(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
+    """Check that a VMkernel adapter on this switch is tagged for PVRDMA."""
     fix = "tag a VMkernel adapter on that switch: advanced setting Net.PVRDMAVmknic"
     if rdma.tagged is None:
         return Prerequisite(host.name, "VMkernel adapter", False, "none is tagged for paravirtual RDMA", fix)

@@ -283,6 +283,7 @@ def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
 
 
 def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
+    """Yield the hosts whose GPUs hold other vGPUs after the moves, or may hold others."""
     model = plans.model
     for before, now in zip(plans.start.cluster_state, after, strict=True):
         cluster_host = model.cluster_hosts[before.number]
@@ -428,6 +429,7 @@ def _staying_vms(
     targets: TargetHosts,
     ways: frozenset[MoveMethod],
 ) -> Iterator[StayingVm]:
+    """Yield the VMs that cannot move in this plan, with the reasons."""
     for movability, search_vm in zip(movabilities, search_vms, strict=True):
         if movability.way not in ways:
             yield StayingVm(movability.vm, movability.way, movability.reasons)

@@ -120,6 +120,7 @@ def judge_movability(case: MovabilityCase) -> Movability:
 
 
 def state_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from the present state of the VM and of its host."""
     vm, host = case.vm, case.host
     if vm.power is PowerState.SUSPENDED:
         yield "is suspended: it holds no slot, and its place is kept for its return"

@@ -105,6 +105,7 @@ def slots_in_turn(state: GpuState, profile: str, vm: str, catalog: Catalog) -> t
 
 @_once_for_alike
 def _verdict(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot | str:
+    """Return why the GPU has no slot for the profile, or a doubt about its slot; empty = it surely has one."""
     of_model = may_run(state.gpu, profile, catalog) is not False
     if refuse_vgpus(state.gpu, "") is not None:
         return _NoSlot("is in the wrong mode", of_model=of_model)
@@ -288,6 +289,7 @@ def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
 
 
 def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -> Rejection | None:
+    """Return why the device cannot be given to a VM; None = it is active in passthrough."""
     state = gpu.passthrough
     if state is None:
         return Rejection(subject, "its passthrough state cannot be read")

@@ -70,6 +70,7 @@ class SetMode:
         return tuple(PciAddress.parse(text) for text in self.gpu)
 
     def _of_host(self, host: Host, gpus: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog) -> HostPart:
+        """Return the part of the plan for one host: for these GPUs, or without `gpus` for all."""
         settings = host.settings or HostSettings()
         unfit = tuple(host_blockers(host, settings))
         if unfit or settings.graphics is None:

@@ -87,6 +87,7 @@ class SetPassthrough:
     def _of_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
     ) -> HostPart:
+        """Return the part of the plan for these devices of one host."""
         settings = host.settings or HostSettings()
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
@@ -171,6 +172,7 @@ class SetPassthrough:
         states: dict[PciAddress, PassthroughState],
         inventory: Inventory,
     ) -> Iterator[Rejection]:
+        """Yield why these devices must not be switched."""
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
         if not switched:
             return  # only labels change: running VMs do not notice

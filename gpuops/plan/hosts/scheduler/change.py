@@ -94,6 +94,7 @@ class SetScheduler:
         return hosts_meant("host scheduler set", self.host, self.cluster, inventory)
 
     def _requested_scheduler(self) -> VgpuScheduler:
+        """Return the scheduler that the options describe. Raises UsageError for options that exclude each other."""
         adaptive = self.frequency is not None or self.averaging is not None
         if self.time_slice is not None and adaptive:
             hint = "the driver uses either time slices, or adaptive round robin with a frequency: remove one of them"

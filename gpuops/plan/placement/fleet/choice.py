@@ -309,6 +309,7 @@ def _steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
 def _as_choice(
     row: int, seats: dict[int, PciAddress], steps: int, needs: Wanted, fleet: FleetIndex, *, bound: bool, local: bool
 ) -> FleetChoice:
+    """Return the choice with its rank; the lowest rank is best, in the order of `SCORERS`."""
     number = int(fleet.host_of[row])
     host = fleet.hosts[number]
     gpu = host.gpu(fleet.address[row][0])

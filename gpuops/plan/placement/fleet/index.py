@@ -103,6 +103,7 @@ class FleetIndex:
         return free_mib
 
     def _build(self, inventory: Inventory) -> None:
+        """Read the complete snapshot into new arrays: a row for each NUMA node with GPUs of each host."""
         self.hosts = sorted((host for host in inventory.hosts.values() if host.gpus), key=lambda h: (h.name, h.ref))
         self._number = {host.ref: number for number, host in enumerate(self.hosts)}
         self._layouts = [_gpu_layout(host) for host in self.hosts]
@@ -139,6 +140,7 @@ class FleetIndex:
         self._sync(inventory)
 
     def _sync(self, inventory: Inventory) -> None:
+        """Read the hosts that changed since the last snapshot. If the rows no longer fit, build all anew."""
         if inventory is self.inventory:
             return
         self.inventory = inventory
@@ -159,6 +161,7 @@ class FleetIndex:
             self._build(inventory)
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
+        """Read one host into its rows."""
         if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):
             self.worked_out.clear()
         self.hosts[number] = host

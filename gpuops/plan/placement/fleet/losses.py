@@ -368,6 +368,7 @@ class BoardPools:
             pool.update_nodes(rows)
 
     def _new(self, board: Board, mix: Mix) -> PricedPool:
+        """Return a new pool of the GPUs of this board, with the prices of this mix."""
         fleet = self._fleet
         devices: dict[str, float] = {}
         for shape, part in mix.items():

@@ -253,10 +253,12 @@ class PatternProgram:
         self._gpus = [shape.groups[index].count for index, _ in self._layouts]
 
     def _program(self) -> SolverProgram:
+        """Return the integer program of one host of this shape: a column for each option and each layout."""
         if self._kept is not None:
             return self._kept
         shape = self._problem.shapes[self.number]
         rows, groups = len(shape.capacity), len(shape.groups)
+        # The rows: the capacity, the GPUs of each group, the VMs of each kind. A layout adds capacity: negative use.
         row_of = {kind: rows + groups + index for index, kind in enumerate(self._kinds)}
         columns = [
             *((*shape.options[kind][index].uses, (row_of[kind], 1)) for kind, index in self._options),

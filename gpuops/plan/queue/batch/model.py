@@ -235,6 +235,7 @@ class VgpuLayouts:
         return self._cached_layouts[alike]
 
     def _find_layouts(self, state: GpuState) -> tuple[VgpuLayout, ...]:
+        """Return the fullest layouts of the GPU: how many vGPUs of each profile fit on it together."""
         # 1. All numbers of each profile that fit together, found depth first: (2, 0) is two of the first profile.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
         found_counts: dict[tuple[int, ...], None] = {}
@@ -363,6 +364,7 @@ class _ModelBuilder:
         self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
 
     def model(self) -> BatchModel:
+        """Return the batch problem: the kinds of requests, and the hosts grouped by shape."""
         # Hosts that have the same of everything and take the same VMs are one shape.
         shapes: dict[tuple[object, ...], tuple[HostShape, list[HostGpus]]] = {}
         refs = frozenset().union(*(kind.hosts for kind in self.kinds))

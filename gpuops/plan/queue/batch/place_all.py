@@ -148,6 +148,7 @@ class _Admission:
         return AdmittedVms(tuple(placed), host_only, pinned)
 
     def _admit(self, proposal: ProposedVm, workload: Workload, host_only: Inventory, pinned: bool) -> Placed | None:
+        """Return the VM placed on this host by the exact rules; None = they refuse or doubt it."""
         vm = proposal.kind.vm(workload)
         # 1. HA admission control counts the whole cluster: the fleet with the VMs that this host was given so far.
         host = host_only.hosts[self.ref]

@@ -131,6 +131,7 @@ class _HostsProgram:
         columns: list[list[tuple[int, float]]] = []
         self._options: list[list[tuple[int, int]]] = []
         self._layouts: list[list[tuple[int, int]]] = []
+        # The rows: the VMs of each kind, then for each host its capacity and the GPUs of each group.
         first = len(problem.demand)
         for number in shapes:
             shape = problem.shapes[number]
@@ -144,6 +145,7 @@ class _HostsProgram:
             for kind, at in options:
                 columns.append([(kind, 1), *((first + row, much) for row, much in shape.options[kind][at].uses)])
             for at, layout in layouts:
+                # a layout adds capacity: its use is negative
                 gives = ((first + row, -much) for row, much in shape.groups[at].layouts[layout])
                 columns.append([*gives, (groups + at, 1)])
             self._options.append(options)

@@ -380,6 +380,7 @@ class _QueueState:
         )
 
     def _accept(self, start: Start) -> None:
+        """Add the start, and update the snapshot to the state after the last stage of its host."""
         self.starts.append(start)
         self.free_to_take = [desktop for desktop in self.free_to_take if desktop not in start.desktops]
         host = start.host.ref

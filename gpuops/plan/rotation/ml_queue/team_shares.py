@@ -228,6 +228,7 @@ class TeamShares:
         return self._hours_reached(standing, starting_gpus, needed_gpus)
 
     def _hours_reached(self, standing: TeamStanding, starting_gpus: float, needed_gpus: float) -> str:
+        """Return the weekly limit of GPU-hours that the VM would exceed; empty = none."""
         team, used, most_hours = standing.team, standing.use.week, standing.team.at_most.gpu_hours_per_week
         if most_hours is None:
             return ""
