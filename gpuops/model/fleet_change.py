@@ -51,7 +51,7 @@ class AddHosts:
         if (self.model is None) is not (self.gpus is None):
             raise ValueError("`model` and `gpus` belong together: which GPUs, and how many in each host")
         if self.model is None and self.like is None:
-            raise ValueError("say `model` and `gpus`, or `like`: a host whose GPUs they have")
+            raise ValueError("set `model` and `gpus`, or `like`: a host whose GPUs they have")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def test_a_layout_file_lies_next_to_the_file_of_changes(tmp_path: Path) -> None:
         ("[{loose_host: a}]", "c: changes.0.loose_host: "),
         ("[{add_hosts: {count: 0, model: a40, gpus: 1}}]", "c: changes.0.add_hosts.count: "),
         ("[{add_hosts: {model: a40}}]", "c: changes.0.add_hosts: `model` and `gpus` belong together"),
-        ("[{add_hosts: {count: 2}}]", "c: changes.0.add_hosts: say `model` and `gpus`, or `like`"),
+        ("[{add_hosts: {count: 2}}]", "c: changes.0.add_hosts: set `model` and `gpus`, or `like`"),
         ("[{gpu_mode: {mode: mixed}}]", "c: changes.0.gpu_mode.mode: "),
         ("[{mig_layout: {layout: balanced}}]", "c: changes.0.mig_layout.layout: should be FILE:NAME"),
         ("[{mig_layout: {host: a}}]", "c: changes.0.mig_layout.layout: is missing"),

@@ -65,13 +65,13 @@ class DesktopPool:
         if self.kind is PoolKind.INSTANT_CLONE:
             return "instant clones are always powered on, and deleted when their user logs off"
         if self.kind is PoolKind.OTHER:
-            return "it is no pool of single-user desktops of a vCenter"
+            return "it is not a pool of single-user desktops of a vCenter"
         if self.power_policy is DesktopPowerPolicy.ALWAYS_ON:
             return "its power policy keeps machines on: the broker would resume what a night suspends"
         if self.power_policy is None:
-            return "its power policy is not told"
+            return "the broker does not report its power policy"
         if self.spare_machines is None:
-            return "the broker does not tell how many spare machines it keeps powered on"
+            return "the broker does not report how many spare machines it keeps powered on"
         if self.after_logoff in (AfterLogoff.REFRESH, AfterLogoff.DELETE):
             return (
                 f"it has machines {self.after_logoff}{'d' if self.after_logoff.endswith('e') else 'ed'} after a logoff"

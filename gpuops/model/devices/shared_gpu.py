@@ -27,7 +27,7 @@ class ShareOfGpu(float):
 
 
 def read_share(text: object, most: float = 1.0) -> ShareOfGpu:
-    """Return the share. Raises ValueError."""
+    """Return the share of a GPU, more than 0 and at most `most`. Raises ValueError for any other text."""
     percent = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
     try:
         share = ShareOfGpu(float(percent[1]) / 100 if percent else float(str(text)))
@@ -35,7 +35,7 @@ def read_share(text: object, most: float = 1.0) -> ShareOfGpu:
         share = ShareOfGpu("nan")
     share.in_percent = percent is not None
     if isinstance(text, bool) or not isfinite(share):
-        raise ValueError("is no share: write it as 0.7, or as 70%")
+        raise ValueError("is not a share: write it as 0.7, or as 70%")
     if most < share <= 100 and percent is None:
         raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {share:g}%")
     if not 0 < share <= most:
@@ -74,12 +74,12 @@ class SharingWorkloads:
     def __post_init__(self) -> None:
         names = Counter(workload.name for workload in self.workloads)
         if twice := [name for name, times in names.items() if times > 1]:
-            raise ValueError(f"the workload {twice[0]!r} is there twice; `count` says how many VMs have it")
+            raise ValueError(f"the workload {twice[0]!r} is listed twice; use `count` for several VMs of it")
         if (vms := sum(workload.count for workload in self.workloads)) > MOST_VMS:
-            raise ValueError(f"has {vms} VMs in all; {MOST_VMS} can be asked about at once")
+            raise ValueError(f"has {vms} VMs in total; at most {MOST_VMS} are allowed")
         for pair in self.pairs:
             if strange := [name for name in pair.names if name not in names]:
-                raise ValueError(f"a pair is between {strange[0]!r}, which is no workload of this file")
+                raise ValueError(f"a pair names {strange[0]!r}, which is not a workload of this file")
         shares = [workload.busy for workload in self.workloads]
         shares += [speed for pair in self.pairs for speed in pair.speeds]
         if len({share.in_percent for share in shares if isinstance(share, ShareOfGpu)}) > 1:

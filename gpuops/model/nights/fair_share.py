@@ -38,7 +38,7 @@ class TeamLimits:
 
 def _some_limit(limits: TeamLimits | None) -> TeamLimits:
     if limits == TeamLimits():
-        raise Mistaken("an empty `at_most` limits nothing", "say `gpus`, `gpu_hours_per_week` or both")
+        raise Mistaken("an empty `at_most` limits nothing", "set `gpus`, `gpu_hours_per_week` or both")
     return limits or TeamLimits()
 
 
@@ -55,7 +55,7 @@ def _owner(text: str) -> OwnerKey:
     try:
         return OwnerKey.parse("by", text)
     except UsageError as error:
-        raise Mistaken(f"{text!r} says no owner of a VM", error.hint) from None
+        raise Mistaken(f"{text!r} does not name a source of VM owners", error.hint) from None
 
 
 def _named_teams(teams: dict[str, Team]) -> tuple[Team, ...]:

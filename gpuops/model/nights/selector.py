@@ -14,7 +14,7 @@ from gpuops.model.vcenter.vm import Vm
 def _whole_tag(text: str) -> str:
     category, _, name = text.partition(":")
     if not category or not name:
-        raise Mistaken(f"{text!r} is no tag", "write it as category:name")
+        raise Mistaken(f"{text!r} is not a tag", "write it as category:name")
     return text
 
 
@@ -28,9 +28,9 @@ class Mark:
 
     def __post_init__(self) -> None:
         if (self.attribute is None) == (self.tag is None):
-            raise Mistaken("say either `attribute` or `tag` (category:name)")
+            raise Mistaken("set either `attribute` or `tag` (category:name)")
         if self.tag is not None and self.value is not None:
-            raise Mistaken("a tag has no `value`", "name the tag whole: `tag: category:name`")
+            raise Mistaken("a tag has no `value`", "write the complete tag: `tag: category:name`")
 
     def on(self, vm: Vm) -> bool | None:
         """Return whether the VM carries the mark; None = this login cannot read it."""
@@ -59,7 +59,7 @@ class Selector:
 
     def __post_init__(self) -> None:
         if not (self.folder or self.name or self.profile or self.marks):
-            raise Mistaken("an empty `select` would mean every VM: say folder, name, profile or marks")
+            raise Mistaken("an empty `select` would mean every VM: set folder, name, profile or marks")
 
     def selects(self, vm: Vm) -> bool:
         """Return whether the VM is selected; a VM whose marks this login cannot read is not."""

@@ -62,7 +62,7 @@ class OwnerKey:
         if text == "folder" or (kind in ("tag", "attribute") and name.strip()):
             return cls(kind, name.strip())
         hint = "write folder, tag:CATEGORY or attribute:NAME, such as tag:team"
-        raise UsageError(f"{option}: {text!r} says no owner of a VM", hint=hint)
+        raise UsageError(f"{option}: {text!r} does not name a source of VM owners", hint=hint)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else self.kind

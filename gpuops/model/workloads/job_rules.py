@@ -22,7 +22,7 @@ _SYSTEM: Final = frozenset({"proc", "sys", "dev", "run", "etc"})
 
 def read_guest_path(text: str) -> str:
     if not _PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
-        raise ValueError("is no path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
+        raise ValueError("is not a path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
     if text.split("/")[1] in _SYSTEM:
         raise ValueError(f"lies below /{text.split('/')[1]}, which is the system's: mount data of another directory")
     return text

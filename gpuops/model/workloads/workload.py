@@ -25,7 +25,7 @@ def moment(text: str) -> datetime:
         return parse_zoned(text.strip())
     except ValueError:
         hint = "write date, time and offset from UTC: 2026-11-03T05:00+01:00"
-        raise UsageError(f"{text!r} is no moment", hint=hint) from None
+        raise UsageError(f"{text!r} is not a point in time", hint=hint) from None
 
 
 def memory_mib(text: str) -> int:

@@ -227,6 +227,7 @@ def _answers_for(host: Host, profile: str | None) -> bool:
 
 
 def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory, catalog: Catalog) -> FleetPart:
+    """Return the room of these hosts as a tree. Reservations are subtracted by cluster, or by host if it is in none."""
     by_cluster: dict[str | None, list[Host]] = {}
     for host in hosts:
         by_cluster.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(host)

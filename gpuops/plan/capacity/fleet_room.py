@@ -348,6 +348,7 @@ class HostRoom:
         local: Beside,
         other_devices: Sequence[OtherDevice],
     ) -> FleetPart:
+        """Return the room on one NUMA node: on these GPUs and on the other devices for VMs."""
         profiles = self._profiles(context.host)
         fits = self._node_fits([self._rooms.on(state, profiles) for state in states], context, local)
         return FleetPart(
@@ -365,6 +366,8 @@ class HostRoom:
         return names if self._profile is None else tuple(name for name in names if name == self._profile)
 
     def _node_fits(self, free: Sequence[Mapping[str, Slots]], context: _HostContext, local: Beside) -> Fits:
+        """Return the room by profile on the GPUs of a node. `free`: the slots of each GPU, by profile."""
+        # Equal GPUs have the same mapping of slots, so that equal nodes have the same key.
         key = (*map(id, free), context.host.version, context.bars, local.possible, local.certain)
         if key not in self._fits:
             slots_by_profile: dict[str, list[Slots]] = {}

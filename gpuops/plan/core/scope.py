@@ -63,7 +63,7 @@ class Scope:
             return Rejection(subject, "no host in this vCenter has a GPU")
         hosts = gpu_hosts(inventory)
         if self.tag and any(host.tags is None for host in hosts):
-            hint = "a saved inventory has none: ask the vCenter"
+            hint = "a saved inventory has no tags: run the command on a vCenter"
             return Rejection(subject, "the tags of the hosts were not read", hint=hint)
         clusters = {name for host in hosts if (name := cluster_name(host, inventory)) is not None}
         hint = f"clusters with GPUs: {', '.join(sorted(clusters)) or 'none'}; gpuops inventory --hosts shows the hosts"

@@ -106,6 +106,7 @@ def _is_made_or_removed(step: CreationStep | RemoveVm, inventory: Inventory) -> 
 
 
 def _devices_done(change: VmChange, vm: Vm) -> bool:
+    """Return whether the VM has the devices after the change."""
     if not (change.add or change.remove or change.replace_profile):
         return True
     if vm.devices is None:
@@ -146,6 +147,7 @@ def pins_without_device(change: VmChange, vm: Vm) -> tuple[str, ...]:
 
 
 def _settings_done(change: VmChange, vm: Vm) -> bool:
+    """Return whether the VM has every setting that the change names."""
     requested_and_present = (
         (change.memory_locked, vm.memory_locked),
         (change.memory_reservation_mib, vm.memory_reservation_mib),

@@ -45,8 +45,8 @@ class Mmio:
 def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalog: Catalog) -> Mmio:
     """Return the MMIO space that a VM with exactly these passthrough devices needs.
 
-    Example: two GPUs with 80 GiB of memory and a figure of 128 GiB each. By memory, 160 GiB are rounded up to 256 and
-    doubled: 512 GiB. By the figures, 256 GiB. The VM needs 512 GiB.
+    Example: two GPUs with 80 GiB of memory, for which the vendor publishes 128 GiB each. By memory, 160 GiB are rounded
+    up to 256 and doubled: 512 GiB. By the published sizes, 256 GiB. The VM needs 512 GiB.
     """
     memory_mib, table_gib = 0, 0
     unknown: list[str] = []

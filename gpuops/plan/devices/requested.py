@@ -40,6 +40,7 @@ def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, ca
             return resolve(text, names)
         except ProfileUnknown:
             continue
+    # Raises ProfileUnknown with similar names of offered profiles.
     return resolve(text, inventory.offered_profiles)
 
 
@@ -96,7 +97,9 @@ def dynamic_goal(
         rule = f"has no device with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
-        return tuple(Rejection(name, rule, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
+        return tuple(Rejection(name, rule, hint=hint) for name in names) or (
+            Rejection(vm.name, "its host is unknown, so no host can be checked"),
+        )
     new_device = NewDynamic(allowed, label)
     same: list[DynamicDevice] = []
     for device in vm.devices or ():
@@ -120,7 +123,9 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
     """Return the goal with all devices of the vendor device group, which are not added if the VM already has them."""
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
-        return tuple(_no_group(name, host) for host in hosts) or (Rejection(vm.name, "no host to look at"),)
+        return tuple(_no_group(name, host) for host in hosts) or (
+            Rejection(vm.name, "its host is unknown, so no host can be checked"),
+        )
     members, unknown_kinds = group_members(groups[0])
     if unknown_kinds:
         kinds = ", ".join(sorted(unknown_kinds))

@@ -105,7 +105,8 @@ def tied_to_its_host(case: Case) -> Iterator[Finding]:
 
 
 def no_snapshots(case: Case) -> Iterator[Finding]:
-    """Sources: VMware vSphere docs, DirectPath I/O; vSphere API, HostSharedGpuCapabilities (snapshots by profile)."""
+    """Refuse snapshots that the devices exclude (VMware vSphere docs, DirectPath I/O; vSphere API,
+    HostSharedGpuCapabilities: snapshots by profile)."""
     count = case.vm.snapshots
     if count == 0:
         return
@@ -124,7 +125,8 @@ def no_snapshots(case: Case) -> Iterator[Finding]:
 
 
 def several_vgpus(case: Case) -> Iterator[Finding]:
-    """Sources: NVIDIA host driver configuration (A and B types alone); VMware docs, vGPU count by release."""
+    """Refuse vGPUs that cannot be in one VM (NVIDIA host driver configuration: A and B types alone; VMware docs: vGPU
+    count by release)."""
     count = len(case.profiles)
     if count < 2:
         return
@@ -132,7 +134,9 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
     for profile in dict.fromkeys(case.profiles):
         series = series_of(profile, case.catalog)
         if series in (Series.A, Series.B):
-            yield Rejection(case.vm.name, f"{profile} (series {series}) is alone in its VM; {count} vGPUs are wanted")
+            yield Rejection(
+                case.vm.name, f"{profile} (series {series}) must be the only vGPU of its VM; {count} are requested"
+            )
             continue
         facts, board = case.catalog.profile(profile), case.catalog.board_of(profile)
         if facts is None or board is None:

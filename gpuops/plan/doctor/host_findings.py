@@ -94,6 +94,7 @@ def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterat
 
 
 def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
+    """Report a graphics type on which no vGPU starts, or that changes at the next reboot."""
     subject = f"{host.name} {gpu.address}"
     yield from _waiting_for_a_boot(gpu, host)
     if gpu.passed_through:
@@ -227,7 +228,10 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
                 f"ECC of {model} is {on_or_off} only on {', '.join(sorted(names))}: vGPUs cannot move to other hosts"
             )
             yield Finding(
-                Severity.WARNING, cluster, reason, "set ECC alike with nvidia-smi -e on the hosts, and reboot"
+                Severity.WARNING,
+                cluster,
+                reason,
+                "set the same ECC state on all these hosts (nvidia-smi -e), and reboot them",
             )
 
 
@@ -242,6 +246,7 @@ def _module_options_fix(host_scheduler: HostScheduler) -> str:
 
 
 def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
+    """Return the options of `gpuops host scheduler set` that set this scheduler."""
     options = {"scheduler": str(scheduler.policy)}
     match scheduler.slices:
         case TimeSlices(time_slice_ms=milliseconds):
@@ -259,7 +264,7 @@ def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
 def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
     """Report unknown reservations in the clusters of these hosts, and counts of vCenter that differ from ours.
 
-    Only the room on GPUs is compared, not CPU and memory, because vCenter counts so too (vSphere API 9.0,
+    Only the room on GPUs is compared, not CPU and memory, because vCenter counts it the same way (vSphere API 9.0,
     DirectPathProfileManagerCapacityInfo).
     """
     if inventory.reservations is None:
@@ -285,7 +290,7 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
             room = total([_device_room(devices, host, inventory) for host in members if _is_usable(host)])
             if not _is_within(devices.remaining, room):
                 reason = f"{devices.name}: vCenter counts {devices.remaining} more, gpuops {_range(room)}"
-                fix = "gpuops plans with vCenter's count; look for devices that are in use, or not for VMs"
+                fix = "gpuops plans with vCenter's count; look for devices that are in use, or not available to VMs"
                 yield Finding(Severity.WARNING, name, reason, fix)
 
 

@@ -77,7 +77,7 @@ def of_roles(wishes: Sequence[RoleWish], granted: Granted, root: str, inventory:
         if role is not None and (missing := role.privileges - place.privileges):
             incomplete_roles.add(role.name)
             reason = f"this login lacks {_some(missing)} of role {role.name}"
-            fix = f"give {role.name} there; `gpuops roles show` tells whether vCenter's role of that name lacks it"
+            fix = f"give {role.name} there; `gpuops roles show` shows whether vCenter's role of that name lacks it"
             yield Finding(Severity.WARNING, place.name, reason, fix)
     for wish in wishes:
         role_places = places[_kind(wish)]

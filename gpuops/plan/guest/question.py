@@ -81,7 +81,7 @@ def ssh_door(via: GuestWay, user: str | None, host: str | None, port: int | None
             raise UsageError("--ssh-user, --ssh-host and --ssh-port need --via ssh", hint="add --via ssh")
         return None
     if host is not None and NAME not in host:
-        raise UsageError(f"--ssh-host: {host[:80]!r} is one address", hint="{vm} stands for the VM's name in it")
+        raise UsageError(f"--ssh-host: {host[:80]!r} is a single address", hint="write {vm} in it for the VM's name")
     return SshDoor(user or "root", host or NAME, port or 22)
 
 
@@ -98,7 +98,7 @@ def wanted_framework(text: str) -> Requirement:
         or len(requirement.name) > _LONGEST_NAME
     ):
         raise UsageError(
-            f"--framework: {text[:80]!r} is no framework with a version", hint="write it as torch>=2.3, or torch alone"
+            f"--framework: {text[:80]!r} is not a package with a version", hint="write it as torch>=2.3, or torch alone"
         )
     return requirement
 
@@ -108,7 +108,8 @@ def wanted_frameworks(texts: Sequence[str]) -> tuple[Requirement, ...]:
     requirements = tuple(map(wanted_framework, texts))
     if len(requirements) > _MOST_FRAMEWORKS:
         raise UsageError(
-            f"--framework: {len(requirements)} of them, {_MOST_FRAMEWORKS} at the most", hint="ask in two calls"
+            f"--framework is given {len(requirements)} times, at most {_MOST_FRAMEWORKS} are allowed",
+            hint="check the others in a second call",
         )
     names = [requirement.name for requirement in requirements]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -125,7 +126,7 @@ def select_guests(inventory: Inventory, question: GuestQuestion, policy: Policy 
     if pool is not None and policy is not None:
         names = [policy_pool.name for policy_pool in policy.pools]
         if pool not in names:
-            raise UsageError(f"there is no pool {pool!r}", hint=f"pools there: {', '.join(names)}")
+            raise UsageError(f"there is no pool {pool!r}", hint=f"pools of the policy: {', '.join(names)}")
         vms = [
             candidate
             for candidate in inventory.vms.values()
@@ -175,6 +176,7 @@ def judge_guests(
 def _judge_guest(
     inventory: Inventory, vm: Vm, reply: GuestReply, needs: GuestNeeds, tables: DriverTables
 ) -> GuestVerdict:
+    """Return the verdict on one guest; a reply that is missing or cannot be parsed gives one row."""
     if reply.text is None:
         return GuestVerdict(vm, (unanswered_row(reply),))
     try:

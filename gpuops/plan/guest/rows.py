@@ -93,6 +93,7 @@ def host_branch(host: Host | None) -> int | None:
 
 
 def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables) -> GuestRow:
+    """Check the guest's driver; for vGPUs by NVIDIA's documents on the vGPU manager of the host."""
     branch = host_branch(host) if vm.vgpus else None
     pairs = tables.guests_of(branch) if branch is not None else None
     fits = _fits(pairs) or "the one that came with the vGPU manager of its host"
@@ -100,13 +101,15 @@ def _driver(vm: Vm, host: Host | None, answer: GuestAnswer, tables: DriverTables
         return _no_driver(answer, f"install in it {fits}")
     driver = answer.smi.driver
     if not vm.vgpus:
-        return GuestRow("driver", GuestState.PASS, f"{driver}; its GPU is given whole, no vGPU manager is between")
+        return GuestRow(
+            "driver", GuestState.PASS, f"{driver}; the VM has a passthrough GPU, so no vGPU manager must fit"
+        )
     if branch is None:
         text = f"{driver}; which vGPU manager {host.name if host else 'its host'} has is not known"
         return GuestRow("driver", GuestState.UNKNOWN, text, "read it there: esxcli software vib list")
     guest = tables.branch_of(driver, answer.system)
     if guest is None:
-        text = f"{driver}: of which branch that Windows driver is, no table here says"
+        text = f"{driver}: the branch of this Windows driver is unknown to gpuops"
         return GuestRow("driver", GuestState.UNKNOWN, text, f"compare it with NVIDIA's release notes; {PAGE}")
     text = f"{driver} (R{guest}) on a host with R{branch}"
     if pairs is not None and guest in pairs.guests:
@@ -146,7 +149,7 @@ def _gpus(vm: Vm, smi: SmiReport) -> GuestRow:
     names = ", ".join(dict.fromkeys(gpu.name for gpu in smi.gpus))
     if vm.devices is None:
         move = "give this login the right to read the VM"
-        return GuestRow("GPUs", GuestState.UNKNOWN, f"{len(smi.gpus)} seen; the VM's cannot be read", move)
+        return GuestRow("GPUs", GuestState.UNKNOWN, f"{len(smi.gpus)} seen; the devices of the VM cannot be read", move)
     vm_gpus = sum(map(is_gpu, vm.devices))
     if len(smi.gpus) == vm_gpus:
         return GuestRow("GPUs", GuestState.PASS, f"{vm_gpus} of {vm_gpus}: {names}")
@@ -164,8 +167,10 @@ def _licence(vm: Vm, gpus: Sequence[GuestGpu]) -> GuestRow:
         return GuestRow("licence", GuestState.FAIL, worst, move)
     if vm.vgpus and (worst is not None or None in licences or not licences):
         text = worst or "nvidia-smi shows none"
-        return GuestRow("licence", GuestState.UNKNOWN, text, "nvidia-smi -q in the guest: License Status")
-    return GuestRow("licence", GuestState.PASS, next(iter(licences), None) or "none is shown: its GPU is given whole")
+        return GuestRow(
+            "licence", GuestState.UNKNOWN, text, "run nvidia-smi -q in the guest, and look at License Status"
+        )
+    return GuestRow("licence", GuestState.PASS, next(iter(licences), None) or "none is shown: it has a passthrough GPU")
 
 
 def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: DriverTables) -> Iterator[GuestRow]:
@@ -185,10 +190,11 @@ def _cuda(smi: SmiReport, answer: GuestAnswer, needs: GuestNeeds, tables: Driver
 
 
 def _runs(check: str, cuda: str, smi: SmiReport, system: GuestSystem, tables: DriverTables) -> GuestRow:
+    """Check whether the guest's driver is new enough for this CUDA version."""
     version, driver, most = version_of(cuda), version_of(smi.driver), version_of(smi.cuda or "")
     need = tables.cuda_minimum(version) if version is not None else None
     if version is None or driver is None or need is None:
-        text = f"{cuda}: which driver it needs, no table here says"
+        text = f"{cuda}: the driver that it needs is unknown to gpuops"
         return GuestRow(check, GuestState.UNKNOWN, text, "compare it with the CUDA Toolkit's release notes")
     least = need.of(system)
     if driver < least:
@@ -211,6 +217,7 @@ def _mode(check: str, modes: Sequence[tuple[GuestMode | None, GuestMode | None]]
 
 
 def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
+    """Check whether the system's python3 has the required version of a package."""
     name, required = requirement.name, str(requirement)
     if answer.python_missing:
         return GuestRow(
@@ -218,12 +225,14 @@ def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
         )
     version = answer.frameworks.get(name)
     if version is None:
-        move = f"pip install '{required}', or run it in a container, into which nobody looks here"
+        move = f"pip install '{required}', or run it in a container: containers are not checked"
         return GuestRow(name, GuestState.FAIL, f"not installed for the system's python3; wanted {required}", move)
     try:
         fits = requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return GuestRow(name, GuestState.UNKNOWN, f"its version {version!r} is none", f"python3 -m pip show {name}")
+        return GuestRow(
+            name, GuestState.UNKNOWN, f"its version {version!r} is not valid", f"python3 -m pip show {name}"
+        )
     if fits:
         return GuestRow(name, GuestState.PASS, version)
     return GuestRow(name, GuestState.FAIL, f"{version} is there; wanted {required}", f"pip install '{required}'")
@@ -231,7 +240,7 @@ def _framework(requirement: Requirement, answer: GuestAnswer) -> GuestRow:
 
 def _rdma(answer: GuestAnswer) -> GuestRow:
     if answer.rdma is None:
-        text = "the guest has no program that tells (rdma, ibv_devinfo)"
+        text = "the guest has no program that shows it (rdma, ibv_devinfo)"
         return GuestRow("RDMA", GuestState.UNKNOWN, text, "install iproute2 or ibverbs-utils in it")
     if not answer.rdma:
         move = "give the VM a PVRDMA, SR-IOV or DirectPath network card, and the guest its driver"
@@ -249,7 +258,7 @@ def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
     two is certain, for example 3 s if it printed 12:00:13 and `after` is 12:00:10.
     """
     if answer.clock_s is None or reply.before is None or reply.after is None:
-        return GuestRow("clock", GuestState.UNKNOWN, "its time is not told", "date -u in the guest")
+        return GuestRow("clock", GuestState.UNKNOWN, "its time is unknown", "run date -u in the guest")
     behind, ahead = reply.before.timestamp() - answer.clock_s - 1, answer.clock_s - reply.after.timestamp()
     off_s = max(behind, ahead, 0.0)
     if off_s <= CLOCK_LIMIT_S:
@@ -262,7 +271,7 @@ def _clock(answer: GuestAnswer, reply: GuestReply) -> GuestRow:
 def _time_source(answer: GuestAnswer) -> GuestRow:
     if answer.synchronized is None:
         move = "timedatectl or chronyc tracking in the guest, w32tm /query /status on Windows"
-        return GuestRow("time service", GuestState.UNKNOWN, "not told whether one keeps its clock", move)
+        return GuestRow("time service", GuestState.UNKNOWN, "it is unknown whether one keeps its clock", move)
     if answer.synchronized:
         return GuestRow("time service", GuestState.PASS, "keeps its clock")
     return GuestRow("time service", GuestState.FAIL, "its clock is not synchronized", "set up chrony, or w32time")

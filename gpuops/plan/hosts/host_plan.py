@@ -128,7 +128,7 @@ def combine_parts(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = (
     for part in parts:
         if part.step is None:
             continue
-        if tells_impact(part.step):
+        if tells_impact(part.step):  # whether a reboot is needed is only known when the step is sent
             told_later.append(part.name)
         elif part.reboots:
             to_reboot.append(part.name)

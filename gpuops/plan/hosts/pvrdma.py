@@ -59,17 +59,18 @@ def pvrdma_rows(
 
 
 def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: DistributedSwitch) -> Prerequisite:
+    """Check that the switch has one uplink, and that its RDMA device supports RoCE."""
     names = f"{', '.join(uplinks)} of switch {switch.name}"
-    move = "use a port group of a switch whose uplink is RoCE-capable"
+    fix = "use a port group of a switch whose uplink is RoCE-capable"
     if len(uplinks) > 1:
         says = f"{names}: the RDMA adapter must be the only uplink, because PVRDMA does not support teaming"
         return Prerequisite(host.name, "uplink", False, says, "remove the other uplinks from the switch")
     devices = [device for device in rdma.devices if device.uplink == uplinks[0]]
     if not devices:
-        return Prerequisite(host.name, "uplink", False, f"{names} has no RDMA device", move)
+        return Prerequisite(host.name, "uplink", False, f"{names} has no RDMA device", fix)
     device = devices[0]
     if not (device.roce_v1 or device.roce_v2):
-        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} does not support RoCE", move)
+        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} does not support RoCE", fix)
     if device.link_up is False:
         return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} has no link", "check its cable")
     says = f"{device.name} of {uplinks[0]}, RoCE v{2 if device.roce_v2 else 1}"
@@ -77,16 +78,17 @@ def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: D
 
 
 def _tagged_adapter(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
-    move = "tag a VMkernel adapter on that switch: advanced setting Net.PVRDMAVmknic"
+    """Check that a VMkernel adapter on this switch is tagged for PVRDMA."""
+    fix = "tag a VMkernel adapter on that switch: advanced setting Net.PVRDMAVmknic"
     if rdma.tagged is None:
-        return Prerequisite(host.name, "VMkernel adapter", False, "none is tagged for paravirtual RDMA", move)
+        return Prerequisite(host.name, "VMkernel adapter", False, "none is tagged for paravirtual RDMA", fix)
     adapter = next((adapter for adapter in rdma.adapters if adapter.name == rdma.tagged), None)
     if adapter is None:
         says = f"Net.PVRDMAVmknic names {rdma.tagged}, which does not exist"
-        return Prerequisite(host.name, "VMkernel adapter", False, says, move)
+        return Prerequisite(host.name, "VMkernel adapter", False, says, fix)
     if adapter.switch != switch.uuid:
         says = f"{adapter.name}, which is tagged, is not on switch {switch.name}"
-        return Prerequisite(host.name, "VMkernel adapter", False, says, move)
+        return Prerequisite(host.name, "VMkernel adapter", False, says, fix)
     return Prerequisite(host.name, "VMkernel adapter", True, f"{adapter.name} is tagged, on {switch.name}")
 
 

@@ -79,7 +79,7 @@ def make_search_vms(
     pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
     """Return the VMs of the search, numbered in their order. `seats`: on how many GPUs each is or may be. `ways`: the
-    methods by which VMs may move in this plan. `pin`: whether those that are off for it may be bound to a GPU."""
+    methods by which VMs may move in this plan. `pin`: whether VMs that move powered off may be bound to a GPU."""
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
     vms = []
@@ -89,6 +89,7 @@ def make_search_vms(
         if movability.way in ways:
             refs, _ = targets.of(vm, running=movability.way is MoveMethod.VMOTION)
             allowed = frozenset(numbers[ref] for ref in refs)
+        # A VM that only its own host may take cannot move.
         if allowed <= {numbers.get(vm.host or "")}:
             allowed = frozenset()
         running = vm.power is not PowerState.SUSPENDED
@@ -96,7 +97,7 @@ def make_search_vms(
         memory_mib, reserved_mib = vm.memory_mib or 0, vm.memory_reservation_mib or 0
         alike: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running, bindable)
         if len(vm.profiles) > 1 or seats.get(vm.ref) != 1:
-            alike = (vm.ref,)  # it is on several GPUs, or may be: no other one is on the same
+            alike = (vm.ref,)  # it is or may be on several GPUs, so it equals no other VM
         kind = kinds.setdefault(alike, len(kinds))
         vms.append(SearchVm(number, vm, vm.profiles, memory_mib, reserved_mib, allowed, running, bindable, kind))
     return tuple(vms)
@@ -230,7 +231,7 @@ class ClusterModel:
         return self.slots(host, gpu, content, self.goal.profile).at_least
 
     def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
-        """Return the slots for further vGPUs of a profile on a GPU with at most this content."""
+        """Return the slots for more vGPUs of a profile on a GPU with this content, some of which may be elsewhere."""
         is_certain = all(vgpu.certainty == CERTAIN for vgpu in content)
         holding = tuple(sorted(vgpu.profile for vgpu in content)) if is_certain else content
         key = (self._kinds[host][gpu], is_certain, holding, profile)

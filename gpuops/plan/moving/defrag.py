@@ -239,7 +239,7 @@ def _confirm_sequence(
         return sequence
     first_moves = (sequence.vm_moves[:count] for count in range(admitted_count + 1))
     parts = [replay(model, plans.start.cluster_state, vm_moves) for vm_moves in first_moves]
-    return make_frontier([part for part in parts if part is not None])[-1]
+    return make_frontier([part for part in parts if part is not None])[-1]  # the last one frees the most
 
 
 def _proven(
@@ -283,6 +283,7 @@ def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
 
 
 def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
+    """Yield the hosts whose GPUs hold other vGPUs after the moves, or may hold others."""
     model = plans.model
     for before, now in zip(plans.start.cluster_state, after, strict=True):
         cluster_host = model.cluster_hosts[before.number]
@@ -349,7 +350,7 @@ class Defrag:
 
         `reasons_to_stay`: VM ref -> why it stays, in addition to the reasons in the snapshot.
 
-        Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a
+        Raises HostNotFound, UsageError for an unknown cluster, ProfileUnknown, and Refused for a
         profile that no host offers.
         """
         # 1. Slots that suspended VMs need for their return count as taken.
@@ -428,6 +429,7 @@ def _staying_vms(
     targets: TargetHosts,
     ways: frozenset[MoveMethod],
 ) -> Iterator[StayingVm]:
+    """Yield the VMs that cannot move in this plan, with the reasons."""
     for movability, search_vm in zip(movabilities, search_vms, strict=True):
         if movability.way not in ways:
             yield StayingVm(movability.vm, movability.way, movability.reasons)

@@ -120,6 +120,7 @@ def judge_movability(case: MovabilityCase) -> Movability:
 
 
 def state_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from the present state of the VM and of its host."""
     vm, host = case.vm, case.host
     if vm.power is PowerState.SUSPENDED:
         yield "is suspended: it holds no slot, and its place is kept for its return"
@@ -162,7 +163,7 @@ def owner_reasons(case: MovabilityCase) -> Reasons:
 def device_reasons(case: MovabilityCase) -> Reasons:
     vm = case.vm
     if vm.has_passthrough is not False:
-        yield "has a passthrough device that is no vGPU" if vm.has_passthrough else "its devices cannot be read"
+        yield "has a passthrough device that is not a vGPU" if vm.has_passthrough else "its devices cannot be read"
     if any(device.group is not None for device in vm.vgpus):
         yield "its vGPUs are a device group, and vCenter does not report which GPUs of another host are joined"
     for profile in dict.fromkeys(vm.profiles):
@@ -179,7 +180,7 @@ def binding_reasons(case: MovabilityCase) -> Reasons:
     if pins_of(case.vm):
         yield f"is pinned to GPU {', '.join(sorted({str(gpu) for gpu in pins_of(case.vm).values()}))}"
     if settings.get(AFFINITY_KEY):
-        yield f"is bound to NUMA node {settings[AFFINITY_KEY]} ({AFFINITY_KEY}): elsewhere that is another place"
+        yield f"is bound to NUMA node {settings[AFFINITY_KEY]} ({AFFINITY_KEY}), which is another place on another host"
     if settings.get(_CPU_AFFINITY):
         yield f"is bound to CPUs ({_CPU_AFFINITY})"
 

@@ -73,7 +73,7 @@ def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Ho
 
 
 def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arrival | None:
-    """Return the host with the VM where the host puts it; None = no certain room."""
+    """Return the host after the VM has arrived, on the GPU that the host chooses; None = no certain room."""
     # 1. Memory, which is reserved in full.
     if search_vm.memory_mib > now.free_mib:
         return None

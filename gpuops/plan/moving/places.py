@@ -87,6 +87,7 @@ class _Search:
         return not waiting
 
     def place(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host]] | None:
+        """Return a host for each VM of these groups, in the order of placing; None = none found. Depth first."""
         if not groups:
             return []
         state = self._state(groups, inventory)

@@ -71,7 +71,9 @@ class GreedySearch:
         return make_frontier(improvements)
 
     def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
-        """Fill each host in turn, those with the least free first: it may lose a free GPU while others gain more.
+        """Fill one host after another, those with the least free first, and return the sequences that free more. The
+        filled host may lose a free GPU while others gain more.
+
         Departures of one kind of VM go together, since GPUs in same-size mode hold one size only."""
         improvements: list[MoveSequence] = []
         for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
@@ -293,7 +295,7 @@ def search_all_orders(
     best, layer, moves, proven = known_plans, [start], 0, limit
     visited = {_key(start.cluster_state)}
     gain_steps: GainSteps = {}
-    # Breadth first: a layer holds the sequences of so many moves that may still lead to something better.
+    # Breadth first: a layer holds the sequences of `moves` moves that may still lead to something better.
     while layer and moves < limit:
         new_sequences: list[MoveSequence] = []
         for after in one_move_further(model, layer, binding=binding):
@@ -308,7 +310,7 @@ def search_all_orders(
             # Counted on several GPUs: more may be free than is found here, so only the layers before it are proven.
             if after.overcounted:
                 proven = min(proven, moves)
-        # Prune: a sequence goes on only if an optimistic estimate beats the frontier.
+        # Prune: a sequence is extended only if an optimistic estimate beats the frontier.
         moves += 1
         best = make_frontier([*best, *new_sequences])
         layer = [

@@ -89,13 +89,13 @@ def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
 
 
 def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
-    """Warnings of what is short beside the GPUs, where locality is only preferred."""
+    """Yield what is missing on the NUMA nodes of the VM's GPUs, as warnings, if locality is only preferred."""
     if numa is not NumaPolicy.PREFERRED or placement.bound_to:
         return
     gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.device(address)) is not None]
     nodes = {gpu.numa_node for gpu in gpus} - {None}
     if not nodes:
-        yield f"on which NUMA node of {placement.host.name} the GPU is cannot be read: its memory may be remote"
+        yield f"the NUMA node of the GPU on {placement.host.name} cannot be read: memory of the VM may be remote"
         return
     if len(nodes) > 1:
         yield f"the GPUs of {vm.name} are on NUMA nodes {', '.join(map(str, sorted(nodes, key=str)))}"
@@ -106,10 +106,10 @@ def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
 
 
 def may_be_remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
-    """Warnings of memory beside the GPUs that is only free if ESXi keeps other VMs on other nodes.
+    """Yield a warning for each node of the GPUs whose memory is only free if ESXi keeps other VMs on other nodes.
 
-    Most VMs are bound to no node, and vCenter does not tell where their memory is. Only where locality is required: a
-    VM that prefers it is not bound itself, and ESXi balances it.
+    Most VMs are bound to no node, and vCenter does not report where their memory is. There are warnings only if
+    locality is required: a VM that prefers it is not bound to a node either, and ESXi balances it.
     """
     if numa is not NumaPolicy.REQUIRED or vm.memory_mib is None:
         return
@@ -125,8 +125,8 @@ def may_be_remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
 
 
 def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog: Catalog) -> Placement:
-    """The placement of a VM whose devices are a vendor device group: without pins, in doubt where GPUs may not be
-    joined.
+    """Return the placement for a VM whose devices are a vendor device group: without pins, and with a doubt if the
+    joined GPUs of the host may be in use.
 
     The host gives a group its GPUs together and knows which GPUs are joined. vCenter does not show it (vSphere API,
     VirtualMachineVendorDeviceGroupInfo: its component devices carry no address).

@@ -37,6 +37,7 @@ def _once_for_alike(ask: _Question[_Answer]) -> _Question[_Answer]:
     def answer(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
         cached_answers = catalog.worked_out.setdefault(ask, {})
         key = (profile, state.alike(vm))
+        # The cache itself stands for "no answer yet", since no answer is equal to it.
         cached_answer = cached_answers.get(key, cached_answers)
         if cached_answer is cached_answers:
             cached_answer = cached_answers[key] = ask(state, profile, vm, catalog)
@@ -73,7 +74,8 @@ def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: 
 def judge_slots(
     states: Iterable[GpuState], profile: str, vm: Vm, host: Host, catalog: Catalog
 ) -> Iterator[tuple[GpuState, Rejection | str]]:
-    """Judge the GPUs that may be of the profile's model, in the order in which the host tries them."""
+    """Yield the GPUs that may be of the profile's model, in the order in which the host tries them, each with the
+    refusal or with a doubt about its slot ("" = it surely has one)."""
     verdicts = {state.gpu.address: _verdict(state, profile, vm.ref, catalog) for state in states}
 
     def may_be_of_model(state: GpuState) -> bool:
@@ -103,6 +105,7 @@ def slots_in_turn(state: GpuState, profile: str, vm: str, catalog: Catalog) -> t
 
 @_once_for_alike
 def _verdict(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot | str:
+    """Return why the GPU has no slot for the profile, or a doubt about its slot; empty = it surely has one."""
     of_model = may_run(state.gpu, profile, catalog) is not False
     if refuse_vgpus(state.gpu, "") is not None:
         return _NoSlot("is in the wrong mode", of_model=of_model)
@@ -200,7 +203,7 @@ def _slots_of(profile: str, room: Slots) -> str:
 
 
 def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
-    """Why a GPU is in the wrong mode for any vGPU, or too sick for a new one; None = it serves vGPUs.
+    """Return why a GPU takes no new vGPU: its mode is wrong, or its health does not allow one; None = it takes vGPUs.
 
     Sources: vSphere API, HostGraphicsInfo.graphicsType; NVIDIA vGPU docs: a change of the type takes effect when Xorg
     or the host restarts.
@@ -223,11 +226,12 @@ def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
 
 
 def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list[GpuState]:
-    """The GPUs in the order in which the host is expected to try them; ties go to the lowest address.
+    """Return the GPUs in the order in which the host is expected to try them; ties go to the lowest address.
 
-    In same-size mode by the host's policy: `performance` the GPU with the fewest VMs, `consolidation` the one with the
-    most (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy); in mixed-size mode the least used; in MIG
-    mode as they come (NVIDIA AI Enterprise docs; the policy is ignored there). (assumption: gpu-choice)
+    In same-size mode the host's policy decides: `performance` takes the GPU with the fewest VMs, `consolidation` the
+    one with the most (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy). In mixed-size mode the least
+    used GPU comes first, in MIG mode the lowest address: the policy is ignored there (NVIDIA AI Enterprise docs).
+    (assumption: gpu-choice)
     """
 
     def key(state: GpuState) -> tuple[int, int]:
@@ -263,13 +267,13 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
         return Rejection(subject, "the devices of its host cannot be read")
     if host.config_target is None:
         if host.ref != vm.host:
-            return Rejection(subject, "is no GPU of this host")
+            return Rejection(subject, "is not a GPU of this host")
         return "not a GPU that the host lists; its passthrough state is not checked"
     addresses = [target.address for target in host.config_target.passthrough]
     if demand.address in addresses:
         return ""
     address_list = ", ".join(str(address) for address in sorted(addresses)) or "none"
-    return Rejection(subject, f"is no passthrough device of this host (it has: {address_list})")
+    return Rejection(subject, f"is not a passthrough device of this host (it has: {address_list})")
 
 
 def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
@@ -285,6 +289,7 @@ def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
 
 
 def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -> Rejection | None:
+    """Return why the device cannot be given to a VM; None = it is active in passthrough."""
     state = gpu.passthrough
     if state is None:
         return Rejection(subject, "its passthrough state cannot be read")

@@ -274,7 +274,7 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
     known_sizes, requested = sorted(size for size in sizes if size is not None), resource.requested_by(vm)
     if not requested or len(known_sizes) < len(sizes):
         return None
-    # HA keeps free a percentage, or what the largest hosts have of which so many may fail.
+    # HA keeps free a percentage, or as much as the largest hosts have, for as many hosts as may fail.
     admission = cluster.admission
     assert admission is not None, "asked only where HA admits"
     by_percent = sum(known_sizes) * (resource.percent(admission) or 0) // 100

@@ -65,7 +65,7 @@ class ReservedLeft:
         return self.after < min(self.before, self.reserved)
 
     def __str__(self) -> str:
-        left = f"{max(0, self.after)} would be left, or may be"
+        left = f"{max(0, self.after)} would surely be left"
         return f"{self.where}: {self.reserved} of {self.profile} reserved, not free: {left}"
 
 
@@ -222,7 +222,7 @@ def reserved_refusal(remainder: ReservedLeft, host: Host) -> Rejection:
     """Return the rejection of a VM that would take reserved devices on the host."""
     reserved = f"{remainder.reserved} of {remainder.profile} reserved for others in {remainder.where}"
     rule = f"{reserved}, not free: left afterwards"
-    hint = "free other slots there, or have the reservation changed (gpuops help place)"
+    hint = "free other slots there, or ask for a smaller reservation (gpuops help place)"
     return Rejection(host.name, rule, remainder.reserved, remainder.after, hint=hint)
 
 
@@ -331,7 +331,7 @@ class FreeSlots:
         )
 
     def on(self, host: Host, profile: str) -> int:
-        """Count on this host."""
+        """Count the free slots of the profile on this host."""
         if not host.gpus or (host.profiles is not None and host.offers(profile) is None):
             return 0
         answers = self.inventory.worked_out.setdefault((FreeSlots, profile, self.claims), {})
@@ -425,6 +425,7 @@ class KeptRoom:
             for demand in self.needs.demands
             if not isinstance(demand, WantsVgpu) and demand.ordinal in seats
         ]
+        # All vGPUs are pinned first, so that `take` puts them on exactly these GPUs.
         running_vm = replace(
             vm,
             host=host.ref,

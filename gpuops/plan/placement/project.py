@@ -170,6 +170,7 @@ def _override_drs(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
 
 
 def _apply_change(vm: Vm, change: VmChange) -> Vm:
+    """Return the VM after the change."""
     reservation = change.memory_reservation_mib
     if reservation is None:
         reservation = vm.memory_mib if change.memory_locked else vm.memory_reservation_mib

@@ -63,7 +63,7 @@ def seat(
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
     for _, alike in groupby(in_order_of_seating(demands), _wish):
         attempt.seat_equal(tuple(alike))
-    # 3. If not all are seated: how many of several equal ones were comes before the reasons of the single GPUs.
+    # 3. If not all are seated: first how many of several equal devices got a seat, then the reasons of single GPUs.
     rejections = [*attempt.too_few(), *attempt.rejections]
     doubts = (memory_doubt(vm, host, inventory), *attempt.doubts)
     return Seating(attempt.seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(filter(None, doubts))))

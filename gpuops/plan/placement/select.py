@@ -173,6 +173,7 @@ def _bound_candidates(host: Host, node: NumaNode | None, question: PlacementQues
 def _on_one_gpu(
     demand: WantsVgpu, host: Host, node: NumaNode | None, question: PlacementQuestion
 ) -> Iterator[Candidate]:
+    """Yield a place for each GPU with room for the vGPU."""
     vm = question.needs.vm
     memory = memory_doubt(vm, host, question.inventory)
     for state in gpu_states(host, question.inventory, question.catalog):

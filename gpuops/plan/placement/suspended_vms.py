@@ -152,7 +152,7 @@ def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[
 
 
 def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
-    """Return why desktops of one host could not resume there one after the other, with every other desktop running."""
+    """Return why these desktops, all of one host, could not be suspended and then resume there one after the other."""
     host = inventory.host_of(desktops[0])
     if host is None:
         return [Rejection(vm.name, "its host is not known") for vm in desktops]

@@ -158,6 +158,7 @@ def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciA
 
 
 def _demand(device: GpuDevice | NewDevice, ordinal: int, pin: PciAddress | None) -> Demand | None:
+    """Return what the device demands of a host; None = the host need not find it (see `OtherPassthrough`)."""
     match device:
         case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
             return WantsVgpu(ordinal, profile, pin)

@@ -147,6 +147,7 @@ class WorkloadQuestion:
         return without_devices(vm, eligible, self.inventory)
 
     def _needs_and_hosts(self, vm: Vm, devices: Devices) -> tuple[EligibleHosts, Wanted]:
+        """Return the hosts that the workload may go to, and what its VM needs there."""
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
         beside = self.neighbours.spread.get(self.workload.spread or "", ())
         eligible = eligible_hosts(self.workload, vm, apart, self.inventory, self.catalog)

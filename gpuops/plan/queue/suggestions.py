@@ -55,7 +55,7 @@ def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
     # If no profile has that name, the other changes are tried with the profile whose name is most similar.
     for base in _bases(named[0] if named else requested, against):
         wishes = (*((base,) if base.words else ()), *_elsewhere(base), *_others(base, trial))
-        suggestion = _first_of(wishes, trial) or _fewest_less(base, trial)
+        suggestion = _first_of(wishes, trial) or _largest_part(base, trial)
         if suggestion:
             return suggestion
     return ""
@@ -113,7 +113,7 @@ def _named_nearly(requested: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
         if not alike:
             sizes = {name: parsed.framebuffer_mib for name in inventory.offered_profiles if (parsed := parse(name))}
             for name in sorted(sizes, key=lambda name: (sizes[name], name))[:_FEW]:
-                yield requested.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
+                yield requested.less(f"as {name}, one of the smallest,", _with_profile(workload, unknown, name))
 
 
 def _with_profile(workload: Workload, old: str, new: str) -> Workload:
@@ -122,7 +122,7 @@ def _with_profile(workload: Workload, old: str, new: str) -> Workload:
 
 
 def _elsewhere(base: _Wish) -> Iterator[_Wish]:
-    """The same VM in another place."""
+    """Yield the same VM with one fewer condition on its place."""
     workload = base.workload
     if workload.numa is NumaPolicy.REQUIRED:
         yield base.less("with numa preferred", replace(workload, numa=NumaPolicy.PREFERRED))
@@ -138,7 +138,7 @@ def _elsewhere(base: _Wish) -> Iterator[_Wish]:
 
 
 def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
-    """The same number of GPUs of another kind, if the workload names its GPUs, a model, a label or a device group."""
+    """Yield the same number of other GPUs, if the workload names its GPUs, a model, a label or a device group."""
     workload = base.workload
     if workload.label is not None:
         yield base.less(f"without label {workload.label}", replace(workload, label=None))
@@ -146,7 +146,7 @@ def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
         yield base.less(f"with a model other than {workload.model}", replace(workload, model=None))
     if workload.device:
         named = ", ".join(map(str, workload.device))
-        yield base.less(f"with others than {named}", replace(workload, device=(), gpus=len(workload.device)))
+        yield base.less(f"with devices other than {named}", replace(workload, device=(), gpus=len(workload.device)))
     if workload.device_group is not None:
         hosts = scope_of(workload).hosts(trial.inventory)
         names = {group.name for host in hosts for group in groups_of(host)} - {workload.device_group}
@@ -154,8 +154,8 @@ def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
             yield base.less(f"as device group {name}", replace(workload, device_group=name))
 
 
-def _fewest_less(base: _Wish, trial: WorkloadQuestion) -> str:
-    """Return as many of its GPUs as find a place, or else the largest smaller profile that does."""
+def _largest_part(base: _Wish, trial: WorkloadQuestion) -> str:
+    """Suggest as many of its GPUs as find a place, or else the largest smaller profile that does; empty = none."""
     workload = base.workload
     if workload.more:
         counts = [base.less(f"with its vGPUs of {workload.profile} alone", replace(workload, more=()))]

@@ -63,11 +63,13 @@ class InstalledCalls:
 
 def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone: tzinfo) -> Iterator[InstalledCalls]:
     """Yield the calls of a systemd timer; `timer` and `service` are their texts with drop-ins."""
+    # A unit may have several commands: the last one counts here.
     command = next(iter(reversed(_read_values(service, "ExecStart"))), "")
     words = [word.replace("%%", "%").replace("$$", "$") for word in _split_words(command)]
     is_by_timer, policy_file = "--by-timer" in words, _policy_file(words)
     calendars = _read_values(timer, "OnCalendar")
     if not calendars:
+        # A timer that only repeats, for example with OnUnitActiveSec=, has no times of the week to compare.
         repeating = ", ".join(f"{key}={setting}" for key in _REPEATING for setting in _read_values(timer, key))
         yield InstalledCalls(half, place, (), machine_zone, is_by_timer, policy_file, repeating)
     for calendar in calendars:
@@ -205,6 +207,7 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
         return tuple(f"{line}; {_RENDER_HINT}" for line in lines)
     nights = nights_ahead(policy.windows, now)
     night_calls, day_calls = ([call for call in calls if call.half is half] for half in Half)
+    # `rotate day --by-timer` waits until the return is due. Without the option it ends an open night at once.
     unguarded = [call for call in day_calls if not call.is_by_timer]
     never: list[Night] = []
     late: list[tuple[Night, datetime]] = []
@@ -258,6 +261,7 @@ def first_call(calls: Iterable[InstalledCalls], begins: datetime, ends: datetime
 
 
 def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> datetime | None:
+    """Return the first moment from `begins` on, and before `ends`, at which one of these calls is made, or None."""
     moment = begins
     while moment < ends and calls.minutes:
         local = moment.astimezone(calls.zone)

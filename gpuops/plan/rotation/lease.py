@@ -37,6 +37,7 @@ CALL_TIMEOUT_S: Final = 30.0
 
 _FORMAT: Final = 1
 _OWNER_LENGTH: Final = 100
+_REMOVE_LEASE: Final = f"if no other gpuops is running, remove {KEY} from the settings of the VM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,14 @@ def parse_lease(text: str) -> Lease | None:
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise Refused(
-            f"the lock VM holds in {KEY} a value that this gpuops did not write: {text[:80]!r}",
-            hint=f"if no other gpuops is running, remove {KEY} from the settings of the VM",
+            f"the lock VM holds in {KEY} a value that this gpuops did not write: {text[:80]!r}", hint=_REMOVE_LEASE
         ) from error
     if not 0 <= lease.epoch <= MOST_LEASES:
-        raise Refused(f"the lock VM holds in {KEY} a lease number that no gpuops writes: {text[:80]!r}")
+        raise Refused(
+            f"the lock VM holds in {KEY} a lease number that no gpuops writes: {text[:80]!r}", hint=_REMOVE_LEASE
+        )
     if lease.expires.tzinfo is None:
-        raise Refused(f"the lock VM holds in {KEY} an expiry without a zone: {text[:80]!r}")
+        raise Refused(f"the lock VM holds in {KEY} an expiry without a zone: {text[:80]!r}", hint=_REMOVE_LEASE)
     return lease
 
 
@@ -133,8 +135,8 @@ def reverted_lock_vm(lock_vm_name: str, lease_on_vm: Lease | None, highest: Numb
         return None
     found_number = f"lease number {lease_on_vm.epoch}" if lease_on_vm is not None else "no lease"
     return (
-        f"lock_vm: {lock_vm_name} carries {found_number}, {highest.where} says {highest.number}: "
-        "the VM was reverted to a snapshot or made anew"
+        f"lock_vm: {lock_vm_name} carries {found_number}, {highest.where} has {highest.number}: "
+        "the VM was reverted to a snapshot or created again"
     )
 
 

@@ -36,14 +36,14 @@ def another_state(original: Original, vm: Vm) -> str:
     if original.role is not Role.DESKTOP or then is None or now is None or abs(now - then) <= GRAIN:
         return ""
     if vm.power is PowerState.SUSPENDED:
-        state = "its suspended state is"
+        state = "its suspended state was saved"
     elif vm.power is PowerState.ON and now < then:
-        state = "it was resumed in a suspended state"
+        state = "it was resumed in a state that was saved"
     else:
         return ""
     reverted = "reverted it to a snapshot"
     cause = reverted if now < then else f"resumed and suspended it since, or {reverted}"
-    moments = f"of {_in_utc(now)}, not of {_in_utc(then)} when its night suspended it"
+    moments = f"at {_in_utc(now)}, not at {_in_utc(then)} when its night suspended it"
     return f"{state} {moments}: somebody has {cause}; tell its user"
 
 

@@ -100,9 +100,9 @@ def may_be_reverted(snapshots: int | None) -> str:
     if snapshots == 0:
         return ""
     if snapshots is None:
-        return "its snapshots cannot be read: with one, a revert would turn back the number of its lease"
+        return "its snapshots cannot be read: with one, a revert would set back its lease number"
     has = f"has {snapshots} snapshot{'s' if snapshots > 1 else ''}"
-    return f"{has}: a revert would turn back the number of its lease, and no night begins before that is set right"
+    return f"{has}: a revert would set back its lease number, so no night begins until they are deleted"
 
 
 def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collection[str]) -> tuple[str, ...]:

@@ -70,6 +70,7 @@ class Witness:
 
     @property
     def evidence(self) -> Evidence:
+        """What the last suspend or start of the VM shows; SILENT = it may be that of the journal, or another one."""
         moment_taken, moment_shown = moment_of_night(self.original), self._moment_shown
         if moment_taken is None or self.vm is None or not self._is_settled:
             return Evidence.SILENT

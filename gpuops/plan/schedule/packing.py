@@ -90,6 +90,7 @@ def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: 
     number, before = cut
     other_jobs = [candidate for candidate in pool if candidate != number]
     whole, sums = reachable_sums(start, length, jobs, other_jobs)
+    # The most minutes, up to `before`, that the other jobs reach.
     before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
     lasts = min(length - before, jobs[number].minutes, jobs[number].last_end(end) - start - before)
     return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, lasts)]

@@ -138,6 +138,7 @@ class OpenEndedSearch:
                     runs.append(JobRun(job, *longest, gpus))
             if len(runs) == len(places):
                 break
+            # Without these jobs other GPUs may have longer windows, so the windows are computed again.
             places = {run.job: run.gpus for run in runs}
         hosts: dict[str, list[JobRun]] = defaultdict(list)
         for run in runs:
@@ -264,7 +265,7 @@ class Schedule:
 def schedule(
     problem: NightProblem, units: int = QUICK, *, seed: int = 0, keep_going: Callable[[], bool] = lambda: True
 ) -> Schedule:
-    """The best schedule that this many units of work find."""
+    """Return the best schedule found with these units of work; the search ends early if `keep_going` returns False."""
     search = NightSearch(problem, seed)
     # 1. No job can run: every desktop stays.
     if not search.table.longest:

@@ -176,6 +176,7 @@ class Attach:
     def _goal(
         self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
     ) -> Answer:
+        """Return the devices that the VM will have, or why they cannot be determined."""
         if self.device:
             addresses = [PciAddress.parse(text) for text in self.device]
             return device_goal(vm, addresses, hosts[0] if hosts else None, old)
@@ -315,6 +316,7 @@ def _edit(fitting: Fitting) -> tuple[Wave, ...]:
 
 
 def _waves(ask: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
+    """Return the plan that stops, moves, reconfigures and starts the VM, with all warnings."""
     vm, placement = ask.vm, fitting.placement
     power = power_moves(vm, ask.power, placement.host.ref)
     move = _move(fitting)

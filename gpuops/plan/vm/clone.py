@@ -78,7 +78,7 @@ class Clone:
         if out_of_reach is not None:
             yield out_of_reach
         if self.datastore is not None and store is None:
-            yield Rejection(host.name, f"has no datastore {self.datastore!r} that can be seen")
+            yield Rejection(host.name, f"has no datastore {self.datastore!r} that this login can see")
 
     def _store(self, host: Host, inventory: Inventory) -> str | None:
         """Return the id of the named datastore of the host; None if the host has no such datastore."""

@@ -78,8 +78,9 @@ class Detach:
         if vm.devices is None:
             return refuse(*blockers)
         named_devices = self._named_devices(vm, inventory, catalog)
-        goal = without(vm, named_devices[self.count or 0 :])
+        goal = without(vm, named_devices[self.count or 0 :])  # the first `count` of them stay
         change = _change(vm, goal)
+        # No device is removed. If settings cannot be restored now, that is no reason to refuse the request.
         if goal.unchanged and (change.empty or power_blockers(vm, self.power) or blockers):
             return Plan(because=(self._nothing(vm, named_devices),))
         against = (*blockers, *power_blockers(vm, self.power), *broken_groups(vm, goal))
@@ -108,7 +109,7 @@ class Detach:
             raise UsageError(f"--count {self.count} is not valid here", hint=hint)
 
     def _named_devices(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[GpuDevice, ...]:
-        """The VM's devices that the options name."""
+        """Return the VM's devices that the options name."""
         devices = vm.devices or ()
         if self.all:
             return tuple(device for device in devices if is_gpu(device))

@@ -74,7 +74,7 @@ class SeveralVms:
         )
 
     def parts(self, inventory: Inventory, catalog: Catalog, now: datetime) -> tuple[Part, ...]:
-        """Each VM's plan, on the snapshot as the feasible plans before it leave it. Raises UsageError."""
+        """Return each VM's plan, made on the snapshot after the feasible plans before it. Raises UsageError."""
         world, parts, names_by_ref = inventory, [], dict[str, str]()
         for request in self.requests:
             try:

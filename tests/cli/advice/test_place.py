@@ -101,7 +101,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         (["--profile", "a", "--profile", "b", "--count", "2"], "--count and several --profile exclude", "repeat"),
         (
             ["--profile", "a", "--vcpu", "4", "--memory", "4GiB", "--until", "5:00"],
-            "until: '5:00' is no moment",
+            "until: '5:00' is not a point in time",
             "--help",
         ),
         (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),

@@ -95,8 +95,8 @@ def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--by", "tag:"), "error: --by: 'tag:' says no owner of a VM"),
-        (("--by", "cluster"), "error: --by: 'cluster' says no owner of a VM"),
+        (("--by", "tag:"), "error: --by: 'tag:' does not name a source of VM owners"),
+        (("--by", "cluster"), "error: --by: 'cluster' does not name a source of VM owners"),
         (("--since", "yesterday"), "error: --since: 'yesterday' is neither a number of days or weeks nor a date"),
         (("--policy", "/nowhere.yaml"), "error: /nowhere.yaml"),
         (("--output", "csv"), "error: only gpuops history has --output csv"),

@@ -108,7 +108,7 @@ def test_wrong_input_is_one_line(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("queue").exit_code == 2
     for wrong, said in {
         "{}": "fair_share.by",
-        "{by: team}": "fair_share.by: 'team' says no owner of a VM",
+        "{by: team}": "fair_share.by: 'team' does not name a source of VM owners",
         "{by: folder, teams: {a: {weight: 0}}}": "fair_share.teams.a.weight",
         "{by: folder, teams: {a: {at_most: {}}}}": "an empty `at_most` limits nothing",
         "{by: folder, teams: {a: {at_most: {gpus: .nan}}}}": "fair_share.teams.a.at_most.gpus",

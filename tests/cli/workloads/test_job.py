@@ -140,7 +140,7 @@ def test_mounts_are_those_that_are_allowed(lab: Lab, tmp_path: Path) -> None:
     assert json.loads(shown.stdout)["forbidden"] == [], "those of the policy, as for job submit"
     done = lab.run(*PLAN, file, "--allow-mount", "../x")
     assert (done.exit_code, done.stdout) == (2, "") and done.stderr.startswith(
-        "error: --allow-mount '../x': is no path"
+        "error: --allow-mount '../x': is not a path"
     )
 
 

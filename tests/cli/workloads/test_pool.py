@@ -326,7 +326,7 @@ def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code:
         ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves nothing"),
         ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is not a duration"),
         ("# program: lupine ", "program: nothing  # ", 2, "no program 'nothing'"),
-        ("owner: attribute:gpuops.owner", "owner: me", 2, "'me' says no owner"),
+        ("owner: attribute:gpuops.owner", "owner: me", 2, "'me' does not name a source of VM owners"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_one_line(

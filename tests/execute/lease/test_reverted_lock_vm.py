@@ -28,7 +28,9 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
     revert(world)
     acted, mine = acts(world), site(world, tmp_path / machine)
     knows = "this machine's journal" if machine == "a" else r"the marker of \S+"
-    wrong = f"lock_vm: {LOCK} carries no lease, {knows} says {before}: the VM was reverted to a snapshot or made anew"
+    wrong = (
+        f"lock_vm: {LOCK} carries no lease, {knows} has {before}: the VM was reverted to a snapshot or created again"
+    )
     with pytest.raises(LeaseReverted, match=wrong) as refused:
         run(world, RunKind.NIGHT, tmp_path / machine)
     right_again = f"gpuops rotate unlock --id {before} --policy"
@@ -57,7 +59,9 @@ def test_a_return_goes_on_by_a_lock_vm_that_was_reverted_and_sets_its_number_rig
     revert(world)
     report = run(world, RunKind.DAY, tmp_path / machine)
     assert report.exit_code == 0
-    assert [text for text in report.plan.warnings if "reverted to a snapshot or made anew; its number" in text] != []
+    assert [
+        text for text in report.plan.warnings if "reverted to a snapshot or created again; its number" in text
+    ] != []
     now = held(world)
     assert now is not None
     assert (now.nonce, now.epoch > before) == ("", True)

@@ -53,7 +53,7 @@ def test_vms_that_are_there_count_among_the_nodes_to_ask_for() -> None:
 
 
 def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
-    other = Rejection("esx-01", "has no datastore 'x' that can be seen")
+    other = Rejection("esx-01", "has no datastore 'x' that this login can see")
     _, lines = refused({HOSTS[0].ref: ((), (other,))})
     assert lines == [
         (

@@ -98,7 +98,7 @@ def test_one_that_is_ready_passes_in_every_row() -> None:
         ("580.65.05", "550.90.07", "linux", "unknown", "its documents list R580, R570 or R535"),
         ("580.65.05", "595.58.03", "linux", "unknown", "its documents list R580, R570 or R535"),
         ("550.90.05", "550.90.07", "linux", "unknown", "no document on R550 is known here"),
-        ("580.65.05", "552.74", "windows", "unknown", "of which branch that Windows driver is, no table here says"),
+        ("580.65.05", "552.74", "windows", "unknown", "the branch of this Windows driver is unknown to gpuops"),
         ("418.226", "430.46", "linux", "fail", "they cannot be used together"),
         ("418.226", "418.226.00", "linux", "pass", "(R418) on a host with R418"),
     ],
@@ -179,12 +179,12 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
             "needs driver 580 or later, and 570.172.08",
         ),
         ("CUDA toolkit", replace(driven("451.00", system=GuestSystem.WINDOWS), toolkit="11.8"), "fail", "452.39"),
-        ("CUDA toolkit", replace(READY, toolkit="9.2"), "unknown", "no table here says"),
+        ("CUDA toolkit", replace(READY, toolkit="9.2"), "unknown", "the driver that it needs is unknown"),
         ("CUDA runtime", replace(driven("470.1"), runtimes=("12.4.127",)), "fail", "needs driver 525"),
         ("torch", replace(READY, frameworks={"torch": "2.2.9"}), "fail", "2.2.9 is there; wanted torch>=2.3"),
         ("torch", replace(READY, frameworks={"torch": None}), "fail", "not installed"),
         ("torch", replace(READY, frameworks={}), "fail", "not installed"),
-        ("torch", replace(READY, frameworks={"torch": "\x1b[2J"}), "unknown", "is none"),
+        ("torch", replace(READY, frameworks={"torch": "\x1b[2J"}), "unknown", "is not valid"),
         ("torch", replace(READY, python_missing=True), "unknown", "no python3"),
         ("RDMA", replace(READY, rdma=(RdmaLink("mlx5_0/1", False, "DOWN"),)), "fail", "mlx5_0/1 DOWN"),
         ("clock", replace(READY, clock_s=None), "unknown", "not told"),
@@ -251,5 +251,5 @@ def test_which_options_go_together() -> None:
     assert ssh_door(GuestWay.SSH, None, None, None) == SshDoor("root", "{vm}", 22)
     with pytest.raises(UsageError, match="need --via ssh"):
         ssh_door(GuestWay.TOOLS, "root", None, None)
-    with pytest.raises(UsageError, match="is one address"):
+    with pytest.raises(UsageError, match="is a single address"):
         ssh_door(GuestWay.SSH, None, "10.0.0.1", None)

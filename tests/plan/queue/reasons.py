@@ -504,10 +504,10 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (rf"has no {_TYPE} in passthrough{_NODE}", _no_device),
     (r"does not offer (?P<profiles>.*)", _offers_not),
     (r"has no GPU that runs (?P<profile>\S+) \(it has: .*\)", _no_model),
-    (r"is no GPU of this host", _not_of_host),
+    (r"is not a GPU of this host", _not_of_host),
     (r"is not on NUMA node (?P<node>\d+): needs (?P<asked>\d+), (?P<other>\d+) there", _other_node),
     (r"the host may choose a GPU on another NUMA node, and pinning is switched off", _no_pin),
-    (r"(?P<profile>\S+) \(series \S\) is alone in its VM; (?P<count>\d+) vGPUs are wanted", _alone),
+    (r"(?P<profile>\S+) \(series \S\) must be the only vGPU of its VM; (?P<count>\d+) are requested", _alone),
     (r"its vGPUs must be of one GPU model, not of (?P<models>.*)", _models),
     (r"no host has a whole GPU in passthrough \(there: (?P<there>.*)\)", _given_nowhere),
     (

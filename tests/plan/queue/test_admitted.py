@@ -309,7 +309,7 @@ def agree(data: st.DataObject) -> None:
     ]
     possible = any(world.could_start(each) for each in made)
     if isinstance(answer, Refusal):
-        alone = any("alone in its VM" in str(rejection) for rejection in answer.rejections)
+        alone = any("the only vGPU of its VM" in str(rejection) for rejection in answer.rejections)
         # where a VM's unlike vGPUs are on several GPUs, vCenter does not tell which is where
         untold = any("vCenter does not report" in each.rule for each in answer.rejections)
         unlike = any(len({each.type for each in vgpus}) > 1 for vgpus in world.running.values())

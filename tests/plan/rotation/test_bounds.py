@@ -102,7 +102,7 @@ def test_one_that_cannot_start_does_not_use_up_the_count() -> None:
 
 def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
     found = night(small_world(), queue(QueuedVm("ml-01", profile="*-24c"), QueuedVm("ml-02", profile="*-48c")))
-    assert reasons(found)["ml-01"] == "carries nvidia_a40-48c, the policy says *-24c"
+    assert reasons(found)["ml-01"] == "carries nvidia_a40-48c, the policy requires *-24c"
     assert started(found) == ["vm-92"]
 
 
@@ -115,7 +115,7 @@ def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
             "04:00",
             {"minimum_run": timedelta(minutes=69)},
             None,
-            "would run for 68 min, 69 are the least: the return to esx-01 begins at 05:15",
+            "would run for 68 min, 69 min are required: the return to esx-01 begins at 05:15",
         ),
         ("05:07", {}, None, ""),
         ("05:08", {}, None, "too late: the return to esx-01 begins at 05:15, and it would start at 05:15"),
@@ -124,7 +124,7 @@ def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
             "21:00",
             {"deadline": time(22), "minimum_run": timedelta(hours=1)},
             None,
-            "would run for 53 min, 60 are the least: its deadline is 22:00",
+            "would run for 53 min, 60 min are required: its deadline is 22:00",
         ),
         (
             "21:00",
@@ -162,7 +162,7 @@ def test_a_later_start_takes_no_time_from_an_earlier_one() -> None:
     found = night(world, queue(first, QueuedVm("ml-03")), at("22:30"), SLOW)
     assert started(found) == ["vm-91"]
     assert reasons(found)["ml-03"] == (
-        "then ml-01 would run for 162 min, 240 are the least: the return to esx-01 begins at 01:19"
+        "then ml-01 would run for 162 min, 240 min are required: the return to esx-01 begins at 01:19"
     )
 
 
@@ -180,8 +180,8 @@ def test_every_step_of_the_plan_is_to_begin_before_the_time_of_return() -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (Limits(desktops=1), "limit: 2 desktops would be taken, 1 at most in a night"),
-        (Limits(desktops_per_host=1), "limit: 2 desktops of esx-01 would be taken, 1 at most of a host"),
+        (Limits(desktops=1), "limit: 2 desktops would be taken, and a night may take 1"),
+        (Limits(desktops_per_host=1), "limit: 2 desktops of esx-01 would be taken, and a night may take 1 of a host"),
     ],
 )
 def test_a_limit_on_what_is_taken(limits: Limits, reason: str) -> None:
@@ -202,7 +202,7 @@ def test_what_this_night_took_before_counts_too() -> None:
         assert world.apply("op", step) is None
     found = night(world, limited)
     assert found.steps == ()
-    assert reasons(found)["ml-03"] == "limit: 5 desktops would be taken, 2 at most in a night"
+    assert reasons(found)["ml-03"] == "limit: 5 desktops would be taken, and a night may take 2"
 
 
 def test_desktops_of_the_pool_with_the_lower_priority_give_way_first() -> None:
@@ -229,12 +229,12 @@ def test_no_owner_has_agreed_refuses_the_night() -> None:
 @pytest.mark.parametrize(
     ("clock", "window", "durations", "said"),
     [
-        ("05:20", WINDOW, None, "too late: desktops are back by 06:00, and from 05:15 on nothing is taken"),
+        ("05:20", WINDOW, None, "too late: desktops must be back by 06:00, so nothing is taken from 05:15 on"),
         (
             "05:59",
             replace(WINDOW, back_by=time(6, 40)),
             None,
-            "too late: desktops are back by 06:40, and from 05:55 on nothing is taken",
+            "too late: desktops must be back by 06:40, so nothing is taken from 05:55 on",
         ),
         (
             "06:10",
@@ -296,7 +296,10 @@ def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwi
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tools_running": None}, "its guest cannot be asked to shut down: VMware Tools are not running, or not known"),
+        (
+            {"tools_running": None},
+            "its guest cannot be asked to shut down: VMware Tools are not running, or their state is unknown",
+        ),
         ({"console_connections": 1}, "1 console connection(s) open"),
         ({"host": None}, "its host is not connected, or not known"),
     ],

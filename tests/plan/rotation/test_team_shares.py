@@ -153,7 +153,7 @@ def test_no_start_takes_a_team_over_its_gpu_hours_of_the_week() -> None:
     assert told(100, 100)["ml-1"] == "team a has used 100 of 100 GPU-hours of the last 7 days"
     assert told(100, 91)["ml-1"].startswith("starts on")
     assert told(100, 91)["ml-2"] == (
-        "team a has used 91 of 100 GPU-hours of the last 7 days, what runs and starts before it may take 9, and this "
+        "team a has used 91 of 100 GPU-hours of the last 7 days, VMs that run or start before it may use 9, and this "
         "VM 9 tonight"
     )
     assert told(100, 91.5)["ml-1"] == "team a has used 91.5 of 100 GPU-hours of the last 7 days, and this VM 9 tonight"
@@ -167,7 +167,7 @@ def test_what_a_night_has_started_goes_on_until_desktops_are_due() -> None:
     nights = (PastNight("2026-11-20", "vc", EVENING, "night", (), (runs,), ()),)
     found = night(snapshot, policy(shares(Team("a", 1, TeamLimits(None, 18.5))), number=2), nights)
     assert reasons(found)["ml-2"] == (
-        "team a has used 1 of 18.5 GPU-hours of the last 7 days, what runs and starts before it may take 9, and this "
+        "team a has used 1 of 18.5 GPU-hours of the last 7 days, VMs that run or start before it may use 9, and this "
         "VM 9 tonight"
     )
     assert started(night(snapshot, policy(shares(Team("a", 1, TeamLimits(None, 19))), number=2), nights)) == ["ml-2"]

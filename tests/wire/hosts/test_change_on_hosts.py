@@ -124,7 +124,7 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     report = bench.roll(ONE)
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
     assert [str(each) for each in report.plan.rejections] == [
-        "esx-01: ml-01 cannot leave the host while it runs: has a passthrough device that is no vGPU"
+        "esx-01: ml-01 cannot leave the host while it runs: has a passthrough device that is not a vGPU"
     ]
     before = bench.places()
     report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)

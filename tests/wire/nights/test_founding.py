@@ -232,10 +232,10 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
-        assert "warning: gpuops-lock has 1 snapshot: a revert would turn back" in shown(rotate_init(LEASED, site))
+        assert "warning: gpuops-lock has 1 snapshot: a revert would set back" in shown(rotate_init(LEASED, site))
         [found] = [each for each in doctor(site, Scope()).findings if each.subject == LOCK]
         assert found.severity is Severity.WARNING
-        assert found.reason.startswith("lock VM: has 1 snapshot: a revert would turn back the number of its lease")
+        assert found.reason.startswith("lock VM: has 1 snapshot: a revert would set back its lease number")
         assert found.fix == "delete its snapshots, and exclude it from backups that make them"
 
 

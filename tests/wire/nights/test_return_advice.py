@@ -88,7 +88,7 @@ def _host(world: World) -> Any:
 CHANGES: dict[str, tuple[Callable[[World], None], str]] = {
     "profile": (
         _without_the_profile,
-        "esx-02.lab offers nvidia_a40-8q no longer: restore its vGPU driver and its earlier GPU modes",
+        "esx-02.lab no longer offers nvidia_a40-8q: restore its vGPU driver and its earlier GPU modes",
     ),
     "mode": (
         _in_mixed_size,

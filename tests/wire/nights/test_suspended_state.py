@@ -77,8 +77,8 @@ def test_it_is_resumed_and_named_with_both_moments(lab_wire: Wire, way: str) -> 
     then = suspended_at(lab_wire)
     revert(lab_wire)
     another = (
-        f"its suspended state is of {shown(suspended_at(lab_wire))}, not of {shown(then)} when its night suspended it: "
-        "somebody has reverted it to a snapshot; tell its user"
+        f"its suspended state was saved at {shown(suspended_at(lab_wire))}, not at {shown(then)} when "
+        "its night suspended it: somebody has reverted it to a snapshot; tell its user"
     )
     reasons = {mine.original.name: mine.reason for mine in lab_wire.status().away}
     assert reasons[NAME].endswith(f"; {another}")
@@ -104,7 +104,7 @@ def test_one_that_is_resumed_before_the_return_is_named_once(lab_wire: Wire) -> 
     assert NAME in back(lab_wire)
     [warning] = warned(lab_wire.day())
     assert warning.startswith(
-        f"{NAME}: it was resumed in a suspended state of {shown(suspended_at(lab_wire))}, not of "
+        f"{NAME}: it was resumed in a state that was saved at {shown(suspended_at(lab_wire))}, not at "
     )
     assert shown(then) in warning
     assert warned(lab_wire.day()) == []

@@ -189,7 +189,7 @@ def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_pa
                 {"dpp-1": DirectPathProfileState("dpp-1", "amd", "", config)},
                 (ReservationState(config, 2, place, ("kube-*",)),),
             )
-        left = "2 of amd reserved, not free: 1 would be left, or may be: VMs with this reservation may find no GPU"
+        left = "2 of amd reserved, not free: 1 would surely be left: VMs with this reservation may find no GPU"
         for asked in ({"on": False}, {"on": True, "label": "other"}):
             code, (warnings, _) = switch(amd, apply=False, **asked)
             assert (code, [each.partition(": ")[2] for each in warnings if "reserved" in each]) == (0, [left])

@@ -189,7 +189,7 @@ REFUSED: list[tuple[Request, str]] = [
         "device of type 1002:75a3 that is free (2 there, held by rocm-01): needs 2, 1 there",
     ),
     (Attach("rocm-02", device=("0000:af:00.0",)), "esx-02.acc 0000:af:00.0: is not switched to passthrough"),
-    (Attach("fpga-02", device=("0000:31:00.0",)), "esx-01.acc 0000:31:00.0: is no passthrough device of this host"),
+    (Attach("fpga-02", device=("0000:31:00.0",)), "esx-01.acc 0000:31:00.0: is not a passthrough device of this host"),
     (Attach("rocm-02", label="rdma"), "esx-02.acc: has no device with hardware label rdma"),
     (Attach("fpga-02", device_type=("1002:75a3",)), "esx-01.acc: has no device of type 1002:75a3 in passthrough"),
     (Attach("fpga-02", dynamic=True), "esx-01.acc: has no GPU in passthrough"),
@@ -301,7 +301,7 @@ WRONG: list[tuple[SetPassthrough, str]] = [
         SetPassthrough(True, host="esx-01.acc", device=("0000:31:00.0",)),
         "esx-01.acc 0000:31:00.0: is in the host's own use: vmnic0 is an uplink of vSwitch0, which carries vmk0",
     ),
-    (SetPassthrough(True, host="esx-01.acc", device=("0000:3b:00.0",)), "at 0000:3b:00.0 is a GPU (NVIDIA A40)"),
+    (SetPassthrough(True, host="esx-01.acc", device=("0000:3b:00.0",)), "has a GPU at 0000:3b:00.0 (NVIDIA A40)"),
     (
         SetPassthrough(True, ("0000:af:00.0",), host="esx-02.acc"),
         "has no GPU 0000:af:00.0: there is another device (FPGA, PAC with Intel Arria 10 GX FPGA)",

@@ -75,7 +75,7 @@ def test_an_entry_of_an_address_that_the_host_does_not_have(lab: SimServer, tmp_
         site = Site(connection, tmp_path, wall_clock)
         assert errors_of(site) == ["does not start: esx-02.lab has no device at 0000:99:00.0"]
         report = run(Attach(VM, device=("0000:99:00.0",)), site, apply=True)
-        assert "is no passthrough device of this host" in "; ".join(map(str, report.plan.rejections))
+        assert "is not a passthrough device of this host" in "; ".join(map(str, report.plan.rejections))
         report = run(Attach(VM, device=(ADDRESS,), replace="0000:99:00.0"), site, apply=True)
         assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
         assert errors_of(site) == []

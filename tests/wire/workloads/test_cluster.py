@@ -99,7 +99,7 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
         (replace(PVRDMA, nodes=13), "train: VMs that hosts have room for: needs 13, 12 there"),
         (replace(WHOLE, nodes=5), "train: VMs that hosts have room for: needs 5, 4 there"),
         (replace(PVRDMA, profile=None, model="h100"), "no host has a GPU of model h100"),
-        (replace(PVRDMA, datastore="none-such"), "has no datastore 'none-such' that can be seen"),
+        (replace(PVRDMA, datastore="none-such"), "has no datastore 'none-such' that this login can see"),
         (replace(PVRDMA, memory_mib=2 << 20), "memory to reserve in full"),
         (replace(PVRDMA, nodes=4, cpus=64, latency=LatencyLevel.HIGH), "takes 1 of them, not one more: CPU to reserve"),
     ],

@@ -172,6 +172,7 @@ class _World:
             if isinstance(departure, Staying):
                 self.stays.append(departure)
                 continue
+            # A VM that DRS moves stays in the snapshot, since its target is unknown.
             if departure.leaving is Leaving.VMOTION and departure.target is not None:
                 self.inventory = project(RelocateVm(vm.ref, departure.target.ref), self.inventory, self.catalog)
             elif departure.leaving is not Leaving.DRS:

@@ -126,4 +126,4 @@ def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Ho
         elif (size := SERVED_AS.get(change.after)) is not None:
             served = gpu.vgpu_mode if gpu is not None else None
             if served not in (size, VgpuMode.MULTI_INSTANCE):
-                yield f"the vGPU mode of {change.address} is {served or 'not told'}, not {size}"
+                yield f"the vGPU mode of {change.address} is {served or 'unknown'}, not {size}"

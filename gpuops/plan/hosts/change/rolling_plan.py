@@ -25,8 +25,8 @@ MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
 
 NO_REBOOT_PERHAPS: Final = (
-    "vCenter tells what a mode takes when it is set: here once a host is emptied, and the host is rebooted unless it "
-    "need not be; without a rolling reboot the mode is set first, and vCenter tells before any host is emptied"
+    "vCenter reports only when it sets a mode whether that needs a reboot; here it is set after a host is emptied, and "
+    "the host is rebooted if that is needed; without a rolling reboot it is set before any host is emptied"
 )
 
 
@@ -62,7 +62,9 @@ def plan_roll(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, cata
     """Return the rolling change that brings the plan into force. Raises UsageError if the plan needs no reboot."""
     steps = (*plan.steps, *plan.due)
     if plan.feasible and plan.steps and not plan.reboots and not plan.due:
-        raise UsageError("nothing of this waits for a reboot", hint="leave --reboot out: it is in force at once")
+        raise UsageError(
+            "no change of this plan waits for a reboot", hint="remove --reboot: the changes take effect at once"
+        )
     if plan.feasible and not steps:
         return Roll(because=plan.because)
     rejections = [*plan.rejections, *shut(rolling, now)]
@@ -92,7 +94,9 @@ def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
         f"it opens at {format_zoned_minute(following.opens.astimezone(window.zone))}" if following else "it never opens"
     )
     yield Rejection(
-        f"window {window.name}", f"is closed: {opens}", hint="run it then, from cron or at; or say no window"
+        f"window {window.name}",
+        f"is closed: {opens}",
+        hint="run the command then, for example from cron, or without a window",
     )
 
 
@@ -109,7 +113,7 @@ def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
 def planned_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
-    """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
+    """Return how these hosts are emptied together, or a refusal for each VM that cannot leave or forbids the change."""
     removed = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
     if removed:
         return removed
@@ -164,7 +168,7 @@ def _rounds(
 ) -> tuple[tuple[tuple[PlannedHost, ...], ...], tuple[Rejection, ...]]:
     """Return the rounds, each with as many hosts as may be down at once and can be emptied together.
 
-    Every round is planned on the same snapshot: the VMs of the hosts before have come back to them.
+    Every round is planned on the same snapshot, because the VMs of earlier rounds have returned to their hosts by then.
     """
     rounds: list[tuple[PlannedHost, ...]] = []
     refused: list[Rejection] = []

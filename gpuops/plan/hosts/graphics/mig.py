@@ -59,6 +59,7 @@ class SetMig:
     def _of_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
     ) -> HostPart:
+        """Return the part of the plan for one host: for these GPUs, or without `addresses` for all with MIG."""
         smi_states = (host.settings or HostSettings()).mig
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
@@ -103,6 +104,7 @@ def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
 
 
 def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
+    """Yield why the MIG mode of this GPU must not change."""
     subject, gpu = f"{host.name} {state.address}", host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
     if board is not None and board.mig is None:
@@ -119,7 +121,7 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
         yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
     elif gpu.passed_through:
-        yield Rejection(subject, "is given to VMs whole, by DirectPath I/O: the host's driver does not have it")
+        yield Rejection(subject, "is given to VMs by DirectPath I/O, so the host's driver cannot switch its mode")
 
 
 def _why(host: Host) -> str:

@@ -70,6 +70,7 @@ class SetMode:
         return tuple(PciAddress.parse(text) for text in self.gpu)
 
     def _of_host(self, host: Host, gpus: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog) -> HostPart:
+        """Return the part of the plan for one host: for these GPUs, or without `gpus` for all."""
         settings = host.settings or HostSettings()
         unfit = tuple(host_blockers(host, settings))
         if unfit or settings.graphics is None:
@@ -238,7 +239,7 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
     )
     configured = scheduler.configured
     if isinstance(configured, VgpuScheduler) and configured.policy is SchedulerPolicy.FIXED_SHARE:
-        hint = "gpuops host scheduler set --scheduler equal-share, and a reboot, first"
+        hint = "run gpuops host scheduler set --scheduler equal-share and reboot the host first"
         yield Rejection(subject, "fixed share is not for mixed-size GPUs (NVIDIA AI Enterprise docs)", hint=hint)
 
 

@@ -87,11 +87,12 @@ class SetPassthrough:
     def _of_host(
         self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
     ) -> HostPart:
+        """Return the part of the plan for these devices of one host."""
         settings = host.settings or HostSettings()
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
         if settings.passthrough is None:
-            why = "; ".join(settings.unread) or "the host does not tell"
+            why = "; ".join(settings.unread) or "the host does not report them"
             return HostPart(host.name, (Rejection(host.name, f"its passthrough devices cannot be read: {why}"),))
         states = {state.address: state for state in settings.passthrough}
         missing = tuple(self._missing(host, addresses, states))
@@ -148,14 +149,14 @@ class SetPassthrough:
             existing_device = host.device(address)
             if address in other_addresses:
                 if isinstance(existing_device, PhysicalGpu):
-                    name = f"at {address} is a GPU ({existing_device.name})"
-                    yield Rejection(host.name, name, hint=f"name it as one: --gpu {address}")
+                    name = f"has a GPU at {address} ({existing_device.name})"
+                    yield Rejection(host.name, name, hint=f"use --gpu {address} for it")
                 elif existing_device is None or address not in states:
                     listed = ", ".join(f"{device.address} {device.name}" for device in host.others) or "none"
                     rule = f"has no device {address} that could be passed through (it has: {listed})"
                     yield Rejection(host.name, rule)
             elif isinstance(existing_device, OtherDevice):
-                hint = f"name it as another device: --device {address}"
+                hint = f"use --device {address} for it"
                 yield Rejection(
                     host.name,
                     f"has no GPU {address}: there is another device ({existing_device.kind}, {existing_device.name})",
@@ -171,6 +172,7 @@ class SetPassthrough:
         states: dict[PciAddress, PassthroughState],
         inventory: Inventory,
     ) -> Iterator[Rejection]:
+        """Yield why these devices must not be switched."""
         switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
         if not switched:
             return  # only labels change: running VMs do not notice
@@ -241,7 +243,7 @@ def _in_use(
     names = sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in refs)
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
-    elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:
+    elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:  # if active, no vGPU runs on it
         yield Rejection(subject, "which VMs run on it cannot be read")
 
 
@@ -319,6 +321,6 @@ def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog
             )
         elif settings.device_groups is None or not on:
             yield (
-                f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is "
-                "not told; name all GPUs of a group, or none"
+                f"{host.name}: it is unknown whether NVLink joins {', '.join(behind)}, which would stay behind, to "
+                "these GPUs; name all GPUs of a group, or none"
             )

@@ -83,7 +83,7 @@ def find_restarts(
     """Return where these VMs, which are off in the snapshot `world`, could start on these hosts of a cluster (ref).
 
     First each VM, the largest first, is put on the first host that takes it, its own host before the others. If a VM
-    finds no place so, all orders are searched.
+    then finds no place, all orders are searched.
     """
 
     def size(vm: Vm) -> tuple[int, int, str, str]:

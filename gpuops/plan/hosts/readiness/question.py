@@ -88,7 +88,7 @@ def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness
 
 
 def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostReadiness:
-    """Check one host."""
+    """Return whether this host can be emptied, by which moves, and what happens to its VMs if it fails."""
     outcome = empty_hosts([host], Displacement.MOVE, inventory, catalog)
     departures = outcome.away[host.ref]
     stuns = {

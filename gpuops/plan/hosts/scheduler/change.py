@@ -94,6 +94,7 @@ class SetScheduler:
         return hosts_meant("host scheduler set", self.host, self.cluster, inventory)
 
     def _requested_scheduler(self) -> VgpuScheduler:
+        """Return the scheduler that the options describe. Raises UsageError for options that exclude each other."""
         adaptive = self.frequency is not None or self.averaging is not None
         if self.time_slice is not None and adaptive:
             hint = "the driver uses either time slices, or adaptive round robin with a frequency: remove one of them"
@@ -118,7 +119,7 @@ class SetScheduler:
             return None
         match = _BRANCH.fullmatch(self.driver_branch.strip())
         if match is None:
-            raise UsageError(f"{self.driver_branch!r} is no driver branch", hint="write it as R550")
+            raise UsageError(f"{self.driver_branch!r} is not a driver branch", hint="write it as R550")
         return DriverBranch(int(match[1]))
 
 
@@ -139,6 +140,7 @@ def _of_host(
     if gpus:
         gpus_to_set = tuple(gpu for gpu in host.gpus if gpu.address in gpus)
     if left_out:
+        # The other GPUs are then named one by one: the entry for all GPUs would include those that are left out.
         gpus_to_set = tuple(gpu for gpu in gpus_to_set if gpu not in left_out)
         gpus = tuple(gpu.address for gpu in gpus_to_set)
     notes = tuple(

@@ -76,7 +76,7 @@ def read(options: str, gpu: PciAddress, round_robin: RoundRobin | None) -> Readi
     places = own_places or common_places
     words = {_number(place.text) for place in places}
     if len(words) > 1 or None in words:
-        return Unread("; ".join(place.text for place in places), f"no one value of {KEY}")
+        return Unread("; ".join(place.text for place in places), f"{KEY} has no single valid value")
     return decode(words.pop() or 0 if words else 0, round_robin)
 
 

@@ -122,7 +122,7 @@ def decode(word: int, round_robin: RoundRobin | None) -> Reading:
         return BEST_EFFORT
     policy = _POLICIES.get((word & _POLICY) >> 4)
     if policy is None or word & _UNNAMED:
-        return Unread(hexadecimal, "bits that NVIDIA documents nowhere")
+        return Unread(hexadecimal, "bits that NVIDIA does not document")
     weighted = not word & _WEIGHTED_OFF
     if not word & (_SLICING | _ADAPTIVE_OFF):
         return VgpuScheduler(policy, None, weighted)

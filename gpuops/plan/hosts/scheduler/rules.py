@@ -88,7 +88,7 @@ def host_blockers(host_scheduler: HostScheduler, inventory: Inventory) -> Iterat
         why = "; ".join(settings.unread) or "the host does not report them"
         yield Rejection(host.name, f"its module options cannot be read: {why}")
     elif (reason := module_options.unfit(settings.module_options)) is not None:
-        hint = "put them right first: esxcli system module parameters set -m nvidia -p '...'"
+        hint = "correct them first: esxcli system module parameters set -m nvidia -p '...'"
         yield Rejection(host.name, reason, hint=hint)
     yield from kept_as_they_are(host, inventory)
 
@@ -112,7 +112,7 @@ def branch_blockers(
     if reason is None:
         return
     unknown = branch_known is None and ambiguous(scheduler)
-    yield Rejection(host.name, reason, hint="--driver-branch R550 states it" if unknown else "")
+    yield Rejection(host.name, reason, hint="name the branch, for example --driver-branch R550" if unknown else "")
 
 
 def gpu_blockers(

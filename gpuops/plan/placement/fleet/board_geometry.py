@@ -70,6 +70,7 @@ class GpuStates:
         state_number = self._numbers.get(key)
         if state_number is None:
             state_number = self._numbers[key] = len(self._stand_ins)
+            # GPUs that differ only in address and NUMA node have the same number.
             alike = replace(state, gpu=replace(gpu, address=_SOMEWHERE, numa_node=None))
             self._stand_ins.append((alike, is_held))
         return state_number
@@ -245,6 +246,7 @@ class BoardGpus:
         """Return the worth of the best filling of what is free, at the prices of GPUs whose unused state is `empty`."""
         price = self._prices_of(empty)
         key = (state, empty)
+        # Without mixtures of MIG instances, the best filling has one kind. With too many states this is an estimate.
         if not self.is_cut(empty) or (key not in self._values and len(self._values) >= _MOST_STATES_VALUED):
             return max((self.slots(state, kind) * unit_price for kind, unit_price in price.items()), default=0.0)
         if key not in self._values:
@@ -299,7 +301,7 @@ class BoardGpus:
     ) -> frozenset[tuple[int, ...]]:
         """Return every full mixture of what is free, as the number of devices of each kind."""
         if state not in mixtures_of and len(mixtures_of) < _MOST_STATES_PRICED:
-            mixtures_of[state] = frozenset()
+            mixtures_of[state] = frozenset()  # counts towards the limit while the states after it are searched
             mixtures: set[tuple[int, ...]] = set()
             for position, kind in enumerate(sold):
                 # One device of this kind more than in each mixture of what is free after it.

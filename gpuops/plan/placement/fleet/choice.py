@@ -206,7 +206,7 @@ def _rows_beside(needs: Wanted, fleet: FleetIndex) -> Flags:
 
 
 def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
-    """Return the best place with pinned GPUs; the hosts' own choices do not matter."""
+    """Return the best place on GPUs that the plan chooses; they are pinned unless the host would choose as well."""
     profile, count = needs.bindable or "", len(needs.demands)
     for among, local in _preference_tiers(needs, admitted, fleet):
         priced_request = losses.ask(profile, count, beside=local)
@@ -309,6 +309,7 @@ def _steps(choices: HostChoices, needs: Wanted, losses: Losses) -> Ints:
 def _as_choice(
     row: int, seats: dict[int, PciAddress], steps: int, needs: Wanted, fleet: FleetIndex, *, bound: bool, local: bool
 ) -> FleetChoice:
+    """Return the choice with its rank; the lowest rank is best, in the order of `SCORERS`."""
     number = int(fleet.host_of[row])
     host = fleet.hosts[number]
     gpu = host.gpu(fleet.address[row][0])

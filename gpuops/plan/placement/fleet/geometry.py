@@ -180,10 +180,10 @@ _NORMAL_FROM: Final = 50
 
 
 def slot_prices(sizes: Floats, demand: Floats, fill: Callable[[Floats], Ints]) -> Floats:
-    """The price of each size, at most the size itself; sizes in GPUs, `demand` in any proportion.
+    """Return the price of each size, at most the size itself. `sizes` are in GPUs; only the ratios of `demand` count.
 
-    `fill`: how many of each size fill an empty GPU best at given prices. Subgradient steps lower the bound on what one
-    GPU can sell to its least; that needs no solver.
+    `fill`: how many of each size fill an empty GPU best at given prices. Subgradient steps minimise a bound on what one
+    GPU can sell, so no solver is needed.
     """
     # Demand of one GPU's worth of memory.
     demand = demand / (demand @ sizes)
@@ -401,6 +401,7 @@ def large_shapes(
     asks = np.array([key[1:] for key in merged])
     often = np.array(list(merged.values()))
     total = sum(frequency.often for frequency in frequencies)
+    # For each shape, the frequency of the shapes of its kind that ask for at least as much.
     share = np.array(
         [often[(asks >= ask).all(axis=1) & (kinds == kind)].sum() for ask, kind in zip(asks, kinds, strict=True)]
     )

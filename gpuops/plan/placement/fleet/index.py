@@ -103,6 +103,7 @@ class FleetIndex:
         return free_mib
 
     def _build(self, inventory: Inventory) -> None:
+        """Read the complete snapshot into new arrays: a row for each NUMA node with GPUs of each host."""
         self.hosts = sorted((host for host in inventory.hosts.values() if host.gpus), key=lambda h: (h.name, h.ref))
         self._number = {host.ref: number for number, host in enumerate(self.hosts)}
         self._layouts = [_gpu_layout(host) for host in self.hosts]
@@ -139,6 +140,7 @@ class FleetIndex:
         self._sync(inventory)
 
     def _sync(self, inventory: Inventory) -> None:
+        """Read the hosts that changed since the last snapshot. If the rows no longer fit, build all anew."""
         if inventory is self.inventory:
             return
         self.inventory = inventory
@@ -159,6 +161,7 @@ class FleetIndex:
             self._build(inventory)
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
+        """Read one host into its rows."""
         if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):
             self.worked_out.clear()
         self.hosts[number] = host
@@ -238,7 +241,7 @@ class KeptHosts:
 
 
 def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
-    """Sort the hosts that the VM may go to by what they leave free once it runs there."""
+    """Return the hosts that surely leave enough free once the VM runs there, and those that may."""
     needs, keep = kept_room.needs, kept_room.needs.keep_free.profiles
     taken_by_profile = [_taken_by_one(kept_profile.profile, kept_room, fleet) for kept_profile in keep]
     sure: list[str] = []
@@ -276,5 +279,6 @@ def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[
     first = fleet.first_row[:-1]
     least: Ints = np.minimum.reduceat(np.where(room, lost, _NOWHERE).min(axis=1), first)
     most: Ints = np.maximum.reduceat(np.where(room, lost, 0).max(axis=1), first)
+    # Without free memory a host loses all its slots, which the caller assumes for hosts that are left out.
     has_memory = fleet.unreserved_mib > (needs.vm.memory_mib or 0)
     return {fleet.hosts[number].ref: (int(least[number]), int(most[number])) for number in np.flatnonzero(has_memory)}

@@ -213,6 +213,7 @@ class NodePool:
         # 2. Every way to add the devices, and the value that the node loses by each.
         option, way, state, gains = self._options(ask, rows)
         at = rows[option]
+        # A VM without devices has one way, 0, which changes no GPU: -1.
         gpu = way // self.geometry.ways if ask.count else way - 1
         scored.loss[at, way] = self.cost(ask, at, gpu, gains)
         scored.state[at, way] = state
@@ -367,6 +368,7 @@ class BoardPools:
             pool.update_nodes(rows)
 
     def _new(self, board: Board, mix: Mix) -> PricedPool:
+        """Return a new pool of the GPUs of this board, with the prices of this mix."""
         fleet = self._fleet
         devices: dict[str, float] = {}
         for shape, part in mix.items():
@@ -469,7 +471,7 @@ class Losses:
         return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == count else None
 
     def of(self, seatings: Sequence[tuple[Host, Mapping[int, PciAddress]]]) -> list[Loss]:
-        """Return the loss of each of these seatings, which have the GPU of each device by ordinal.
+        """Return the loss of each of these seatings: a host, and the GPU of each device by its ordinal.
 
         Each NUMA node (row of the index) on which a seating has a GPU is measured with the new states of its GPUs, and
         with the part of the VM's memory that falls to its devices there.
@@ -507,7 +509,7 @@ class Losses:
 
     def at(self, rows: Ints, states: Ints, memory: Ints, place: Ints, places: int) -> tuple[Ints, Floats, Floats]:
         """Return the loss of each place in steps, in usable GPU memory and in places for large VMs. `rows` change to
-        these `states` and lose so much `memory`; `place`: the place that each row belongs to."""
+        these `states` and lose this `memory` (MiB); `place`: the number of the place that each row belongs to."""
         steps = np.zeros(places, dtype=np.int64)
         worth_mib, kept_mib = np.zeros(places), np.zeros(places)
         for priced_pool in self.pools:

@@ -86,6 +86,7 @@ class SolverProgram:
         self._np = np
         self.size, self.rows = len(columns), rows
         self._solver = _silent_solver()
+        # One thread and a fixed seed, so that equal problems have equal plans.
         for option, setting in (("threads", 1), ("random_seed", 0)):
             self._solver.setOptionValue(option, setting)
         if integer:
@@ -112,7 +113,7 @@ class SolverProgram:
         self._passed = self._solver.passModel(model) != highspy.HighsStatus.kError
 
     def solve(self, gains: Floats, most: Floats, limits: Floats) -> SolverAnswer:
-        """The best point for these gains, upper limits of the variables and limits of the rows."""
+        """Return the best point for these gains, upper limits of the variables and limits of the rows."""
         np, solver = self._np, self._solver
         if not self._passed:
             return self._given_up(len(limits))
@@ -252,10 +253,12 @@ class PatternProgram:
         self._gpus = [shape.groups[index].count for index, _ in self._layouts]
 
     def _program(self) -> SolverProgram:
+        """Return the integer program of one host of this shape: a column for each option and each layout."""
         if self._kept is not None:
             return self._kept
         shape = self._problem.shapes[self.number]
         rows, groups = len(shape.capacity), len(shape.groups)
+        # The rows: the capacity, the GPUs of each group, the VMs of each kind. A layout adds capacity: negative use.
         row_of = {kind: rows + groups + index for index, kind in enumerate(self._kinds)}
         columns = [
             *((*shape.options[kind][index].uses, (row_of[kind], 1)) for kind, index in self._options),
@@ -326,8 +329,8 @@ class ColumnGeneration:
     def price_shares(
         self, unplaced: Sequence[int], hosts: Sequence[int], rounds: int, center: Sequence[float] | None = None
     ) -> PricedShares:
-        """The best shares for these VMs and hosts after at most `rounds` rounds. `center`: prices to begin with, where
-        good ones are known."""
+        """Return the best shares for these VMs and hosts after at most `rounds` rounds. `center`: prices to begin with,
+        if good ones are known."""
         most = float(sum(count * worth for count, worth in zip(unplaced, self.problem.worth, strict=True)))
         shares = self._columns.shares(unplaced, hosts)
         center, best = center or shares.kind_prices, float("inf")
@@ -337,7 +340,8 @@ class ColumnGeneration:
             if self.work <= 0 or most - shares.value <= ENOUGH * most:
                 break
             improved = False
-            # Smoothed prices first: those of a young mix swing. Where they show nothing, the program's own prices.
+            # Smoothed prices first: those of a young mix swing. If they lead to no better pattern, the program's own
+            # prices are tried.
             for prices in (_smooth(center, shares.kind_prices), shares.kind_prices):
                 bound, improved = self._look(prices, shares, unplaced, hosts)
                 if bound < best:
@@ -412,7 +416,7 @@ def bound_whole(problem: BatchProblem) -> float:
 
 
 def _solve_large_hosts(problem: BatchProblem, *, integer: bool) -> SolverAnswer | None:
-    """None = nothing can be placed anywhere."""
+    """Return the solution if all hosts of a shape were one large host; None = nothing can be placed anywhere."""
     import numpy as np
 
     columns: list[list[tuple[int, float]]] = []

@@ -235,18 +235,20 @@ class VgpuLayouts:
         return self._cached_layouts[alike]
 
     def _find_layouts(self, state: GpuState) -> tuple[VgpuLayout, ...]:
+        """Return the fullest layouts of the GPU: how many vGPUs of each profile fit on it together."""
         # 1. All numbers of each profile that fit together, found depth first: (2, 0) is two of the first profile.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
         found_counts: dict[tuple[int, ...], None] = {}
         states_tried = [0]
         self._extend(state, profiles, (), found_counts, states_tried)
         if self.certain and state.gpu.vgpus is not None:
-            # Where the starts are expected, the other order reaches others: on Ampere 1g, 1g, 2g and then 3g.
+            # If the host reports where vGPUs start, placing the smallest first can reach other mixtures: on Ampere
+            # 1g, 1g, 2g and then 3g.
             smallest_first: dict[tuple[int, ...], None] = {}
             self._extend(state, profiles[::-1], (), smallest_first, states_tried)
             found_counts |= {counts[::-1]: None for counts in smallest_first}
         if states_tried[0] >= _MOST_STATES:
-            # 2. The limit was reached: layouts of one profile alone are added; for a bound one that exceeds them all.
+            # 2. The limit was reached: add the layouts of one profile alone; for a bound, use one that exceeds all.
             most_alone = [len(self._chain(state, profile)) - 1 for profile in profiles]
             if not self.certain:
                 found_counts = {tuple(most_alone): None}
@@ -362,6 +364,7 @@ class _ModelBuilder:
         self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
 
     def model(self) -> BatchModel:
+        """Return the batch problem: the kinds of requests, and the hosts grouped by shape."""
         # Hosts that have the same of everything and take the same VMs are one shape.
         shapes: dict[tuple[object, ...], tuple[HostShape, list[HostGpus]]] = {}
         refs = frozenset().union(*(kind.hosts for kind in self.kinds))
@@ -415,7 +418,7 @@ class _ModelBuilder:
     def _layouts_in_rows(
         self, state: GpuState, nodes: Sequence[int], holder_of: Mapping[PciAddress, str]
     ) -> tuple[Amounts, ...]:
-        """Every layout of the GPU, in rows: in the block of its NUMA node and in that of the whole host."""
+        """Return every layout of the GPU, in rows: in the block of its NUMA node and in that of the complete host."""
         layouts: list[tuple[tuple[Device, int], ...]] = [*self._layouts.of(state)]
         if state.gpu.address not in holder_of and state.gpu.is_active_in_passthrough:
             whole = (device for device in self.devices if not isinstance(device, str))
@@ -429,7 +432,7 @@ class _ModelBuilder:
         )
 
     def _options(self, number: int, kind: RequestKind, host: Host, nodes: Sequence[int]) -> tuple[PlacementOption, ...]:
-        """An option on each node that has the cores, then one anywhere on the host where locality is not required."""
+        """Return an option on each node with enough cores, then one for the whole host unless locality is required."""
         if refusals(self._needs[number], host, self.inventory):
             return ()
         memory, column = kind.first.memory_mib // self._unit_mib, self._column[kind.device]
@@ -439,8 +442,8 @@ class _ModelBuilder:
         cores = {node.id: free_cores(node, _NO_VM, host, self.inventory) for node in host.numa_nodes}
         local_options = tuple(
             PlacementOption(((index * self._width, memory), (index * self._width + column, kind.count), *anywhere))
-            for index, number in enumerate(nodes)
-            if kind.first.vcpus <= cores[number]
+            for index, node_id in enumerate(nodes)
+            if kind.first.vcpus <= cores[node_id]
         )
         if kind.numa is NumaPolicy.REQUIRED:
             return local_options

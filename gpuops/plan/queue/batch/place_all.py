@@ -67,8 +67,8 @@ class AdmittedVms:
 
 
 def propose_vms(model: BatchModel, pattern: HostPattern, host: HostGpus) -> tuple[ProposedVm, ...]:
-    """Return the VMs of the pattern in the order of starting: whole devices, then vGPUs, hardest first as in the
-    layouts."""
+    """Return the VMs of the pattern in the order of starting: whole devices first, then vGPUs, in the order of
+    `model.devices`."""
     shape = model.problem.shapes[pattern.shape]
     # 1. The GPUs of the host with the slots that the pattern's layouts give them.
     gpus_of_group = [iter(group) for group in host.groups]
@@ -108,6 +108,7 @@ def admit_vms(
         kinds, gpus = [proposal.kind for proposal, _ in proposed], [proposal.gpus for proposal, _ in proposed]
         order = order_of_starting(kinds, gpus, host, host_only, catalog)
         if order != sorted(order):
+            # They only fit in another order, which the host would undo if it chose the GPUs itself.
             return admission.all_of([proposed[number] for number in order], host_only, pinned=True)
     if pin is not PinPolicy.NEVER and pin_at_once:
         return admission.all_of(proposed, host_only, pinned=True)
@@ -147,6 +148,7 @@ class _Admission:
         return AdmittedVms(tuple(placed), host_only, pinned)
 
     def _admit(self, proposal: ProposedVm, workload: Workload, host_only: Inventory, pinned: bool) -> Placed | None:
+        """Return the VM placed on this host by the exact rules; None = they refuse or doubt it."""
         vm = proposal.kind.vm(workload)
         # 1. HA admission control counts the whole cluster: the fleet with the VMs that this host was given so far.
         host = host_only.hosts[self.ref]
@@ -155,7 +157,7 @@ class _Admission:
             fleet_now = replace(self.fleet, vms={**self.fleet.vms, **host_only.vms})
             if Headroom(vm, fleet_now).refusal(host) is not None:
                 return None
-        # 2. The exact rules of placement, on this host alone. A place with a doubt is none for the solver.
+        # 2. The exact rules of placement, on this host alone. A place with a doubt is not used.
         pins = {}
         if pinned:
             devices_with_gpus = zip(with_passthru_numbers(proposal.kind.devices), proposal.gpus, strict=False)
@@ -271,7 +273,7 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     if done_mib < most_mib:
         one_after_another = queue.with_best(workloads)
         if placed_by_priority(one_after_another, workloads) > placed_by_priority(after, workloads):
-            note = "the solver found nothing better than one after another"
+            note = "placing one after another was better than the solver's plan"
             done_mib = placed_mib(one_after_another)
             return one_after_another, BatchResult(asked_mib, done_mib, max(most_mib, done_mib), note=note)
     return after, batch_result

@@ -60,7 +60,10 @@ _SLACK: Final = 0.01
 def plan_anew(
     problem: BatchProblem, hosts: Sequence[HostPattern], unplaced: Sequence[int], work: int
 ) -> list[HostPattern]:
-    """Return the hosts' patterns with more VMs placed, if room is found for some of the `unplaced` ones."""
+    """Return the hosts' patterns with more VMs placed, if room is found for some of the `unplaced` ones.
+
+    `work` limits the search, in simplex iterations.
+    """
     patterns, remaining_vms = list(hosts), list(unplaced)
     programs: dict[tuple[int, ...], _HostsProgram] = {}
     # Look first at the hosts that could hold the most more GPU memory than they do. Take at least `_TOGETHER` of them:
@@ -128,6 +131,7 @@ class _HostsProgram:
         columns: list[list[tuple[int, float]]] = []
         self._options: list[list[tuple[int, int]]] = []
         self._layouts: list[list[tuple[int, int]]] = []
+        # The rows: the VMs of each kind, then for each host its capacity and the GPUs of each group.
         first = len(problem.demand)
         for number in shapes:
             shape = problem.shapes[number]
@@ -141,6 +145,7 @@ class _HostsProgram:
             for kind, at in options:
                 columns.append([(kind, 1), *((first + row, much) for row, much in shape.options[kind][at].uses)])
             for at, layout in layouts:
+                # a layout adds capacity: its use is negative
                 gives = ((first + row, -much) for row, much in shape.groups[at].layouts[layout])
                 columns.append([*gives, (groups + at, 1)])
             self._options.append(options)
@@ -155,7 +160,7 @@ class _HostsProgram:
         return self._program.rows
 
     def best(self, vms: Sequence[int]) -> tuple[list[HostPattern], int]:
-        """The best patterns for so many VMs of each kind, and the simplex iterations that it took."""
+        """Return the best patterns for these numbers of VMs of each kind, and the simplex iterations that it took."""
         import numpy as np
 
         gains: list[float] = []
@@ -197,7 +202,7 @@ _MANY_SHAPES: Final = 32
 def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
     """Return a good solution. `work` limits the search for patterns, and then the rounding, in simplex iterations.
 
-    The example of the module: two hosts of three units, and VMs of two, one and three units, worth as much.
+    The example of the module: two hosts of three units, and VMs of two, one and three units, each worth its units.
 
     >>> from gpuops.plan.queue.batch.problem import PlacementOption
     >>> options = {kind: (PlacementOption(uses=((0, units),)),) for kind, units in enumerate((2, 1, 3))}
@@ -361,7 +366,7 @@ def _sum_counts(counts: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int,
 
 
 def bound(problem: BatchProblem, work: int = WORK) -> float:
-    """GPU memory that no solution can exceed. `work` limits the search, in simplex iterations."""
+    """Return the GPU memory in MiB that no solution can exceed. `work` limits the search, in simplex iterations."""
     loosest_problem = with_loosest_options(problem)
     most, prices = solve_fluid(loosest_problem)
     most = min(most, problem.memory_of_all)

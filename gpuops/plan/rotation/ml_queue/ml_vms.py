@@ -115,7 +115,7 @@ def _fitting(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]
 
 
 def _reason_not_to_start(queued: QueuedVm, vm: Vm | None, gave_way: Collection[str]) -> str:
-    """Return why the VM does not start tonight, even if there is room; empty = it may start."""
+    """Return why the VM does not start tonight, even if there is room; empty = it may start, or there is no VM."""
     if vm is None or vm.power is PowerState.ON:
         return "runs already" if vm else ""
     manager = left_to_manager(vm)
@@ -124,11 +124,11 @@ def _reason_not_to_start(queued: QueuedVm, vm: Vm | None, gave_way: Collection[s
     if vm.power is not PowerState.OFF and vm.ref not in gave_way:
         return f"is not powered off ({vm.power or 'its power state cannot be read'})"
     if vm.connected is not True or vm.unreadable or vm.devices is None or vm.template:
-        return "cannot be read whole, or is not connected"
+        return "cannot be read completely, or is not connected"
     if vm.tasks:
         return f"a task is {vm.tasks[0].state}: {vm.tasks[0].name}"
     if not queued.carried_by(vm):
-        return f"carries {', '.join(vm.profiles) or 'no vGPU'}, the policy says {queued.profile}"
+        return f"carries {', '.join(vm.profiles) or 'no vGPU'}, the policy requires {queued.profile}"
     return ""
 
 

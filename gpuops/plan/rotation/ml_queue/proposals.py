@@ -84,7 +84,7 @@ def build_schedule_input(
     """Return the scheduling problem of this night.
 
     `priority` of desktops, by ref: sparing one of a higher priority counts more than sparing any number of lower ones.
-    `held_back`: VMs that it holds back are left out.
+    `held_back` returns why a VM must let other teams go first; such VMs are left out.
     """
     minutes = _night_minutes(bounds)
     # The GPUs that are free, or will be after their desktops are suspended. A GPU with a VM that stays is left to the

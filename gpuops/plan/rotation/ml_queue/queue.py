@@ -72,6 +72,7 @@ class HostStages:
                 after = _try_stage(stage, before, room)
                 if after is not None:
                     return HostStages(before, (*self.stages[:-1], stage), after)
+        # Otherwise it starts in a new stage, after all VMs of the earlier stages.
         before = self.after.with_vm(start.vm)
         after = _suspend_and_move((start,), before)
         after = project(PowerOnVm(start.vm.ref, start.host.ref), after, room.catalog)
@@ -250,6 +251,8 @@ def decide_queue(
 
     `priority` of desktops, by ref: the lowest make room first. `proposals` by VM ref: each is followed if the exact
     rules allow it; a VM without a proposal, or with a refused one, starts where it costs the fewest desktops.
+    `may_return` and `objection` return why a start is not allowed: its desktops could not return, or it exceeds a limit
+    of the night.
     """
     queue = tuple(queue)
     position = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
@@ -311,7 +314,7 @@ class _QueueState:
     def start(self, vm: Vm, queued: QueuedVm, proposal: Proposal | None) -> tuple[Start | None, str]:
         """Return the start as proposed, or the one with the lowest cost; None with all reasons if there is none.
 
-        If two have the same cost, the host of the VM comes first.
+        If two have the same cost, the VM's present host comes first.
         """
         objections: list[str] = []
         refusals: list[str] = []
@@ -377,6 +380,7 @@ class _QueueState:
         )
 
     def _accept(self, start: Start) -> None:
+        """Add the start, and update the snapshot to the state after the last stage of its host."""
         self.starts.append(start)
         self.free_to_take = [desktop for desktop in self.free_to_take if desktop not in start.desktops]
         host = start.host.ref

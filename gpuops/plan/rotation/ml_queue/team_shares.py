@@ -228,6 +228,7 @@ class TeamShares:
         return self._hours_reached(standing, starting_gpus, needed_gpus)
 
     def _hours_reached(self, standing: TeamStanding, starting_gpus: float, needed_gpus: float) -> str:
+        """Return the weekly limit of GPU-hours that the VM would exceed; empty = none."""
         team, used, most_hours = standing.team, standing.use.week, standing.team.at_most.gpu_hours_per_week
         if most_hours is None:
             return ""
@@ -239,7 +240,7 @@ class TeamShares:
         hours_before, vm_hours = standing.coming_hours + starting_gpus * self.hours, needed_gpus * self.hours
         if used + hours_before + vm_hours <= most_hours + _ROUNDING:
             return ""
-        other_text = f", what runs and starts before it may take {hours_before:.4g}" if hours_before else ""
+        other_text = f", VMs that run or start before it may use {hours_before:.4g}" if hours_before else ""
         return f"{use_text}{other_text}, and this VM {vm_hours:.4g} tonight"
 
     def _note(self, waits: WaitingVm) -> str:

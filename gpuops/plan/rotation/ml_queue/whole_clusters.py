@@ -41,7 +41,7 @@ class QueuedCluster:
         if not any(vm.ref in starting for vm in self.vms):
             return ""
         if len(self.vms) != self.nodes:
-            return f"{len(self.vms)} of its {self.nodes} VMs are there"
+            return f"{len(self.vms)} of its {self.nodes} VMs exist"
         not_starting = [vm for vm in self.vms if vm.power is not PowerState.ON and vm.ref not in starting]
         return "; ".join(f"{vm.name}: {reasons.get(vm.ref) or 'it is in no queue'}" for vm in not_starting)
 

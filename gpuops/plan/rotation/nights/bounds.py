@@ -56,7 +56,7 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
         return Rejection(policy.name, reason, hint=_LONGER)
     if now >= latest:
         back, begins = (format_clock(moment.astimezone(night.zone)) for moment in (night.back_by, latest))
-        reason = f"too late: desktops are back by {back}, and from {begins} on nothing is taken"
+        reason = f"too late: desktops must be back by {back}, so nothing is taken from {begins} on"
         return Rejection(policy.name, reason, hint=_BACK, by_the_hour=True)
     return None
 
@@ -212,10 +212,12 @@ class Bounds:
         if not start.desktops:
             return ""
         if limits.desktops is not None and all_taken > limits.desktops:
-            return f"limit: {all_taken} desktops would be taken, {limits.desktops} at most in a night"
+            return f"limit: {all_taken} desktops would be taken, and a night may take {limits.desktops}"
         if limits.desktops_per_host is not None and taken_on_host > limits.desktops_per_host:
             most = limits.desktops_per_host
-            return f"limit: {taken_on_host} desktops of {host.name} would be taken, {most} at most of a host"
+            return (
+                f"limit: {taken_on_host} desktops of {host.name} would be taken, and a night may take {most} of a host"
+            )
         return ""
 
     def _too_late(self, start: Start, load: Load) -> str:
@@ -230,7 +232,7 @@ class Bounds:
             return f"too late: {until}, and it would start at {self._clock(run.begins)}"
         minimum, run_time = start.queued.minimum_run, run.ends - run.begins
         if run_time < minimum:
-            return f"would run for {run_time // _MINUTE} min, {minimum // _MINUTE} are the least: {until}"
+            return f"would run for {run_time // _MINUTE} min, {minimum // _MINUTE} min are required: {until}"
         return ""
 
     def _clock(self, moment: datetime) -> str:

@@ -207,7 +207,7 @@ def _cannot_stop(pool: Pool, vm: Vm, host: Host | None) -> str | None:
     if not (vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST):
         return _cannot_suspend(vm, host)
     if vm.tools_running is not True:
-        return "its guest cannot be asked to shut down: VMware Tools are not running, or not known"
+        return "its guest cannot be asked to shut down: VMware Tools are not running, or their state is unknown"
     return _host_trouble(host)
 
 

@@ -139,7 +139,7 @@ class RotateNight(NightsOfPolicy):
                 empty_decision,
                 bounds,
                 tuple(refusals),
-                is_over=not refusals,
+                is_over=not refusals,  # then the plan is empty, with the reason, and is no error
                 skipped=skipped,
                 off=no_night_reason,
                 queue=queue,
@@ -355,7 +355,9 @@ class RotateNight(NightsOfPolicy):
     def _refusals(
         self, night: str, desktops: Survey, inventory: Inventory, now: datetime, *, off: bool
     ) -> list[Rejection]:
-        """Return why there is no night now; empty = there is one, or it is `off`. Only the first problem is reported.
+        """Return why there is no night now; empty = there is one. Only the first problem is reported.
+
+        `off`: the policy leaves this evening out, so only the clocks and nights that are still open are checked.
 
         Clocks come first, because every later check depends on them; then the window; then earlier nights, because
         their return is more urgent than a new night.
@@ -393,8 +395,8 @@ class RotateNight(NightsOfPolicy):
         return any(original.returned and not original.given_up for original in tonight)
 
     def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
-        """Map VM ref -> why this night leaves the VM alone: it is already suspended, or was resumed by something
-        else."""
+        """Map VM ref -> why this night leaves the VM alone: it is already suspended, or something other
+        than gpuops resumed it."""
         reasons: dict[str, str] = {}
         running_again: list[Vm] = []
         for taken_vm in self.vms_of_nights(inventory):

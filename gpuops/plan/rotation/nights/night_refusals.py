@@ -154,8 +154,11 @@ class NightsOfPolicy:
 
 
 def reserved_objection(starts: Sequence[Start], inventory: Inventory, catalog: Catalog) -> str:
-    """Return why the last start would take reserved slots, or a reservation the slots of its desktops; empty =
-    neither."""
+    """Return why the last of these starts conflicts with a reservation; empty = it does not.
+
+    Either the start would take reserved slots, or a reservation that has no room yet would take the slots of the
+    suspended desktops, which could then not return.
+    """
     if inventory.reservations is None or not any(start.vm.devices for start in starts):
         return ""
     new_start = starts[-1]

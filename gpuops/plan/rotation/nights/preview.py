@@ -207,6 +207,7 @@ def prove(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tup
 
 
 def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalog) -> HostProof:
+    """Return the proof of one host: where each desktop returns to, or why desktops could not return."""
     # A night may be interrupted after any suspend, so the desktops suspended until then must fit back each time.
     room = Room(catalog, certain=False)
     instants = range(1, len(desktops) + 1)

@@ -143,6 +143,7 @@ class SpareRoom:
             lowest = self.lowest.get(state.key)
             if lowest is None:
                 return f"{state.where}: it is not known yet that {state.key[0]} was free for {self.rule.calm_s} s"
+            # Slots that were not free during all of the last `calm_s` seconds do not count as free.
             spared = remaining - max(0, state.free - lowest)
             if spared < state.kept:
                 since = f" (at least so many for {self.rule.calm_s} s)" if lowest < state.free else ""
@@ -161,6 +162,7 @@ class SpareRoom:
         for state in kept_states(self.rule, self.inventory, self.catalog):
             if state.key[1] == place_of(host):
                 remaining = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
+                # If fewer slots than `kept` are free already, the start must not use any of these.
                 if remaining < min(state.free, state.kept):
                     return f"{state.where}: {remaining} of {state.key[0]} would be left free, {state.kept} are kept"
         return None
@@ -208,7 +210,7 @@ def give_way(
             for group in _groups_to_stop(running, world)
         )
         best = min((offer for offer in offers if offer is not None), key=lambda offer: offer.cost, default=None)
-        if best is None:
+        if best is None:  # no slot is missing, or no VM that still runs could free one
             return GiveWay(_without_unneeded(chosen, rule, inventory, catalog), tuple(missing))
         world = best.after
         chosen += best.gives

@@ -110,7 +110,7 @@ class RotateDay:
 
     def return_plan(self, of_nights: Sequence[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """Return the plan for these VMs of nights."""
-        # What another machine is working on is named and left out of everything below.
+        # VMs that another machine is working on are reported, and left out of everything below.
         of_nights, leased = split_by_lease(of_nights, self.policy, self.leased)
         away_vms = [taken_vm for taken_vm in of_nights if taken_vm.whereabouts is Whereabouts.AWAY]
         ml = [taken_vm for taken_vm in away_vms if taken_vm.original.role is Role.ML]
@@ -221,7 +221,7 @@ def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tu
     Only desktops that these steps resume, and those that run and that no return has closed yet, are considered.
     """
     resumed = {step.vm for step in steps if isinstance(step, ResumeVm)}
-    running_desktops = (
+    candidates = (
         (taken_vm.original, taken_vm.vm)
         for taken_vm in of_nights
         if taken_vm.vm is not None
@@ -229,7 +229,7 @@ def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tu
             taken_vm.vm.ref in resumed or (taken_vm.whereabouts is Whereabouts.BACK and not taken_vm.original.returned)
         )
     )
-    states = ((original.name, another_state(original, vm)) for original, vm in running_desktops)
+    states = ((original.name, another_state(original, vm)) for original, vm in candidates)
     return tuple(f"{name}: {description}" for name, description in states if description)
 
 
@@ -291,6 +291,10 @@ def add_advice(
 
 
 def _with_advice(outcome: Outcome, after: Inventory, originals: Sequence[Original], alone: bool) -> Outcome:
+    """Return the outcome with what to do next, if a resume or a start of a desktop failed.
+
+    `alone`: only named VMs return (`rotate restore`), so the advice is to repeat that command.
+    """
     not_done = outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
     if not (not_done and isinstance(outcome.step, ResumeVm | PowerOnVm)):
         return outcome
@@ -313,7 +317,7 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
     """
     missing = [profile for profile in vm.profiles if host.profiles is not None and host.offers(profile) is None]
     if missing:
-        return f"{host.name} offers {missing[0]} no longer: restore its vGPU driver and its earlier GPU modes"
+        return f"{host.name} no longer offers {missing[0]}: restore its vGPU driver and its earlier GPU modes"
     gpus = {str(gpu.address): gpu for gpu in host.gpus}
     nights = {original.night for original in originals if original.vm == vm.ref and not original.returned}
     of_host = [original for original in originals if original.night in nights and original.host == host.ref]
@@ -419,7 +423,7 @@ def _longest_grace_s(
         return None
     night = policy.night_at(now)
     if night is None:
-        return 0
+        return 0  # the desktops are late already
     # The load is built without checkpoint grace, so the time that is not needed is the grace that this returns.
     load = Load.of(desktops, (taken_vm.vm.host if taken_vm.vm else None for taken_vm in ml))
     return_time = ReturnTime(policy, durations, night.back_by)

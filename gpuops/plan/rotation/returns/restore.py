@@ -194,7 +194,8 @@ class RestoreVms:
         return self.day.lock_vms(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """Return the plan of a morning for these VMs. It refuses names of no VM, and of VMs that no night took."""
+        """Return the plan of a morning for these VMs. It refuses names of no VM, and of VMs that no night took
+        and that do not run."""
         if self.clears:
             return clear_markers(self.day, self.names, inventory)
         named_refs = {vm.ref for name in self.names for vm in _vms_called(name, inventory)}

@@ -191,9 +191,10 @@ def waits_until(policy: Policy | None, now: datetime) -> datetime:
 
 
 def night_due(policy: Policy, originals: Iterable[Original], now: datetime) -> Night | None:
-    """Return the night whose desktops are due next, or the latest one if all are overdue; None = no window has it.
+    """Return the night whose desktops are due next, or the latest one if all are overdue.
 
-    If desktops are away, only their nights are considered. Otherwise these are the latest opened night of each window.
+    None if no window has such a night. If desktops are away, only their nights are considered. Otherwise these are the
+    latest opened night of each window.
     """
     away_originals = [
         original
@@ -320,8 +321,8 @@ def not_yet_due(
     load = Load.of(desktops, ml_hosts, longest_checkpoint_s(policy, away_originals))
     due: dict[Night, datetime] = {}
     for night in nights:
-        time = ReturnTime(policy, durations, night.back_by)
-        begins = (time.of(vm.host, load) - _BETWEEN_CALLS for vm in desktops)
+        return_time = ReturnTime(policy, durations, night.back_by)
+        begins = (return_time.of(vm.host, load) - _BETWEEN_CALLS for vm in desktops)
         due[night] = min([night.returns_from, *begins])
     first = min(due, key=lambda night: due[night])
     if now >= due[first]:

@@ -188,7 +188,7 @@ def test_what_waits_for_a_reboot_already_is_rebooted_too_and_what_waits_for_none
     assert rounds(due) == [["esx-01"]]
     change: HostStep = ConfigureModule(ref, "", "a=1")
     at_once = Plan((Wave("hosts", (change,)),))
-    with pytest.raises(UsageError, match="nothing of this waits for a reboot"):
+    with pytest.raises(UsageError, match="no change of this plan waits for a reboot"):
         plan_roll(at_once, Rolling(), inventory, catalog_of(inventory), START)
     nothing = plan_roll(Plan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
     assert (nothing.rounds, nothing.rejections, nothing.because) == ((), (), ("all is so",))

@@ -169,7 +169,7 @@ def mixed(**facts: Any) -> str | None:
 def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
     assert mixed(vgpu_mode=VgpuMode.MIXED_SIZE) is None
     assert mixed() == f"the vGPU mode of {ONE} is sameSize, not mixedSize"
-    assert mixed(vgpu_mode=None) == f"the vGPU mode of {ONE} is not told, not mixedSize"
+    assert mixed(vgpu_mode=None) == f"the vGPU mode of {ONE} is unknown, not mixedSize"
     assert mixed(told=state(enabled=True)) == f"DirectPath I/O of {ONE} is not off"
     [host] = seen(state(enabled=True, active=False)).hosts.values()
     assert not_in_force(STEP, host) == f"DirectPath I/O of {ONE} is not on"

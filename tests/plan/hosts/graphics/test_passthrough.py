@@ -167,7 +167,7 @@ def linked(groups: tuple[DeviceGroup, ...] | None, *, given: bool = False) -> In
             True,
             linked(None),
             1,
-            "whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs is not told",
+            "it is unknown whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs",
         ),
         (False, linked((), given=True), 1, "whether NVLink joins 0000:8a:00.0"),
         (False, linked((), given=True), 2, None),

@@ -107,7 +107,7 @@ def test_what_blocks_is_named(inventory: Inventory, name: str, reasons: tuple[st
 def test_a_directpath_vm_blocks_and_comes_back_nowhere() -> None:
     given = DirectPathDevice(13000, PciAddress.parse("0000:10:00.0"), NVIDIA_VENDOR_ID, 0x2235, "system")
     found = answer(vm(FIRST, devices=(given,)))
-    assert found.stays[0].reasons == ("has a passthrough device that is no vGPU",)
+    assert found.stays[0].reasons == ("has a passthrough device that is not a vGPU",)
     assert [each.reasons for each in found.loss.stranded] == [
         ("vm-1-1-1 has a passthrough device of its own host and starts on no other",)
     ]

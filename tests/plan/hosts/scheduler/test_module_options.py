@@ -64,8 +64,8 @@ def test_what_the_options_say_of_a_gpu(options: str, one: VgpuScheduler, two: Vg
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("NVreg_RegistryDwords=RmPVMRL=1;RmPVMRL=0x11", "no one value of RmPVMRL"),
-        ("NVreg_RegistryDwords=RmPVMRL=soon", "no one value of RmPVMRL"),
+        ("NVreg_RegistryDwords=RmPVMRL=1;RmPVMRL=0x11", "RmPVMRL has no single valid value"),
+        ("NVreg_RegistryDwords=RmPVMRL=soon", "RmPVMRL has no single valid value"),
         ("NVreg_RegistryDwords=RmPVMRL=1 NVreg_RegistryDwords=X=2", "NVreg_RegistryDwords twice"),
         ('NVreg_RegistryDwords="RmPVMRL=1', "a quote that is not closed"),
     ],
