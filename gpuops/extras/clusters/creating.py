@@ -221,7 +221,7 @@ class _ClusterCreation:
 
     def _remove_created_vms(self) -> tuple[str, ...]:
         """Remove the VMs made since the run began, and return those that could not be removed."""
-        self.site.say(f"cluster {self.wish.name} failed: what was made of it is removed")
+        self.site.say(f"cluster {self.wish.name} failed: the VMs that were made are removed")
         wait_for_tasks(self.site, self.wish.name, self.site.vcenter.inventory())
         with changing(self.site, waits=True) as journal:
             inventory = self.site.vcenter.inventory()
@@ -242,7 +242,7 @@ class _ClusterCreation:
                 if not tries_left:
                     names = ", ".join(clone.name for clone in plan.new)
                     reason = f"{names}: vCenter does not show what was cloned"
-                    raise OutcomeUnknown(reason, hint="the same again looks anew")
+                    raise OutcomeUnknown(reason, hint="run the same command again")
                 ended, self.inventory = request_vms(plan.new, self.inventory, journal, self.run, self.site)
             self._wait_for_clones(plan.new, ended)
         return self._addresses()
@@ -289,7 +289,7 @@ class _ClusterCreation:
                 lacks = "IP address" if guest.tools_running else "running VMware Tools"
                 raise StepFailed(
                     f"{member.vm.name}: its guest reports no {lacks} {BOOT_S:.0f} s after its start",
-                    hint="see in its console whether it booted and has a network",
+                    hint="check in its console whether it booted and has a network",
                 )
             addresses[member.vm.name] = guest.address
         return addresses

@@ -53,7 +53,7 @@ def public_key(text: str) -> str:
     """Return the key of a line that ssh-keygen wrote, without its comment. Raises ProtocolError for another text."""
     match = _KEY.search(text)
     if match is None:
-        raise ProtocolError("its guest tells no public key", hint="install openssh-client in the template")
+        raise ProtocolError("its guest printed no public key", hint="install openssh-client in the template")
     return match[1]
 
 
@@ -143,7 +143,10 @@ class LaunchGuests:
         ends = {end.name: end for end in self._ends(members, script_of, entering=entering)}
         failed = next((end for end in ends.values() if end.error), None)
         if failed is not None:
-            raise Refused(f"{failed.name}: {self._runner.failure(failed)}", hint="look at the guest")
+            raise Refused(
+                f"{failed.name}: {self._runner.failure(failed)}",
+                hint="check the guest, then run the same command again",
+            )
         return tuple(ends[member.name] for member in members)
 
     def _ends(

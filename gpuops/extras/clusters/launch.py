@@ -136,22 +136,22 @@ def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan
 def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
     for member in cluster.members:
         if member.address is None:
-            hint = "wait until VMware Tools tell one; gpuops guest check looks at the guest"
-            yield Rejection(member.name, "its guest tells no address", hint=hint)
+            hint = "wait until VMware Tools report one, or check the guest with gpuops guest check"
+            yield Rejection(member.name, "its guest reports no IP address", hint=hint)
         elif unicast_address(member.address) is None:
-            hint = "give its guest an address of the cluster's network"
-            yield Rejection(member.name, "its guest tells an address by which no other reaches it", hint=hint)
+            hint = "give its guest an address in the cluster's network"
+            yield Rejection(member.name, "its guest reports an address that other guests cannot reach", hint=hint)
         if not member.gpus:
-            yield Rejection(member.name, "it has no GPU", hint="gpuops cluster show says what its VMs have")
+            yield Rejection(member.name, "it has no GPU", hint="gpuops cluster show lists the devices of its VMs")
         if wish.transport is Transport.RDMA and member.rdma is None:
-            yield Rejection(member.name, "it has no RDMA network card", hint="--transport tcp goes without")
+            yield Rejection(member.name, "it has no RDMA network card", hint="use --transport tcp, which needs none")
     yield from _one_address(cluster)
     gpus = sum(member.gpus for member in cluster.members)
     if wish.ranks is not None and wish.ranks > gpus:
-        hint = f"--ranks {gpus} is the most: a rank has a GPU of its own"
+        hint = f"--ranks {gpus} is the maximum: each rank needs its own GPU"
         yield Rejection(cluster.name, "more ranks than GPUs", wish.ranks, gpus, "GPUs", hint=hint)
     if not wish.command:
-        yield Rejection(cluster.name, "no program is named", hint="gpuops cluster run CLUSTER -- python3 train.py")
+        yield Rejection(cluster.name, "no program is named", hint="add it: gpuops cluster run NAME -- python3 train.py")
 
 
 def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
@@ -164,7 +164,7 @@ def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
     for address, names in by_address.items():
         if address and len(names) > 1:
             hint = "give each guest an address of its own"
-            yield Rejection(cluster.name, f"{', '.join(names)} tell one and the same address", hint=hint)
+            yield Rejection(cluster.name, f"{', '.join(names)} report the same address", hint=hint)
 
 
 def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:

@@ -56,8 +56,8 @@ def removal_refusals(members: Sequence[MarkedVm]) -> tuple[Rejection, ...]:
     copies = tuple(
         Rejection(
             member.vm.path or member.vm.ref,
-            f"claims rank {member.marker.rank} of cluster {member.marker.cluster} as another VM does",
-            hint="rename the copy: a VM of another name is never removed",
+            f"has the same marker as another VM (rank {member.marker.rank} of cluster {member.marker.cluster})",
+            hint="rename the copy: gpuops never removes a VM with another name",
         )
         for member in doubled
     )

@@ -48,7 +48,7 @@ def member_steps(
     """
     host = inventory.host_of(vm)
     if host is None:
-        return (Rejection(vm.name, "its host cannot be read"),)
+        return (Rejection(vm.name, "its host cannot be read", hint="give this login read access to its host"),)
     if wish.rdma is RdmaKind.DIRECTPATH:
         return _with_whole_adapter(wish, vm, host, inventory, catalog, now)
     plan, beside = _gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)

@@ -54,7 +54,7 @@ def changes_by_admin(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
     CPU.
     """
     for difference in _differences(wish, vm, host):
-        yield f"{vm.name}: {difference}: it stays so, only gpuops cluster delete and create make it anew"
+        yield f"{vm.name}: {difference}: it is not changed; to change it, run gpuops cluster delete and create"
 
 
 def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
@@ -361,12 +361,12 @@ class _Planning:
         cloning = request.planned(self.inventory, self.question.folder)
         if cloning.new is None:
             name_in_use = Rejection(wish.vm_name(rank), "a VM of that name exists and does not belong to this cluster")
-            return cloning.rejections or (replace(name_in_use, hint="rename it, or name the cluster otherwise"),)
+            return cloning.rejections or (replace(name_in_use, hint="rename that VM or the cluster"),)
         marker = ClusterMarker(wish.name, rank, wish.nodes, self.question.id, wish.digest, wish.gpus, wish.rdma)
         settings = {MARKER_KEY: marker.text, **({HUGE_PAGES: "TRUE"} if wish.huge_pages else {})}
         high = wish.latency is LatencyLevel.HIGH
         if high and host.cpu_mhz is None:
-            rule = "its CPU cannot be read, all of which is reserved with latency sensitivity high"
+            rule = "its CPU speed cannot be read; latency sensitivity high reserves all of it"
             return (Rejection(host.name, rule, hint="give this login read access to the host (System.Read)"),)
         return replace(
             cloning.new,
@@ -444,7 +444,7 @@ def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm
         if member.marker.wish != wish.digest:
             yield Rejection(
                 member.vm.name,
-                f"belongs to a cluster {wish.name} that was made from other contents of its file",
+                f"belongs to a cluster {wish.name} that was made from another version of the file",
                 hint=removes,
             )
         elif member.marker.id != id_now:
@@ -455,6 +455,6 @@ def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm
             path = member.vm.path or member.vm.ref
             yield Rejection(
                 path,
-                f"claims rank {member.marker.rank} of cluster {wish.name} as another VM does",
+                f"has the same marker as another VM (rank {member.marker.rank} of cluster {wish.name})",
                 hint="rename the copy",
             )

@@ -50,7 +50,13 @@ def network_of(wish: ClusterWish, networks: Networks) -> ClusterNetwork | Prereq
         return Prerequisite(wish.port_group, "port group", False, says, "name another one in the file: rdma.port_group")
     switch = next((switch for switch in networks.switches if switch.uuid == matches[0].switch), None)
     if switch is None:
-        return Prerequisite(wish.port_group, "port group", None, "its switch cannot be read", "read access to it")
+        return Prerequisite(
+            wish.port_group,
+            "port group",
+            None,
+            "its switch cannot be read",
+            "give this login read access to the switch",
+        )
     return ClusterNetwork(matches[0], switch)
 
 
@@ -81,7 +87,9 @@ def is_linux_64(made_for: str) -> bool:
 def _hardware(template: Vm) -> Prerequisite:
     version = template.hardware_version
     if version is None:
-        return Prerequisite(template.name, "virtual hardware", None, "it cannot be read", "read access to the template")
+        return Prerequisite(
+            template.name, "virtual hardware", None, "it cannot be read", "give this login read access to the template"
+        )
     if version < PVRDMA_HARDWARE:
         says = f"vmx-{version}; paravirtual RDMA needs vmx-{PVRDMA_HARDWARE}"
         return Prerequisite(
@@ -106,7 +114,9 @@ def host_rows(
         return
     rdma = networks.hosts.get(host.ref)
     if rdma is None or network is None:
-        yield Prerequisite(host.name, "network", None, "its network cannot be read", "read access to the host")
+        yield Prerequisite(
+            host.name, "network", None, "its network cannot be read", "give this login read access to the host"
+        )
         return
     uplinks = network.switch.uplinks.get(host.ref, ())
     if not uplinks:
@@ -126,7 +136,7 @@ def _functions(
     uplink_names = ", ".join(uplinks)
     if free is None:
         return Prerequisite(
-            host.name, "SR-IOV", None, f"{uplink_names}: its functions cannot be read", "look at the host"
+            host.name, "SR-IOV", None, f"{uplink_names}: its functions cannot be read", "check the adapter on the host"
         )
     if free < 1:
         move = "enable SR-IOV on it, with as many functions as VMs, or free some"

@@ -112,13 +112,13 @@ def cluster_port(site: Site) -> ClusterPort:
     """Return the vCenter of the site as a ClusterPort. Raises Refused for a saved inventory."""
     vcenter = site.vcenter
     if not isinstance(vcenter, ClusterPort):
-        raise Refused("a saved inventory makes no VMs", hint="use --vcenter")
+        raise Refused("clusters cannot be made or removed on a saved inventory", hint="use --vcenter")
     return vcenter
 
 
 ROUNDS: Final = 4
 """One round to power off, one to remove, and two more for VMs that were being started meanwhile."""
-A_COPY: Final = "claims the rank of another VM: rename the one that is a copy, a VM of another name is never removed"
+A_COPY: Final = "has the same marker as another VM: rename the copy, gpuops never removes a VM with another name"
 
 
 def delete_cluster(

@@ -45,7 +45,7 @@ ROTATION_S: Final = 4 * 3600.0
 PAUSE_S: Final = 5.0
 LONGEST_NAME: Final = 50
 """The longest name of a cluster, in characters."""
-IN_USE: Final = "wait for it to end; one that was killed is over at that moment"
+IN_USE: Final = "wait until that call ends, then run the same command again"
 """The hint if a run uses the cluster."""
 
 
@@ -202,15 +202,15 @@ def _hold_lease(
     except NotWritten as unwritten:
         busy = unwritten.failed is None or unwritten.failed.trouble is Trouble.BUSY
         vcenter_hint = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""
-        hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then say the same again"
+        hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then run the same command again"
         kind = Locked if busy else Refused
-        raise kind(f"cluster {cluster}: its use cannot be marked: {unwritten.message}", hint=hint) from unwritten
+        raise kind(f"cluster {cluster}: it cannot be marked as in use: {unwritten.message}", hint=hint) from unwritten
     except Locked as other:
         raise Locked(f"cluster {cluster} is in use: {other.message}", hint=IN_USE) from other
     except Refused as unusable:
         reason = unusable.message.removeprefix("lock_vm: ")
         hint = unusable.hint or f"look at {first}"
-        raise Refused(f"cluster {cluster}: its use cannot be marked: {reason}", hint=hint) from unusable
+        raise Refused(f"cluster {cluster}: it cannot be marked as in use: {reason}", hint=hint) from unusable
     try:
         yield lease
     finally:

@@ -123,7 +123,7 @@ class _Running:
     def _note_end(self, node: int, end: CommandEnd | None) -> None:
         """Record the end of a launcher. Raises OutcomeUnknown if it is unknown whether it runs or how it ended."""
         if end is not None and end.exit_code is None:
-            raise OutcomeUnknown(f"{end.name}: {end.error}", hint="look at its guest; the same again starts anew")
+            raise OutcomeUnknown(f"{end.name}: {end.error}", hint="check its guest, then run the same command again")
         if end is not None:
             self._ends[node] = end
             self._guests.unfinished.remove(self._running.pop(node))

@@ -54,7 +54,7 @@ def _problems(group: list[MarkedVm], inventory: Inventory, site: Site) -> Iterat
     first = group[0].marker
     with site.journal_to_read(inventory.vcenter) as journal:
         if open_runs(journal, first.cluster):
-            yield "what made or removed it did not end: gpuops cluster create goes on, gpuops cluster delete removes it"
+            yield "it was not completely made or removed: run gpuops cluster create or delete again to continue"
     missing = sorted(set(range(first.nodes)) - {member.marker.rank for member in group})
     if missing:
         yield f"rank {', '.join(map(str, missing))} is missing"

@@ -26,7 +26,7 @@ def gpu_cluster(
     """
     wish = load_cluster(Path(file).expanduser()) if file is not None else None
     if state == "present" and wish is None:
-        raise UsageError("state=present needs the file of the cluster", hint="templates/cluster.yaml is one")
+        raise UsageError("state=present needs the file of the cluster", hint="set file, see templates/cluster.yaml")
     site, warnings = open_site(connection)
     with site:
         if state == "present" and wish is not None:
