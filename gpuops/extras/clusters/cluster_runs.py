@@ -81,7 +81,7 @@ def _cell(
     def hear(piece: bytes) -> None:
         printed.extend(piece[: _MOST_PRINTED - len(printed)])
 
-    # one run for all commands: the guests are prepared once, and the first command that fails ends the measurement
+    # one launch for the commands of all sizes, so that the guests are prepared once
     launch = replace(launch, command_lines=(" && ".join(lines),), unused=cluster.members[nodes:])
     end = running.run(launch, site, lease, hear)
     text = printed.decode("utf-8", "replace")

@@ -70,9 +70,9 @@ def vms_before_run(run: Run) -> frozenset[str]:
 
 @contextmanager
 def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
-    """Return the journal, locked so that no rotation runs meanwhile. `waits`: wait some hours for one that runs.
+    """Yield the journal, locked so that no rotation runs meanwhile.
 
-    Raises Locked.
+    While a rotation runs: raise Locked, or with `waits` wait for it, for up to `ROTATION_S`.
     """
     with ExitStack() as stack:
         is_announced = False
@@ -84,7 +84,7 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
                 if not (waits and left_s):
                     raise
                 if not is_announced:
-                    site.say(f"{lock_error.message}: waited for")
+                    site.say(f"waiting: {lock_error.message}")
                 is_announced = True
         yield journal
 
@@ -136,12 +136,13 @@ def require_unused(name: str, inventory: Inventory, site: Site) -> None:
 
 
 def wait_for_tasks(site: Site, name: str, inventory: Inventory) -> None:
-    """Wait for the tasks of the VMs of this cluster, and for all clones of templates, as the inventory shows them.
+    """Wait for the tasks of this cluster's VMs, and for all clones of templates, that `inventory` shows.
 
-    After that, what an interrupted call requested either exists or will not be made.
+    After that, each VM that an interrupted call requested either exists or will never exist.
     """
     vms = inventory.vms.values()
     of_cluster = [task for vm in vms if (marker := marker_of(vm)) and marker.cluster == name for task in vm.tasks]
+    # the task of a clone belongs to its template and does not name the new VM, so clones of other calls count too
     clones = [task for vm in vms if vm.template for task in vm.tasks if "clone" in task.name.lower()]
     tasks = [TaskRef(task.ref) for task in (*of_cluster, *clones)]
     if tasks:
@@ -163,10 +164,10 @@ def used_alone(site: Site, cluster: TrainingCluster, doing: str) -> Iterator[Hel
 
 @contextmanager
 def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory: Inventory) -> Iterator[None]:
-    """Prevent runs of other machines. If the cluster does not run completely, no run can begin anyway.
+    """Prevent that another machine starts a program on the cluster, by a lease on its VM of rank 0.
 
-    `members`: its VMs in `inventory`, which was read last. Call this only inside `alone_with`. Raises like
-    `used_alone`.
+    If not all VMs of the cluster run, no lease is needed: a program cannot start then. `members`: the cluster's VMs in
+    `inventory`, which was read last. Call this only inside `alone_with`. Raises the errors of `used_alone`.
     """
     with ExitStack() as stack:
         if (
@@ -196,7 +197,10 @@ def lease_lost_error(cluster: str, objection: str) -> Locked:
 def _hold_lease(
     site: Site, cluster: str, first: str, ref: str, inventory: Inventory | None = None
 ) -> Iterator[HeldLease]:
-    """Hold a lease on the first VM of the cluster, which is given by name and managed object id."""
+    """Hold a lease on the cluster's VM of rank 0: `first` is its name, `ref` its managed object id.
+
+    Raises Locked if another machine holds it, Refused if it cannot be written.
+    """
     try:
         lease = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=inventory)
     except NotWritten as unwritten:

@@ -36,6 +36,7 @@ def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> Show
 
 
 def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTrainingVmRecord:
+    """Return the row of one VM; its address is None unless VMware Tools report one now."""
     host = inventory.host_of(member.vm)
     running = member.vm.power is PowerState.ON
     address = site.vcenter.wait_for_guest(member.vm.ref, 0.0, address=True).address if running else None
@@ -51,6 +52,7 @@ def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTraining
 
 
 def _problems(group: list[MarkedVm], inventory: Inventory, site: Site) -> Iterator[str]:
+    """Yield the differences from the cluster as it was made: interrupted calls, missing VMs, VMs that do not run."""
     first = group[0].marker
     with site.journal_to_read(inventory.vcenter) as journal:
         if open_runs(journal, first.cluster):

@@ -121,7 +121,7 @@ def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, numbe
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else 143), said
-    assert "ending what runs in the 4 guests" in said and "Traceback" not in said
+    assert "ending the processes in the 4 guests" in said and "Traceback" not in said
     assert typed.guests.left() == []
 
 
