@@ -107,7 +107,7 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
         try:
             settings["checkpoint"] = shlex.split(checkpoint)
         except ValueError as error:
-            raise UsageError(f"--checkpoint: {error}", hint="quote it as for a shell") from error
+            raise UsageError(f"--checkpoint: {error}", hint="quote the command as for a shell") from error
     if isinstance(runtime, ContainerRuntime):
         settings["runtime"] = runtime.value
     return (job_of_options(settings),)
@@ -180,7 +180,7 @@ def job_logs(
     from gpuops.extras.jobs.submitted_view import JobLogsDocument
 
     if follow and common.format.is_document:
-        raise UsageError("--follow prints lines as they come", hint="leave out --output")
+        raise UsageError("--follow cannot be used with --output", hint="leave out one of them")
     with open_site(common) as site:
         output_part, withheld = job_output(job, site), passwords_of(site)
         if common.format.is_document:

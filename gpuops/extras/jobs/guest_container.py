@@ -90,7 +90,7 @@ def state_of(printed: str) -> ContainerState:
         r"(absent|running|ended)(?: (\d{1,3}))?(?: began (\d{1,12}))?(?: ended (\d{1,12}))?( asked)?\n", printed
     )
     if match is None:
-        raise ProtocolError("its guest tells nothing of the job that can be read")
+        raise ProtocolError("its guest printed a state of the job that gpuops cannot read")
     return ContainerState(
         ContainerPhase(match[1]),
         exit_code=int(match[2]) if match[2] is not None else None,
@@ -112,7 +112,9 @@ def log_part(home: str, attempt: str, number: int) -> str:
 
 def _valid_attempt(attempt: str) -> str:
     if not _ATTEMPT.fullmatch(attempt):
-        raise UsageError(f"{attempt!r} names no attempt at a job", hint="small letters, digits and -, at most 100")
+        raise UsageError(
+            f"{attempt!r} is not the name of an attempt", hint="use lower-case letters, digits and -, at most 100"
+        )
     return attempt
 
 
@@ -156,7 +158,7 @@ class GuestContainers:
         words = run_words(ready, container(attempt), resumed=resume)
         script = start(attempt, ready.runtime, _sendable(vm, words))
         if why := too_long(script):
-            raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
+            raise Refused(f"{vm.name}: {why}", hint="put the command into a script in the image")
         end = self._run(vm, script)
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
@@ -171,7 +173,7 @@ class GuestContainers:
         """
         end = self._run(vm, job_command("revoke", attempt))
         if end.exit_code == UNDECIDED:
-            raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
+            raise Refused(f"{vm.name}: its job is about to be started", hint="the next gpuops job run looks at it")
         return self._state(vm, end)
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
@@ -222,7 +224,7 @@ class GuestContainers:
         end = self._run(vm, job_command("stop", attempt, grace_s), grace_s)
         state = self._state(vm, end)
         if state.state is ContainerPhase.RUNNING:
-            raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
+            raise Refused(f"{vm.name}: its job still runs after the request to end", hint="power the VM off to end it")
         return state
 
     def clear(self, vm: Vm, attempt: str) -> None:
@@ -232,7 +234,10 @@ class GuestContainers:
         if end.exit_code == RUNS_STILL:
             raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
+            raise Refused(
+                f"{vm.name}: the files of its job could not be removed from its guest: {self._runner.failure(end)}",
+                hint=_LOOK,
+            )
 
     def _guest(self, vm: Vm) -> GuestFacts:
         """Return the facts of the guest; they are read again while something is missing. Raises Refused."""
@@ -241,7 +246,7 @@ class GuestContainers:
             return facts
         end = self._run(vm, probe())
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its guest could not be examined: {self._runner.failure(end)}", hint=_LOOK)
         self._facts[vm.ref] = facts = parse_probe(end.printed)
         return facts
 
@@ -258,14 +263,19 @@ class GuestContainers:
             missing = f"{vm.name}: its guest has none of {', '.join(ContainerRuntime)}"
             raise Refused(missing, hint="install one of them in the template")
         if runtime is None:
-            missing = f"{vm.name}: its guest has apptainer alone, in whose containers no checkpoint command can be run"
+            missing = (
+                f"{vm.name}: its guest has only apptainer, which cannot run a checkpoint command in a running container"
+            )
             raise Refused(missing, hint="install podman in the template")
         return runtime
 
     def _state(self, vm: Vm, end: CommandEnd) -> ContainerState:
         """Return the state that a script has printed. Raises Refused if it failed."""
         if end.exit_code not in (0, 1):
-            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._runner.failure(end)}", hint=_LOOK)
+            raise Refused(
+                f"{vm.name}: the state of its job could not be read in its guest: {self._runner.failure(end)}",
+                hint=_LOOK,
+            )
         if end.exit_code == 1:
             return ContainerState(ContainerPhase.RUNNING)
         return state_of(end.printed)
@@ -276,18 +286,21 @@ class GuestContainers:
         command = self._runner.start(vm.ref, vm.name, script)
         end = self._runner.wait(command, max(0.0, min(SCRIPT_S + waits_s, self._left_s())))
         if end.exit_code is None:
-            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="the same again finds out")
+            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="run the same command again")
         return end
 
     def _time_for(self, vm: Vm) -> None:
         """Raise Refused if no time remains to ask its guest."""
         if self._left_s() <= 0:
-            raise Refused(f"{vm.name}: no time is left to ask its guest", hint="the next pass asks it")
+            raise Refused(f"{vm.name}: no time is left for its guest", hint="the next gpuops job run looks at it")
 
 
 def _sendable(vm: Vm, words: Sequence[str]) -> Sequence[str]:
     """Return the words. Raises Refused for a word that SOAP or a process cannot take."""
     for word in words:
         if not word.isprintable():
-            raise Refused(f"{vm.name}: {word[:60]!r} has a control character in it", hint="put it into the image")
+            raise Refused(
+                f"{vm.name}: {word[:60]!r} has a control character in it",
+                hint="put that text into a script in the image",
+            )
     return words

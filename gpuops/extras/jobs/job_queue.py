@@ -169,7 +169,7 @@ def job_called(name: str, site: Site) -> SubmittedJob:
         listed for listed in jobs if str(listed.number) == name
     ]
     if not matches:
-        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows them")
+        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows all jobs")
     return matches[-1]
 
 
@@ -208,7 +208,7 @@ def job_to_cancel(name: str, site: Site) -> SubmittedJob:
     if job.state is JobState.CANCELLED:
         return job
     if job.ended:
-        raise Refused(f"job {job.job.name} has ended: it is {job.state}", hint="gpuops job show shows how")
+        raise Refused(f"job {job.job.name} has ended: it is {job.state}", hint="gpuops job show shows its history")
     against = may_cancel(job, _last_rules(site), submitter(job_store(site)))
     if against is not None:
         raise Refused(f"{against.subject}: {against.rule}", hint=against.hint)
@@ -275,7 +275,7 @@ def job_plan(
         now = site.clock()
         night = policy.night_at(now) or policy.next_night(now)
         if night is None and policy.windows:
-            raise Refused("the policy has no night within a year", hint="say `windows` with opens and closes in it")
+            raise Refused("the policy has no night within a year", hint="give it `windows` with `opens` and `closes`")
         desktops += may_take(policy, site, inventory).free_to_take
     question = JobsQuestion(
         jobs,

@@ -73,7 +73,8 @@ class JobPass:
             if job.state is JobState.RUNNING:
                 if self.stops and self.until is not None and self.clock() >= self.until:
                     self._note(
-                        job, "no time is left to stop it: it ends with its VM, and is looked at when that runs again"
+                        job,
+                        "no time is left to stop it: it ends with its VM; its state is read when the VM runs again",
                     )
                     continue
                 self._run_guarded(job, self._follow)
@@ -97,7 +98,7 @@ class JobPass:
         except NotConnected:
             raise
         except JobChanged:
-            self._note(job, "another run changes it")
+            self._note(job, "another gpuops job run is changing it")
         except GpuopsError as error:
             self.deeds.append(JobDeed(job, error.line, failed=True))
 
@@ -131,7 +132,7 @@ class JobPass:
             self._record_interruption(job, "its VM is not in vCenter any more", None)
             return
         if vm.power is not PowerState.ON:
-            self._note(job, f"{vm.name} is off: it is looked at when it runs again")
+            self._note(job, f"{vm.name} is off: the state of the job is read when it runs again")
             return
         state = self.guests.look(vm, job.attempt_name)
         if state.state is ContainerPhase.ABSENT and not attempt.started and (self.stops or job.cancel_wanted):
@@ -154,13 +155,13 @@ class JobPass:
         attempt = job.attempt
         assert attempt is not None
         if attempt.started:
-            self._record_interruption(job, f"{vm.name} knows nothing of it any more", None)
+            self._record_interruption(job, f"{vm.name} has no record of it any more", None)
         elif job.cancel_wanted:
             self._add(job, JobEvent.CANCELLED)
             self._note(job, "cancelled before it was started")
         elif self.stops:
-            self._add(job, JobEvent.NOT_STARTED, reason="the morning came before it was started")
-            self._note(job, "not started: it waits as before")
+            self._add(job, JobEvent.NOT_STARTED, reason="the night ended before it was started")
+            self._note(job, "not started: it waits for the next night")
         else:
             self._start(job, vm)
 
@@ -221,7 +222,9 @@ class JobPass:
         saved = "its checkpoint was made" if attempt.saved else job.reason if attempt.stopping else ""
         reason = why or "; ".join(filter(None, (_MORNING, saved)))
         job = self._add(job, JobEvent.INTERRUPTED, reason=reason, ran=run_time)
-        outlook = "it goes on in a later night" if job.state is JobState.INTERRUPTED else "it may not go on once more"
+        outlook = (
+            "it continues in a later night" if job.state is JobState.INTERRUPTED else "it may not be resumed again"
+        )
         self._note(job, f"{reason}: {outlook}")
 
     def _store_output(self, job: SubmittedJob, vm: Vm, *, whole: bool) -> None:

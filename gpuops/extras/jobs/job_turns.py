@@ -56,17 +56,21 @@ def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | N
     if quota is None:
         owners = ", ".join(sorted(rules.quotas))
         owner = f"owner {job.owner}" if job.owner else "without an owner"
-        return Rejection(job.name, f"{owner}: `quotas` of the policy name {owners} alone", hint="say `owner`")
+        return Rejection(
+            job.name, f"{owner}: the policy has `quotas` only for {owners}", hint="set `owner` to one of them"
+        )
     if not quota.lets(who):
         reason = f"owner {job.owner}: {who} is not one of its submitters, {', '.join(quota.submitters or ())}"
-        return Rejection(job.name, reason, hint="`submitters` of the policy say who submits for which owner")
+        return Rejection(job.name, reason, hint="`submitters` in the policy names who may submit for which owner")
     mount_problem = forbidden_mount(job, rules.mounts)
     if mount_problem:
-        return Rejection(job.name, mount_problem, hint="see `ml.jobs.mounts` of the policy")
+        return Rejection(job.name, mount_problem, hint="choose a directory in `ml.jobs.mounts` of the policy")
     profile = without_brand(job.profile.lower())
     if not any(fnmatchcase(name, pattern) for name in (job.profile, profile) for pattern in quota.profiles):
         allowed = ", ".join(quota.profiles)
-        return Rejection(job.name, f"profile {job.profile}: its owner may have {allowed}", hint="choose one of those")
+        return Rejection(
+            job.name, f"profile {job.profile}: its owner may only use {allowed}", hint="choose one of these profiles"
+        )
     return None
 
 
@@ -104,8 +108,10 @@ def objections(
         quota = rules.quota(owner)
         if quota is not None and quota.waiting is not None and open_by_owner[owner] + number > quota.waiting:
             count = open_by_owner[owner]
-            reason = f"jobs that have not ended: may have {quota.waiting}, has {count}, {number} more asked for"
-            hint = "wait for one to end, or gpuops job cancel one"
+            reason = (
+                f"jobs that have not ended: at most {quota.waiting} allowed, {count} exist, {number} more submitted"
+            )
+            hint = "wait until one ends, or cancel one with gpuops job cancel"
             reasons.append(Rejection(owner or "(no owner)", reason, hint=hint))
     return tuple(reasons)
 
@@ -178,7 +184,7 @@ def job_turns(
             turns.append(JobTurn(job, None, refusal.rule if refusal is not None else ""))
             continue
         if quota.running is not None and running[job.job.owner] >= quota.running:
-            turns.append(JobTurn(job, None, f"its owner may run {quota.running} at once"))
+            turns.append(JobTurn(job, None, f"its owner may run at most {quota.running} at once"))
             continue
         own_vm = vm_of(job, inventory)
         free = (vm for vm in vms if vm.ref not in taken_refs and (own_vm is None or vm.ref == own_vm.ref))
@@ -289,9 +295,9 @@ def _team(job: ContainerJob) -> str:
 
 def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
     if own_vm is not None:
-        return f"it goes on in {own_vm.name}, which runs another job or is no VM for jobs any more"
+        return f"it must continue in {own_vm.name}, which runs another job or is not a VM for jobs any more"
     if any(fits(job, vm) for vm in vms):
-        return "each VM that it fits has another job"
+        return "every VM that it fits has another job"
     return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
 
 

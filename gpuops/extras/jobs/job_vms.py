@@ -70,7 +70,7 @@ def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
         with locked(site.state_dir, f"{site.vcenter.uuid}-job-vms", site.clock(), alone=True, doing="job run"):
             tending.run()
     except Locked as held:
-        site.say(f"VMs for jobs are left to the next pass: {held.message}")
+        site.say(f"VMs for jobs wait for the next gpuops job run: {held.message}")
     except UsageError as error:
         tending.note_failure(rules.template.name, error)
     return tuple(tending.deeds)
@@ -154,7 +154,10 @@ class _Tending:
             if not fitted.clones:
                 return set()
             if any("clone" in task.name.lower() for task in inventory.find_vm(self.template.name).tasks):
-                self._note(fitted.clones[0].name, f"{self.template.name} is being cloned: the next pass goes on")
+                self._note(
+                    fitted.clones[0].name,
+                    f"{self.template.name} is already being cloned: the next gpuops job run continues",
+                )
                 return set()
             order = f"clones {socket.gethostname()}"  # no removal settles this run: it lasts while disks are copied
             end_cut_off_runs(JOB_VMS, order, inventory, journal, self.site)

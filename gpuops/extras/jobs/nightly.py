@@ -90,8 +90,10 @@ AT_ONCE: Final = timedelta(seconds=30)
 """Time to look at one guest and to end its container, in addition to the checkpoint."""
 LOOK: Final = timedelta(seconds=60)
 """The time that a return allows for reading the jobs and their VMs."""
-_NEXT_TIME: Final = "its guest has not answered in time: the next pass looks at it"
-_NOT_STOPPED: Final = "its guest has not answered in time: it ends with its VM, and is looked at when that runs again"
+_NEXT_TIME: Final = "its guest has not answered in time: the next gpuops job run looks at it"
+_NOT_STOPPED: Final = (
+    "its guest has not answered in time: it ends with its VM; its state is read when the VM runs again"
+)
 
 
 def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> JobGuests:
@@ -106,7 +108,7 @@ def rules_of(policy: Policy) -> JobRules:
     """Return the `jobs` of the policy. Raises UsageError if it has none."""
     if policy.jobs is None:
         hint = "put `jobs` into its `ml` (gpuops help job)"
-        raise UsageError(f"policy {policy.name} says nothing of jobs", hint=hint)
+        raise UsageError(f"policy {policy.name} has no `jobs`", hint=hint)
     return policy.jobs
 
 
@@ -141,7 +143,7 @@ def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
     """
     read = list[_ToStop | None]()
     if not side_by_side([lambda: read.append(_to_stop(site))], LOOK.total_seconds()):
-        raise OutcomeUnknown(f"they could not be read within {LOOK.total_seconds():.0f} s")
+        raise OutcomeUnknown(f"their guests and records could not be read within {LOOK.total_seconds():.0f} s")
     (to_stop,) = read
     if to_stop is None:
         return ()

@@ -51,7 +51,7 @@ class JobChanged(Locked):
     def __init__(self, job: SubmittedJob, event: JobEvent) -> None:
         super().__init__(
             f"job {job.job.name}: changed by another run since this one looked ({event} was not written)",
-            hint="the next call looks anew",
+            hint="run the same command again",
         )
 
 
@@ -193,8 +193,8 @@ def another_unended(before: SubmittedJob) -> Refused:
     """Return the error for a job whose name is in use."""
     name = before.job.name
     return Refused(
-        f"job {name}: another one of that name has not ended (number {before.number})",
-        hint=f"choose another name, or gpuops job cancel {name} first",
+        f"job {name}: another job with this name has not ended (number {before.number})",
+        hint=f"choose another name, or first run gpuops job cancel {name}",
     )
 
 

@@ -32,7 +32,7 @@ def gpu_job(
     submitted = state == "submitted"
     if submitted is (file is None):
         raise UsageError(
-            "state=submitted needs a file of jobs, state=cancelled the name of one", hint="templates/jobs.yaml is one"
+            "state=submitted needs a file of jobs, state=cancelled the name of one", hint="see templates/jobs.yaml"
         )
     jobs = load_jobs(Path(file).expanduser()) if file is not None else ()
     rules = policy_of(policy)
@@ -62,7 +62,7 @@ def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> T
     changed = not before.ended and (not apply or after.state is not before.state or after.records != before.records)
     wrong = [deed.what for deed in deeds if deed.failed]
     if apply and not after.ended and not wrong:
-        wrong = ["its VM does not answer: it is cancelled by the next pass that reaches it"]
+        wrong = ["its VM does not answer: the next gpuops job run that reaches it cancels it"]
     end = f"{after.state}\n" if apply else "cancelled\n"
     diff = [difference(after.job.name, f"{before.state}\n", end)] if changed else []
     fields = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}

@@ -243,7 +243,7 @@ def plan_clone(
     clone_request = Clone(name, template.name, vcpus=spec.vcpus, memory_mib=spec.memory_mib)
     cloning = clone_request.planned(inventory, None)
     if cloning.new is None:
-        return cloning.rejections or (Rejection(name, "another VM has its name"),)
+        return cloning.rejections or (Rejection(name, "another VM has this name", hint="rename that VM"),)
     marker = marker_for(name, job)
     new = replace(cloning.new, notes=marker.notes, settings={MARKER_KEY: marker.text})
     request = GiveProfile(f"moid:{new.vm}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
