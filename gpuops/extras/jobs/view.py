@@ -262,7 +262,7 @@ class JobPlanDocument(SiteDocument, frozen=True):
     beside: Annotated[dict[str, int], "how many VMs run on these GPUs anyway, by where their busy share is from"]
     vms: Annotated[
         JobVmRoomRecord | None,
-        "which jobs get a VM of the policy; null = no policy was said, or it has no `jobs`",
+        "which jobs get a VM of the policy; null = no policy was said, or it says nothing of jobs",
     ]
     warnings: list[str]
 

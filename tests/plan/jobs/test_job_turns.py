@@ -109,7 +109,7 @@ def test_quotas_bound_what_waits_and_what_runs() -> None:
     jobs = tuple(each.job for each in (job(1, "vision"), job(2, "vision"), job(3, "vision")))
     assert [each.available for each in objections(jobs[:2], rules, (), WHO)] == []
     [over] = objections(jobs, rules, (), WHO)
-    assert "may have 2, has 0, 3 more" in over.rule
+    assert "at most 2 allowed, 0 exist, 3 more" in over.rule
     [stranger] = objections([job(9, "audio").job], rules, (), WHO)
     assert "name vision alone" in stranger.rule
     [profile] = objections([job(9, "vision", profile="grid_a100-3-20c").job], rules, (), WHO)
