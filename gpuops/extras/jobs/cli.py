@@ -81,13 +81,16 @@ def job_submit(
 
 
 def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
-    """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
+    """Return the jobs in the file, or the one job that the options describe.
+
+    Raises UsageError if both or neither are given or an option is invalid, PolicyError for an invalid file.
+    """
     import shlex
 
     from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of_key
 
     if file is not None:
-        # `--priority 0` is given too; a list of words or mounts is empty where none was typed
+        # not only truth: `--priority 0` is given; typer passes an empty list for words or mounts that were not typed
         given_options = [option_of_key(key) for key, setting in options.items() if setting not in (None, [])]
         if given_options:
             hint = "the file has all settings of its jobs"

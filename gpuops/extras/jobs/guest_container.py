@@ -85,7 +85,11 @@ def too_long(command: str) -> str:
 
 
 def state_of(printed: str) -> ContainerState:
-    """Return the state that an action has printed. Raises ProtocolError for another text."""
+    """Parse the state that an action of `job.sh` has printed, such as `ended 0 began 1764500000 ended 1764500100`.
+
+    The numbers after `began` and `ended` are seconds since 1970 by the guest's clock. Raises ProtocolError for any
+    other text.
+    """
     match = re.fullmatch(
         r"(absent|running|ended)(?: (\d{1,3}))?(?: began (\d{1,12}))?(?: ended (\d{1,12}))?( asked)?\n", printed
     )
@@ -150,9 +154,9 @@ class GuestContainers:
     def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
         """Start the container under the name `gpuops-ATTEMPT`, unless this attempt was started before.
 
-        `attempt`: small letters, digits and `-`, at most 100. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
-        that the job continues from its checkpoint. A missing image is pulled after this returns. Raises Refused if the
-        guest has no runtime for the job, or if the words cannot be sent to it.
+        `attempt`: at most 100 lower-case letters, digits and `-`. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
+        that the job continues from its checkpoint. A missing image is pulled in the guest after this returns. Raises
+        Refused if the guest has no runtime for the job, or if its command is too long or has control characters.
         """
         ready = replace(job, runtime=self._runtime_of(vm, job))
         words = run_words(ready, container(attempt), resumed=resume)
@@ -177,14 +181,15 @@ class GuestContainers:
         return self._state(vm, end)
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
-        """Return at most `limit` bytes of its output from `offset` on, without changes; callers must escape them.
+        """Return at most `limit` bytes of the job's output, from the byte `offset` on; b"" = there are no more yet.
 
-        b"" means no further output yet. The guest keeps the first 4 MiB and, after the job has ended, also the last 256
-        to 512 KiB of longer output, with a line between them about the omitted bytes.
+        The bytes are as the job wrote them; callers must escape them. The guest keeps the first 4 MiB and, after the
+        job has ended, also the last 256 to 512 KiB of longer output, with a line between them about the omitted bytes.
         """
         home, pieces, remaining_bytes = self._guest(vm).home, [], limit
         while remaining_bytes > 0:
             self._time_for(vm)
+            # the output is in files of PART bytes; the last one, HEAD_PARTS, holds the end of a longer output
             number = min(offset // PART, HEAD_PARTS)
             text = self._port.guest_file_if_there(vm.ref, vm.name, log_part(home, attempt, number)) or b""
             at = offset - number * PART
@@ -197,7 +202,10 @@ class GuestContainers:
         return b"".join(pieces)
 
     def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
-        """Run the checkpoint command in the container. Not saved: it failed, took longer, or no container runs."""
+        """Run the checkpoint command in the container, for at most `limit`, and return whether it saved the state.
+
+        If not (no command, it failed, it took too long, no container runs), the result has the reason.
+        """
         if not job.checkpoint:
             return CheckpointEnd(saved=False, reason="it has no checkpoint command")
         ready = replace(job, runtime=self._runtime_of(vm, job))
@@ -207,7 +215,7 @@ class GuestContainers:
         if why := too_long(script):
             return CheckpointEnd(saved=False, reason=why)
         end = self._run(vm, script, limit_s)
-        if end.exit_code in (124, 137):
+        if end.exit_code in (124, 137):  # ended or killed by timeout(1) in the guest
             return CheckpointEnd(saved=False, reason=f"its checkpoint command took longer than {limit_s} s")
         if end.exit_code == NOTHING_RUNS:
             return CheckpointEnd(saved=False, reason="it does not run")
@@ -251,11 +259,15 @@ class GuestContainers:
         return facts
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
-        """Return the runtime for this job in that guest. Raises Refused if it has no suitable one."""
+        """Return the runtime that the job names, or another one if the guest lacks it.
+
+        Raises Refused if the guest has no suitable runtime or lacks a tool.
+        """
         facts = self._guest(vm)
         if facts.lacks:
             missing = f"{vm.name}: its guest lacks {', '.join(facts.lacks)}"
             raise Refused(missing, hint="install util-linux and coreutils, or busybox, in the template")
+        # apptainer cannot run a second command in a running container
         unfit = {ContainerRuntime.APPTAINER} if job.checkpoint else set[ContainerRuntime]()
         preferred: list[ContainerRuntime] = [job.runtime, *ContainerRuntime]
         runtime = next((runtime for runtime in preferred if runtime in facts.runtimes - unfit), None)
@@ -276,7 +288,7 @@ class GuestContainers:
                 f"{vm.name}: the state of its job could not be read in its guest: {self._runner.failure(end)}",
                 hint=_LOOK,
             )
-        if end.exit_code == 1:
+        if end.exit_code == 1:  # `job stop`: it still runs
             return ContainerState(ContainerPhase.RUNNING)
         return state_of(end.printed)
 
