@@ -176,13 +176,13 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
     gpus: list[JobsOnGpu] = []
     beside: dict[BusySource, int] = {}
     for ref, address in sorted(by_gpu, key=lambda gpu: (inventory.hosts[gpu[0]].name, gpu)):
-        host, placed_there = inventory.hosts[ref], by_gpu[ref, address]
+        host, placed_here = inventory.hosts[ref], by_gpu[ref, address]
         other_shares = tuple(_other_busy_shares(host, address, question, inventory, catalog))
         for share in other_shares:
             beside[share.source] = beside.get(share.source, 0) + 1
-        on_gpu, profile = [jobs[placed.workload.name] for placed in placed_there], placed_there[0].vm.profiles[0]
-        times, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
-        planned |= {planned_job.job.name: planned_job for planned_job in times}
+        on_gpu, profile = [jobs[placed.workload.name] for placed in placed_here], placed_here[0].vm.profiles[0]
+        planned_here, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
+        planned |= {planned_job.job.name: planned_job for planned_job in planned_here}
         gpus.append(gpu_row)
     in_order = tuple(planned[job.name] for job in question.jobs if job.name in planned)
     return JobsAnswer(question, placements, in_order, tuple(gpus), forbidden, beside)

@@ -41,7 +41,7 @@ def submission_text(submission: JobSubmission) -> Shown:
 
 
 def queue_text(listing: JobListing) -> Shown:
-    """Return the jobs that have not ended, in the order in which they are served, then the others."""
+    """Return a table of the jobs: those that have not ended in the order in which they are served, then the others."""
     if not listing.jobs:
         return (Text("no job was submitted here", "dim"),)
     table = table_of(

@@ -56,7 +56,10 @@ def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = No
 
 
 def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
-    """One that runs saves its state first; exit code 4 where its VM did not answer, or its checkpoint failed."""
+    """Cancel the job with this name; one that runs saves its state first.
+
+    Exit code 4 if its VM does not answer or its checkpoint failed. Without `apply` nothing is changed.
+    """
     before = job_called(name, site)
     after, deeds = job_cancel(name, site) if apply else (job_to_cancel(name, site), ())
     changed = not before.ended and (not apply or after.state is not before.state or after.records != before.records)
