@@ -167,7 +167,7 @@ class JobPass:
             self._note(job, "cancelled before it was started")
         elif self.stops:
             self._add(job, JobEvent.NOT_STARTED, reason="the night ended before it was started")
-            self._note(job, "not started: it waits for the next night")
+            self._note(job, "not started: it still waits")
         else:
             self._start(job, vm)
 

@@ -145,7 +145,7 @@ def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
     """
     read = list[_ToStop | None]()
     if not side_by_side([lambda: read.append(_to_stop(site))], LOOK.total_seconds()):
-        raise OutcomeUnknown(f"their guests and records could not be read within {LOOK.total_seconds():.0f} s")
+        raise OutcomeUnknown(f"the running jobs could not be read within {LOOK.total_seconds():.0f} s")
     (to_stop,) = read
     if to_stop is None:
         return ()
