@@ -73,7 +73,10 @@ def _client(site: Site) -> Horizon:
 def broker_login_source(
     where: BrokerDestination | None, environ: Mapping[str, str], ask: Callable[[str], str] | None
 ) -> Callable[[], BrokerTarget] | None:
-    """Return a function that finds the login to the broker when it is needed; None if there is no broker."""
+    """Return a function that returns the login to the broker; None if no broker is configured.
+
+    It is called only when the broker is needed, because it may ask for a password.
+    """
     if where is None:
         return None
 

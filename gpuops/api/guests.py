@@ -65,6 +65,7 @@ def _replies(
     site: Site,
     environ: Mapping[str, str],
 ) -> Mapping[str, GuestReply]:
+    """Return the reply of each reachable guest, by VM (ref): over VMware Tools, or over SSH if the question says so."""
     frameworks = [framework.name for framework in question.wanted.frameworks]
     if question.door is None:
         from gpuops.vsphere.guests.guest_answers import ToolsAnswers

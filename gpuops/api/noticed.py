@@ -91,9 +91,10 @@ def rotate_restore(
     consent: Consent = agreed,
     asks: bool = False,
 ) -> Report:
-    """Return desktops now: all that nights suspended, or only the VMs with these names.
+    """Bring back now all VMs that nights took, or only the VMs with these names. Return the plan and its outcomes.
 
-    `from_markers` uses vCenter's markers instead of the journal; it raises UsageError without a policy.
+    `from_markers`: follow vCenter's markers instead of the journal; raises UsageError without a policy. `asks` as for
+    `rotate_night`.
     """
     from gpuops.execute.rotation.rotation import restore
 
@@ -132,8 +133,9 @@ def change(
 ) -> ChangeReport:
     """Plan a change of this site's hosts by rolling reboots, and carry it out with `apply`.
 
-    `verb` is the command as printed (`scheduler set`), `hear` is called with each line of progress. Raises UsageError,
-    NotConnected, StateDamaged, Refused while another change or a rotation is open, Locked.
+    `verb`: the command as printed (`scheduler set`). `hear`: called with each line of progress. Without `apply` only
+    the plan is returned. Raises UsageError, NotConnected, StateDamaged, Refused while another change or a rotation is
+    open, Locked.
     """
     from gpuops.execute.change.rolling_change import roll, unheard
 

@@ -135,6 +135,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
 
 def _look(request: Request, site: Site) -> Report:
+    """Read what the request needs, and return its plan, with refusals for missing privileges."""
     from gpuops.plan.core.plan import Report
     from gpuops.plan.rotation.marks import RotateMark
 

@@ -72,16 +72,16 @@ def cluster_run(
     with open_site(common) as site:
         site.say = output.note
         lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
-        cluster_state = run(name, wish, site, lines.hear, apply=not dry_run)
+        outcome = run(name, wish, site, lines.hear, apply=not dry_run)
     lines.end()
-    output.refused(cluster_state.plan.reasons)
-    document = run_document(cluster_state.cluster, cluster_state.plan, cluster_state.end, cluster_state.exit_code)
-    if cluster_state.end is None:
-        output.show(launch_text(cluster_state.plan), document)
+    output.refused(outcome.plan.reasons)
+    document = run_document(outcome.cluster, outcome.plan, outcome.end, outcome.exit_code)
+    if outcome.end is None:
+        output.show(launch_text(outcome.plan), document)
     else:
-        output.note(end_text(cluster_state.end))
+        output.note(end_text(outcome.end))
         output.show((), document)
-    output.leave(cluster_state.exit_code)
+    output.leave(outcome.exit_code)
 
 
 @spread

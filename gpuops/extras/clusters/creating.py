@@ -159,9 +159,9 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
 def _look(
     wish: ClusterWish, cluster_id: str, site: Site, port: ClusterPort, inventory: Inventory | None = None
 ) -> tuple[ClusterPlan, Inventory]:
-    """Return the plan and the inventory it uses, with the devices of the template and of the VMs of the cluster.
+    """Return the plan, with refusals for missing privileges, and the inventory that it was made on.
 
-    Reads the inventory unless one is given.
+    Reads the inventory unless one is given, and the devices of the template and of the cluster's VMs.
     """
     vcenter = site.vcenter
     inventory = inventory or vcenter.inventory()

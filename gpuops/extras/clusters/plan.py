@@ -58,6 +58,7 @@ def changes_by_admin(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
 
 
 def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
+    """Yield how the settings of an existing VM differ from the file. A setting that cannot be read counts as equal."""
     if wish.cpus is not None and vm.vcpus not in (None, wish.cpus):
         yield f"has {vm.vcpus} vCPUs, and the file says {wish.cpus}"
     if wish.memory_mib is not None and vm.memory_mib not in (None, wish.memory_mib):
@@ -66,11 +67,11 @@ def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
     if reserved is not None and vm.memory_mib is not None and reserved < vm.memory_mib:
         yield f"has {reserved} MiB of its {vm.memory_mib} MiB of memory reserved"
     if wish.huge_pages and vm.extra_config is not None and vm.extra_config.get(HUGE_PAGES, "").upper() != "TRUE":
-        yield "has no pages of 1 GiB, which the file says"
+        yield "has no pages of 1 GiB, and the file requires them"
     if wish.latency is LatencyLevel.HIGH and None not in (vm.vcpus, vm.cpu_reservation_mhz, host.cpu_mhz):
-        whole = (vm.vcpus or 0) * (host.cpu_mhz or 0)
-        if (vm.cpu_reservation_mhz or 0) < whole:
-            yield f"has {vm.cpu_reservation_mhz} of {whole} MHz reserved, and the file says latency sensitivity high"
+        full_mhz = (vm.vcpus or 0) * (host.cpu_mhz or 0)
+        if (vm.cpu_reservation_mhz or 0) < full_mhz:
+            yield f"has {vm.cpu_reservation_mhz} of {full_mhz} MHz reserved, and the file says latency sensitivity high"
 
 
 ROOM: Final = "VMs that hosts have room for"
@@ -246,6 +247,7 @@ class _Planning:
         return self.question.wish
 
     def plan(self) -> ClusterPlan:
+        """Check what holds for all VMs (existing VMs, template, port group, GPU model), then plan each VM."""
         existing = marked_vms(self.inventory, self.wish.name)
         refusals = (*too_old(self.inventory), *_foreign_members(self.wish, self.question.id, existing))
         if refusals:
@@ -257,6 +259,7 @@ class _Planning:
             self.rows.append(network)
         else:
             self.network = network
+        # a row in place of the port group is a refusal even if it only says that it is unknown
         failed = tuple(row_refusal(row) for row in self.rows if row.passed is False or row is network)
         if self.wish.profile is None and not gpu_types(self.wish, self.inventory):
             hint = "gpuops inventory --hosts shows the GPUs of each; name one in the file: gpus.model"

@@ -109,7 +109,10 @@ def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:
 
 @contextmanager
 def alone_with(site: Site, name: str, doing: str) -> Iterator[None]:
-    """Prevent other calls on this machine from making, using or removing this cluster. Raises Locked."""
+    """Prevent other calls on this machine from making, using or removing this cluster.
+
+    `doing`: what this call does, for the error of another one. Raises Locked if another call has the lock.
+    """
     with ExitStack() as stack:
         lock_name = f"{site.vcenter.uuid}-cluster-{name[:LONGEST_NAME]}"  # the name of a file has a limit
         try:

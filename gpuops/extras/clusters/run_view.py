@@ -40,7 +40,7 @@ def launch_text(plan: LaunchPlan) -> Shown:
 
 
 def end_text(end: RunEnd) -> Shown:
-    """Return how the run ended, and what remains in guests."""
+    """Return lines about the end of a run: cut output, the launcher that failed, remains in guests, the exit code."""
     lines: list[Shown] = []
     if end.cut:
         lines.append(Text("cut: it printed more than is shown; write logs to files in the guest", "yellow"))

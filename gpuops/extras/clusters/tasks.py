@@ -52,6 +52,7 @@ def _creation_result(outcome: ClusterMade, warnings: list[str]) -> TaskResult:
     diff = [difference(vm, "", "\n".join([*lines, ""])) for vm, lines in changes.items()]
     headline = ("all that was made is removed again" if outcome.undone else PARTLY) if outcome.failed else REFUSED
     document_of_task = {"changed": outcome.changed, "diff": diff, "cluster": document}
+    # the error names each problem once; `reasons` has a line for each host and VM
     reasons_said = (*outcome.plan.reasons, *failed)
     return task_result(
         document_of_task, outcome.exit_code, reasons, (*warnings, *outcome.plan.warnings), headline, *reasons_said

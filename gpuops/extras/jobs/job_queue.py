@@ -66,7 +66,10 @@ def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None =
 
 
 def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
-    """Return what `job_submit` would do now; new jobs have the number 0. Changes nothing; raises the same errors."""
+    """Return what `job_submit` would return now, and raise the same errors, without storing a job.
+
+    New jobs have the number 0, because numbers are given when a job is stored.
+    """
     submitted = job_store(site).read()
     jobs, _, rejections = _judge_jobs(jobs, site, policy, submitted)
     if rejections:
