@@ -42,6 +42,7 @@ def vm_gpu(
     and the clone raise.
     """
     request = _request(options, state)
+    # in check mode `vm_clone` has not made the VM, so the request is planned on the VM that it would make
     cloned = clone_of(after_clone) if after_clone is not None and not apply else None
     site, warnings = open_site(connection, shell=shell)
     with site:

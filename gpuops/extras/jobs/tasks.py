@@ -30,7 +30,7 @@ def gpu_job(
     Raises UsageError for a file, or options that mean nothing, and whatever `gpuops job` raises.
     """
     submitted = state == "submitted"
-    if submitted is (file is None):
+    if submitted is (file is None):  # a file without state=submitted, or state=submitted without a file
         raise UsageError(
             "state=submitted needs a file of jobs, state=cancelled the name of one", hint="see templates/jobs.yaml"
         )
