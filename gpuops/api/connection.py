@@ -85,7 +85,7 @@ def connect(
 
         def log_in() -> Connection:
             file = None if isinstance(where, Simulated) else where.password_file
-            if file is None:  # typed or from the environment: no timer sends it again and again
+            if file is None:  # refused passwords are recorded only for password files
                 return Connection(target, shell)
             logins_dir = state_dir or default_state_dir(environ)
             with guarded_login(logins_dir, target.username, file, target.address, is_return=vcenter_wait is not None):

@@ -100,7 +100,7 @@ def objections(
 ) -> tuple[Rejection, ...]:
     """Return all reasons not to submit these jobs: those of `may_run`, and too many open jobs of an owner.
 
-    `submitted`: the jobs that exist. One with the name of a new job is not counted: it is replaced or the same.
+    `submitted`: the jobs that exist. One with the name of a new job is not counted a second time.
     """
     reasons = [refusal for job in jobs if (refusal := may_run(job, rules, who)) is not None]
     new_names = {job.name for job in jobs}
