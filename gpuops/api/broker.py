@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def broker_show(site: Site) -> BrokerState:
-    """Return the state of the broker by bulk reads of it and one of vCenter.
+    """Return the broker's pools with their machines and sessions, and how its machines match the VMs of vCenter.
 
-    Raises UsageError if no broker is configured, NotConnected.
+    Reads the complete inventory of both. Raises UsageError if no broker is configured, NotConnected.
     """
     from gpuops.model.desktops.broker_state import BrokerState, pool_states
 
@@ -32,6 +32,7 @@ def broker_show(site: Site) -> BrokerState:
     match = match_machines(inventory.vms.values(), inventory.vcenter, machines, vcenters)
     states = pool_states(pools, machines, sessions, {machine.id for machine in match.machine_of.values()})
     not_found = tuple(sorted((match.machines[identity].name, why) for identity, why in match.not_found.items()))
+    # sessions on a machine of no pool appear in no row: they are only counted
     pool_ids = {pool.id for pool in pools}
     pool_machines = {pooled.id for pooled in machines if pooled.pool in pool_ids}
     other_sessions = sum(pooled.machine not in pool_machines for pooled in sessions)
@@ -72,7 +73,10 @@ def _client(site: Site) -> Horizon:
 def broker_login_source(
     where: BrokerDestination | None, environ: Mapping[str, str], ask: Callable[[str], str] | None
 ) -> Callable[[], BrokerTarget] | None:
-    """Return a function that finds the login to the broker when it is needed; None if there is no broker."""
+    """Return a function that returns the login to the broker; None if no broker is configured.
+
+    It is called only when the broker is needed, because it may ask for a password.
+    """
     if where is None:
         return None
 

@@ -53,11 +53,11 @@ def connect(
 ) -> Site:
     """Return a logged-in site; closing it logs out. `ask` prompts for the password; None = there is no terminal.
 
-    `vcenter_wait` is that of a return, which waits for a vCenter that does not answer; None = it is not waited for.
-    `returns`: this is a return or its preview, which continues if the login to guests cannot be read. None = not known
-    yet: `Site.no_guests` then has the reason.
-    `warn` is called for a vCenter that is too old to be changed.
-    `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
+    `vcenter_wait`: how a return waits for a vCenter that does not answer; None = an unreachable vCenter is an error.
+    `returns`: what to do if the login to guests cannot be read. True (a return or its preview): call `warn` and
+    continue. False: raise the error. None (not known yet whether it is a return): put it into `Site.no_guests`.
+    `warn` is also called for a vCenter that is too old to be changed.
+    `sim:SCENARIO` starts a private simulated vCenter; it and its journal are removed when the site is closed.
     Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.vcenter.destination import Simulated
@@ -66,34 +66,32 @@ def connect(
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
 
-    url = ""
+    journal_url = ""
     with ExitStack() as closing:
         if isinstance(where, Simulated):
             target, broker = _start_simulated(where, closing)
             state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
-            url = _check_journal_url(where.journal_url or "")
+            journal_url = _check_journal_url(where.journal_url or "")
             target, broker = login(where, environ, ask), broker_login_source(where.broker, environ, ask)
         label, guest_entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
-        no_guests: list[GpuopsError] = []
-        target = replace(
-            target,
-            guest=_guest_login(environ, label, guest_entry, None if returns is False else no_guests) or target.guest,
-        )
+        guest_login_errors: list[GpuopsError] = []
+        tolerated = None if returns is False else guest_login_errors
+        target = replace(target, guest=_guest_login(environ, label, guest_entry, tolerated) or target.guest)
         if returns and warn is not None:
-            for error in no_guests:
+            for error in guest_login_errors:
                 warn(f"{error.line}: {WITHOUT_GUESTS}")
         shell = _guest_shell(environ)
 
-        def logged_in() -> Connection:
+        def log_in() -> Connection:
             file = None if isinstance(where, Simulated) else where.password_file
-            if file is None:
+            if file is None:  # refused passwords are recorded only for password files
                 return Connection(target, shell)
-            kept_in = state_dir or default_state_dir(environ)
-            with guarded_login(kept_in, target.username, file, target.address, is_return=vcenter_wait is not None):
+            logins_dir = state_dir or default_state_dir(environ)
+            with guarded_login(logins_dir, target.username, file, target.address, is_return=vcenter_wait is not None):
                 return Connection(target, shell)
 
-        connection = vcenter_wait.reach_vcenter(logged_in) if vcenter_wait else logged_in()
+        connection = vcenter_wait.reach_vcenter(log_in) if vcenter_wait else log_in()
         vcenter = closing.enter_context(connection)
         vcenter.warn = warn or vcenter.warn
         if warn is not None and (reason := why_only_read(vcenter.api_version)):
@@ -101,10 +99,10 @@ def connect(
         state_dir = state_dir or default_state_dir(environ)
         choose_reader(vcenter, where.reader, state_dir)
         real = not vcenter.is_simulated
-        site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+        site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=journal_url)
         site.broker, site.measured = broker, where.measurements
         site.policy_files = () if isinstance(where, Simulated) else where.policies
-        site.no_guests = no_guests[0] if no_guests and returns is None else None
+        site.no_guests = guest_login_errors[0] if guest_login_errors and returns is None else None
         _ask_sessions_of(site, where, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
@@ -126,11 +124,12 @@ def connect_checked(
     run: str = "",
     returns: bool | None = False,
 ) -> Site:
-    """As `connect`; `warn` is also called for a certificate that is not verified, and the audit log names the `caller`.
+    """Do the same as `connect`, and call `warn` if the certificate of vCenter is not verified.
 
-    `guarded`: an unattended run, which is refused over such a connection unless it was `decided` where the run is
-    configured. `run` is the command of a run that changes something: a notice is sent if it cannot reach vCenter.
-    Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
+    The audit log then records the `caller`, the command line. `guarded`: refuse such a connection, because the run is
+    unattended, unless `decided`: the configuration of the run itself switches the verification off.
+    `run`: the command of a run that changes something, for the notice that is sent if it cannot reach vCenter; "" = no
+    notice. Raises NotConnected, TargetError, NotTrusted for a password that would be sent unencrypted, Refused.
     """
 
     def connect_after_check() -> Site:
@@ -139,10 +138,10 @@ def connect_checked(
             where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn, returns=returns
         )
 
-    broker_login_source = notice_way(where, environ, state_dir, warn) if run else None
-    if broker_login_source is None:
+    notices = notice_way(where, environ, state_dir, warn) if run else None
+    if notices is None:
         return connect_after_check()
-    return cast(Site, load("gpuops.extras.notify.watch.connecting")(broker_login_source, run, connect_after_check))
+    return cast(Site, load("gpuops.extras.notify.watch.connecting")(notices, run, connect_after_check))
 
 
 def only_read(site: Site) -> Site:
@@ -160,13 +159,13 @@ def notice_way(
     state_dir: Path | None,
     say: Callable[[str], None] | None = None,
 ) -> NoticeWay | None:
-    """Return how the notices of its runs are sent; None if its target names no receivers."""
+    """Return how notices about runs on this vCenter are sent; None if the configuration names no receivers."""
     if where.notify is None:
         return None
     from gpuops.execute.state.state_dir import default_state_dir
 
-    broker_login_source = NoticeWay(where.notify, state_dir or default_state_dir(environ), environ)
-    return replace(broker_login_source, say=say) if say is not None else broker_login_source
+    notices = NoticeWay(where.notify, state_dir or default_state_dir(environ), environ)
+    return replace(notices, say=say) if say is not None else notices
 
 
 def _warn_of_unverified(
@@ -179,7 +178,10 @@ def _warn_of_unverified(
     environ: Mapping[str, str],
     state_dir: Path | None,
 ) -> None:
-    """Warns of a connection that anybody could be at the other end of, and notes it."""
+    """Warn of a connection whose certificate is not verified, and record it in the audit log.
+
+    Raises NotTrusted for a connection that is refused: see `connect_checked`.
+    """
     from gpuops.config.vcenter.destination import Simulated, doubt
     from gpuops.execute.state.audit_log import log_unverified_certificate
     from gpuops.execute.state.state_dir import default_state_dir
@@ -194,7 +196,10 @@ def _warn_of_unverified(
 def _guest_login(
     environ: Mapping[str, str], label: str | None, guest_entry: GuestEntry | None, tolerated: list[GpuopsError] | None
 ) -> GuestLogin | None:
-    """Return the login to guests. An error is added to `tolerated`; with None it is raised."""
+    """Return the login to guests, or None if none is configured.
+
+    If it cannot be read, append the error to `tolerated` and return None; with `tolerated` None raise the error.
+    """
     from gpuops.config.vcenter.login import guest_login
 
     try:
@@ -220,7 +225,7 @@ def _ask_sessions_of(
 ) -> None:
     """Set the sources of sessions, GPU health and vGPU use that the target names, in addition to vCenter.
 
-    The sessions of a private simulated broker count only under a policy that lets the broker close gates.
+    Sessions at the broker of a private simulated vCenter count only if the policy lets the broker close gates.
     """
     from gpuops.config.vcenter.destination import Simulated
     from gpuops.vsphere.connection import Connection
@@ -248,7 +253,7 @@ def _ask_sessions_of(
 
 
 def host_shell(hosts: HostLogin) -> NvidiaSmi:
-    """Return nvidia-smi on hosts, over the SSH login that a target's entry names."""
+    """Return a shell that runs nvidia-smi on hosts, over the SSH login in the target's configuration."""
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.hostshell.ssh import Ssh
 
@@ -276,7 +281,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
 
 
 def _check_journal_url(journal_url: str) -> str:
-    """Return the same URL. Raises UsageError, before a login, if it cannot be the URL of a journal."""
+    """Return the URL unchanged. Raises UsageError for an invalid URL of a journal, so that no login is made then."""
     if journal_url:
         from gpuops.config.vcenter.journal_url import parsed
 
@@ -285,7 +290,10 @@ def _check_journal_url(journal_url: str) -> str:
 
 
 def _start_simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[], BrokerTarget] | None]:
-    """Start a private vCenter; return it and a function that starts its Connection Server."""
+    """Start a private vCenter, and return how to log in to it and a function that starts its connection broker.
+
+    None in place of the function: the scenario has no desktop pools. `closing` stops the vCenter.
+    """
     from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
     from gpuops.sim.server import start
 

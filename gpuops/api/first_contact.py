@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gpuops.report.first_contact import JudgedContact
 
 PAST: Final = timedelta(days=7)
-"""So far back tasks and events are read."""
+"""How far back tasks and events are read."""
 
 Part = TypeVar("Part")
 
 
 def judged_contact(site: Site) -> JudgedContact:
-    """Look once at a vCenter, and judge the table of assumptions by that. Raises NotConnected in its kinds."""
+    """Read a vCenter once, and judge the table of assumptions by what was read. Raises NotConnected."""
     from gpuops.catalog.assumptions import assumptions, contact_session, contact_setup
     from gpuops.plan.doctor.assumptions import judge_assumptions
     from gpuops.report.first_contact import JudgedContact
@@ -43,10 +43,10 @@ def contact_inventory(site: Site) -> Inventory:
 
 
 def first_contact(site: Site, inventory: Inventory) -> Contact:
-    """Look once at a vCenter whose inventory, with settings and nvidia-smi of its hosts, was just read.
+    """Return what the table of assumptions is judged by: the inventory, past tasks and events, counters, the broker.
 
-    What this login may not read, and a broker that does not answer, is named in the look. Raises NotConnected in its
-    kinds where vCenter does not answer.
+    `inventory`: just read, with the settings of hosts and the output of their nvidia-smi. `Contact.unread` names each
+    part that this login may not read, and a broker that does not answer. Raises NotConnected if vCenter does not.
     """
     from gpuops.model.vcenter.contact import Contact
     from gpuops.plan.core.scope import gpu_hosts
@@ -59,6 +59,7 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
     since, unread = inventory.taken_at - PAST, list[str]()
     hosts = [host.ref for host in gpu_hosts(inventory) if host.connected]
 
+    # None and () differ: None = the changes of VMs are unknown, () = there were none
     def part(name: str, ask: Callable[[], Part], nothing: Part, refusal: type[GpuopsError] = NoPermission) -> Part:
         try:
             return ask()

@@ -25,10 +25,11 @@ def guest_check(
     policy: Policy | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> GuestVerdicts:
-    """Read and judge driver, licence, CUDA, frameworks, RDMA and clock of each of these guests.
+    """Return verdicts on driver, licence, CUDA, frameworks, RDMA and clock of the guests that `question` selects.
 
-    Runs one program in each guest, which only reads; changes nothing in vCenter. Raises UsageError, VmNotFound,
-    VmAmbiguous, Refused without a login for guests, NotConnected.
+    Runs one program in each guest, which only reads; changes nothing in vCenter. A guest that cannot be reached gets a
+    verdict with the reason. Raises UsageError, VmNotFound, VmAmbiguous, Refused without a login for guests,
+    NotConnected.
     """
     from gpuops.catalog.driver_file import load_drivers
     from gpuops.model.guests.guest import GuestReply
@@ -37,7 +38,7 @@ def guest_check(
     from gpuops.vsphere.guests.guest_facts import guest_systems
 
     if not isinstance(site.vcenter, Connection):
-        raise Refused("guests cannot be reached by a saved inventory", hint="run the command against the vCenter")
+        raise Refused("guests cannot be checked on a saved inventory", hint="run the command with --vcenter")
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
     vms = select_guests(inventory, question, policy)
@@ -64,6 +65,7 @@ def _replies(
     site: Site,
     environ: Mapping[str, str],
 ) -> Mapping[str, GuestReply]:
+    """Return the reply of each reachable guest, by VM (ref): over VMware Tools, or over SSH if the question says so."""
     frameworks = [framework.name for framework in question.wanted.frameworks]
     if question.door is None:
         from gpuops.vsphere.guests.guest_answers import ToolsAnswers

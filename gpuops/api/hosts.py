@@ -28,9 +28,9 @@ def doctor(
 ) -> Examination:
     """Return what blocks gpuops' commands on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
 
-    With `roles` also the privileges of them that this login lacks anywhere in the vCenter, and those it has beyond
-    them. With `policy` and its file also where this machine's timers do not match its windows.
-    Raises UsageError, HostNotFound for an unknown name.
+    With `roles`: also the privileges of these roles that this login lacks somewhere in the vCenter, and the privileges
+    that it has in addition to them. With `policy` and its file: also where the timers installed on this machine differ
+    from the policy's windows. Raises UsageError, HostNotFound for an unknown name.
     """
     from gpuops.execute.roles import compare_login
     from gpuops.execute.runs.nights import lock_vms_of, still_given_up
@@ -40,34 +40,35 @@ def doctor(
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     host_refs = [host.ref for host in scope.hosts(inventory)]
-    if site.shell is None:  # with one the settings have it
+    if site.shell is None:  # a host shell reads the health of GPUs together with the settings below
         inventory = site.with_health(inventory)
     inventory = _with_directpath_targets(site.hosts.with_settings(inventory, host_refs), host_refs, site)
     lacking = site.hosts.lacking(dict.fromkeys(host_refs, WANTED_ON_HOSTS)) if host_refs else {}
+    # with roles, `compare_login` reports the surplus privileges
     surplus = site.hosts.read_held_privileges(host_refs, SURPLUS) if host_refs and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
         of_journal = (
             *of_given_up(still_given_up(journal, site, inventory)),
             *of_lock_vms(lock_vms_of(journal), inventory),
         )
-    also = (
+    other_findings = (
         *of_parser(expat_version()),
         *compare_login(roles, site.vcenter, inventory),
         *of_journal,
         *_of_rdma(site, scope.hosts(inventory)),
         *(_of_timers(*policy, site) if policy is not None else ()),
     )
-    return examine(inventory, catalog_of(inventory), scope, lacking, surplus, also, by_roles=bool(roles))
+    return examine(inventory, catalog_of(inventory), scope, lacking, surplus, other_findings, by_roles=bool(roles))
 
 
 def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site: Site) -> Inventory:
-    """Return the snapshot with QueryConfigTarget of the hosts with VMs that have DirectPath entries and do not run.
+    """Return the snapshot with the passthrough devices that vCenter offers (QueryConfigTarget) on some of the hosts.
 
-    Returns the same snapshot if this login may not ask: such entries are then not compared.
+    These are the hosts of VMs that have DirectPath devices and do not run: such devices are compared with the offer.
+    Returns the same snapshot if this login lacks the privilege; the devices are then not compared.
     """
-
-    waiting = (vm for vm in inventory.vms.values() if vm.power is not PowerState.ON and vm.host in hosts)
-    compared = {vm.host for vm in waiting if any(isinstance(device, DirectPathDevice) for device in vm.devices or ())}
+    stopped = (vm for vm in inventory.vms.values() if vm.power is not PowerState.ON and vm.host in hosts)
+    compared = {vm.host for vm in stopped if any(isinstance(device, DirectPathDevice) for device in vm.devices or ())}
     try:
         return site.vcenter.with_config_targets(inventory, [host for host in hosts if host in compared])
     except NoPermission:
@@ -75,7 +76,7 @@ def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site:
 
 
 def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
-    """Yield a warning for each mismatch of installed calls and windows."""
+    """Yield a warning for each difference between the installed timers and the windows of the policy."""
     from gpuops.execute.rotation.installed_timers import timer_misfits
     from gpuops.plan.doctor.finding import Finding, Severity
 
@@ -85,7 +86,7 @@ def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
 
 
 def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
-    """Yield what hosts lack for paravirtual RDMA; nothing for a saved inventory, which has no networks."""
+    """Yield a finding for each missing prerequisite of paravirtual RDMA; a saved inventory has no networks to check."""
     from gpuops.plan.doctor.finding import Finding, Severity
     from gpuops.plan.hosts.pvrdma import pvrdma_obstacles
 

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 def login_test(site: Site) -> LoginTest:
-    """Read the inventory by both readers, and store in the state directory whether they gave equal snapshots.
+    """Return who is logged in to which vCenter, which privileges are missing, and whether both readers agree.
 
-    Asks vCenter, once for each kind of object, which of the privileges of gpuops' commands this login has. Logs in to
-    the connection broker too if one is configured.
-
-    Raises NotConnected, StateDamaged.
+    Reads the inventory over SOAP and, if vCenter offers it, over VI/JSON, and stores in the state directory whether the
+    snapshots are equal: if so, `--reader auto` uses VI/JSON. Checks the privileges on a limited number of VMs. Also
+    logs in to the connection broker if one is configured. Raises NotConnected, StateDamaged.
     """
     from gpuops.execute.state.compared_readers import identity, remember
     from gpuops.plan.doctor.login_privileges import objects_to_ask, of_verbs, privileges_to_ask
@@ -57,9 +56,10 @@ def login_test(site: Site) -> LoginTest:
 
 
 def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
-    """Return the broker's identity. Without the extra a simulated broker is left out, with a warning.
+    """Return the broker's identity; None if no broker is configured.
 
-    Raises NotConnected, TargetError if a configured broker lacks the extra.
+    If the extra for brokers is not installed: None and a warning for a simulated vCenter, TargetError for a configured
+    broker. Raises NotConnected.
     """
     try:
         return broker_identity(site)
@@ -71,7 +71,10 @@ def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
 
 
 def choose_reader(vcenter: Connection, reader: BulkReader, state_dir: Path) -> None:
-    """Switch a new connection to VI/JSON if `reader` selects it. Raises Refused if it is not offered."""
+    """Switch a new connection to VI/JSON if `reader` selects it. Raises Refused if it is not offered.
+
+    AUTO selects VI/JSON if `login test` found both readers to be equal on this version of vCenter.
+    """
     from gpuops.execute.state.compared_readers import identity, known_equal
 
     if reader is BulkReader.SOAP or (reader is BulkReader.AUTO and not vcenter.offers_vi_json):

@@ -58,9 +58,9 @@ def rotate_day(
 ) -> Report:
     """Stop the ML VMs that the night started and resume every desktop that it suspended.
 
-    Each under the policy of its night. Exit code 4 if a desktop could not be returned: `plan.unmet` and the failed
-    outcomes name each, with its reason and one safe command. `by_timer`: nothing is done while a window is open and
-    nothing is due. `asks` as for `rotate_night`.
+    Each VM is returned under the policy of its night; `policy` applies to VMs that are not in the journal. Exit code 4
+    if a desktop could not be returned: `plan.unmet` and the failed outcomes name each, with its reason and one safe
+    command. `by_timer`: nothing is done while a window is open and no return is due. `asks` as for `rotate_night`.
     """
     from gpuops.execute.rotation import rotation
 
@@ -91,9 +91,10 @@ def rotate_restore(
     consent: Consent = agreed,
     asks: bool = False,
 ) -> Report:
-    """Return desktops now: all that nights suspended, or only the VMs with these names.
+    """Bring back now all VMs that nights took, or only the VMs with these names. Return the plan and its outcomes.
 
-    `from_markers` uses vCenter's markers instead of the journal; it raises UsageError without a policy.
+    `from_markers`: follow vCenter's markers instead of the journal; raises UsageError without a policy. `asks` as for
+    `rotate_night`.
     """
     from gpuops.execute.rotation.rotation import restore
 
@@ -132,8 +133,9 @@ def change(
 ) -> ChangeReport:
     """Plan a change of this site's hosts by rolling reboots, and carry it out with `apply`.
 
-    `verb` is the command as printed (`scheduler set`), `hear` is called with each line of progress. Raises UsageError,
-    NotConnected, StateDamaged, Refused while another change or a rotation is open, Locked.
+    `verb`: the command as printed (`scheduler set`). `hear`: called with each line of progress. Without `apply` only
+    the plan is returned. Raises UsageError, NotConnected, StateDamaged, Refused while another change or a rotation is
+    open, Locked.
     """
     from gpuops.execute.change.rolling_change import roll, unheard
 
@@ -146,7 +148,7 @@ def change_resume(
 ) -> ChangeReport | Report:
     """Continue the unfinished change, of hosts or of moves; an empty plan if there is none.
 
-    A host that was started is finished at any hour; no further host is started while the window is closed.
+    A host on which the change had started is finished at any time; other hosts wait until the window is open.
     """
     from gpuops.execute.change.rolling_change import resume, unheard
 
@@ -157,7 +159,7 @@ def change_resume(
 def change_abort(
     site: Site, *, apply: bool = True, consent: ChangeConsent = agreed, hear: Told | None = None
 ) -> ChangeReport | Report:
-    """End the change: hosts that were started get their VMs back and serve again; the others are not changed."""
+    """End the unfinished change: hosts on which it had started get their VMs back; the other hosts stay unchanged."""
     from gpuops.execute.change.rolling_change import abort, unheard
 
     run = partial(abort, site, apply=apply, told=hear or unheard)
@@ -165,7 +167,7 @@ def change_abort(
 
 
 def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
-    """Plan the moves of `defrag`, and with `apply` carry them out one after another, each after another check.
+    """Plan the moves of `defrag`, and with `apply` carry them out one by one; each is checked again before it starts.
 
     Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
     """
@@ -180,5 +182,6 @@ def _run_with_notices(
 ) -> Ran:
     if not apply or site.notices is None:
         return run(consent=consent)
+    # the watch also hears the answer of `consent`: a run that the admin declines causes no notice
     run_watched = load("gpuops.extras.notify.watch.run_watched")
     return cast(Ran, run_watched(site.notices, command, consent, lambda watched: run(consent=watched)))

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from gpuops.plan.vm.clone import Clone, Cloning
 
 STALE: Final = timedelta(seconds=60)
-"""An older plan is made again before it is applied: a prompt may have waited for hours for its answer."""
+"""A plan older than this is made again before it is applied: the admin may have answered the prompt hours later."""
 
 
 def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Placements:
     """Return where VMs that do not exist yet would be placed on this site, and why. Nothing is ever written.
 
-    `layout`: answer as if GPUs had exactly its GPU instances. Raises ProfileUnknown, ProfileAmbiguous, and with a
-    layout UsageError and HostNotFound.
+    `layout`: return the places that there would be if this MIG layout were applied. Raises ProfileUnknown,
+    ProfileAmbiguous, and with a layout UsageError and HostNotFound.
     """
     inventory = site.vcenter.inventory()
     if request.needs_tags:
@@ -62,36 +62,33 @@ def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalo
 def idle(
     inventory: Inventory, site: Site, policy: Policy | None, *, pool: str | None = None, vm: str | None = None
 ) -> tuple[Inventory, tuple[JudgedVm, ...]]:
-    """Judge each desktop of the policy or of one pool, or one VM; without a policy each running VM with a GPU device.
+    """Judge whether VMs are idle. Return the inventory with the evidence that was read, and the judged VMs.
 
-    Returns the verdicts, and the inventory with their evidence. Raises UsageError for an unknown pool, VmNotFound,
-    VmAmbiguous.
+    These are the VM `vm`, or else the desktops of the policy (only those in `pool` if it is given), or without a policy
+    all running VMs with a GPU device. Raises UsageError for an unknown pool, VmNotFound, VmAmbiguous.
     """
-
     refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
     if vm is not None:
-        judged_vms = [inventory.find_vm(vm)]
+        vms = [inventory.find_vm(vm)]
     elif policy is not None:
         pools_of_vms = ((machine, policy.pool_of(machine)) for machine in inventory.vms.values())
-        judged_vms = [
-            machine for machine, vm_pool in pools_of_vms if vm_pool is not None and pool in (None, vm_pool.name)
-        ]
+        vms = [machine for machine, vm_pool in pools_of_vms if vm_pool is not None and pool in (None, vm_pool.name)]
     else:
-        judged_vms = [
+        vms = [
             machine
             for machine in inventory.vms.values()
             if any(map(is_gpu, machine.devices or ())) and machine.power is PowerState.ON
         ]
-    refs = [machine.ref for machine in judged_vms]
+    refs = [machine.ref for machine in vms]
     if policy is not None:
         inventory = site.read_for_policy(inventory, policy, refs)
     return inventory, judge_vms([inventory.vms[ref] for ref in refs], policy)
 
 
 def refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
-    """Raise UsageError for an unknown pool."""
+    """Raise UsageError if the policy has no pool of this name; None names no pool."""
     pools = [vm_pool.name for vm_pool in policy.pools] if policy is not None else []
     if pool is not None and pool not in pools:
         hint = "add --policy FILE: a policy defines the pools"
@@ -101,24 +98,25 @@ def refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
 
 
 def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
-    """Plan the request on this site, and carry it out with `apply`.
+    """Plan the request on this site, carry it out with `apply`, and return the plan and its outcomes.
 
-    An infeasible plan is no error: see `report.plan.rejections`. Raises UsageError for a request that names something
-    unknown, NotConnected, Locked while a rotation runs.
+    An infeasible plan is not an error: `report.plan.rejections` has the reasons. Raises UsageError for a request that
+    names something unknown, NotConnected, Locked while a rotation runs.
     """
     from gpuops.execute.site.agreement import apply_agreed
 
     if apply:
         from gpuops.execute.steps.vm_runs import end_killed_calls
 
-        end_killed_calls(request.run_kind, site)
+        end_killed_calls(request.run_kind, site)  # their runs are still open in the journal
     looked_at = site.clock()
     report = _look(request, site)
 
     def look_again(journal: Journal) -> Report:
+        # the plan was made without the lock: make it again if it is old or a run of gpuops has changed something since
         nonlocal looked_at, report
-        changed, now = journal.last_change(), site.clock()
-        if now - looked_at > STALE or (changed is not None and changed > looked_at):
+        last_change, now = journal.last_change(), site.clock()
+        if now - looked_at > STALE or (last_change is not None and last_change > looked_at):
             looked_at, report = now, _look(request, site)
         return report
 
@@ -137,6 +135,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
 
 def _look(request: Request, site: Site) -> Report:
+    """Read what the request needs, and return its plan, with refusals for missing privileges."""
     from gpuops.plan.core.plan import Report
     from gpuops.plan.rotation.marks import RotateMark
 
@@ -156,9 +155,10 @@ def _look(request: Request, site: Site) -> Report:
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
-    """Clone a VM unless it exists, and return the clone and the inventory after it; both predicted without `apply`.
+    """Clone a VM unless it exists. Return the clone and the inventory after it; without `apply` both are predicted.
 
-    An unusable template is no error: see `rejections`. Raises UsageError, NotConnected, Locked while a rotation runs.
+    An unusable template is not an error: `Cloning.rejections` has the reasons. Raises UsageError, NotConnected, Locked
+    while a rotation runs.
     """
     from gpuops.execute.cloning import clone as make
 
@@ -166,9 +166,9 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
 
 
 def foresee(request: Request, after: Clone, site: Site) -> Report:
-    """Plan the request as if that VM had been cloned. Nothing is ever written.
+    """Return the plan of a request on the VM that the clone `after` would make. Nothing is ever written.
 
-    Raises as `run` and `clone`, and Refused if the clone would be refused.
+    Raises the errors of `run` and `clone`, and Refused if the clone would be refused.
     """
     from gpuops.execute.cloning import foresee_report
 
@@ -176,9 +176,10 @@ def foresee(request: Request, after: Clone, site: Site) -> Report:
 
 
 def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy: Policy | None = None) -> Capacity:
-    """Count the vGPUs and whole GPUs that still fit; with a policy also once all its available desktops are suspended.
+    """Count the vGPUs and whole GPUs that still fit.
 
-    Raises UsageError for an unknown profile, host or cluster.
+    With a policy also count those that fit after every desktop that gpuops may suspend now is suspended. Raises
+    UsageError for an unknown profile, host or cluster.
     """
     from gpuops.plan.capacity.capacity_request import capacity as ask
 
@@ -191,7 +192,7 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
-    """Return the fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Moves nothing.
+    """Return the moves that free the most whole GPUs or slots, as few as possible, and why other VMs stay. Moves none.
 
     Raises UsageError for an unknown host or cluster, ProfileUnknown, and Refused for a profile that no host offers.
     """

@@ -32,9 +32,10 @@ _LAST_PORT: Final = 65535
 
 
 def prepare_process() -> None:
-    """The first thing of every module and of the inventory plugin: no crash writes the password to a disk.
+    """Prepare the process of a module or of the inventory plugin; call this first.
 
-    A user without a home directory or a name gets both, as in the command line.
+    Forbids core files, so that a crash does not write a password to disk. Sets a home directory and a user name if the
+    user has none, as the command line does.
     """
     private_file.forbid_core_files()
     name_missing_user()
@@ -61,7 +62,7 @@ class ConnectionArguments:
 
 @dataclass(frozen=True, slots=True)
 class HostShellArguments:
-    """Whether hosts themselves are asked, and how: `--host-shell` and its options; None = the task leaves it out."""
+    """Whether and how gpuops runs commands on hosts: `--host-shell` and its options; None = the task leaves it out."""
 
     host_shell: str | None = None
     ssh_user: str | None = None
@@ -70,7 +71,7 @@ class HostShellArguments:
     ssh_port: int | None = None
 
     def shell(self) -> HostShell | None:
-        """Return the way in; None = hosts are not entered. Raises UsageError."""
+        """Return the shell on hosts; None = gpuops runs nothing on hosts. Raises UsageError for an invalid option."""
         if self.host_shell is None or self.host_shell == "none":
             return None
         from gpuops.hostshell.nvidia_smi import NvidiaSmi
@@ -79,7 +80,9 @@ class HostShellArguments:
         if self.host_shell != "ssh":
             raise UsageError("host_shell is not a known host shell", hint="set it to none or ssh")
         if self.ssh_port is not None and not 0 < self.ssh_port <= _LAST_PORT:
-            raise UsageError(f"ssh_port {self.ssh_port} is no port", hint=f"it is 1 to {_LAST_PORT}, 22 by default")
+            raise UsageError(
+                f"ssh_port {self.ssh_port} is not a port", hint=f"set it to 1 to {_LAST_PORT}; default: 22"
+            )
         files = {"known_hosts": _path(self.ssh_known_hosts), "key": _path(self.ssh_key)}
         options: dict[str, Any] = {"username": self.ssh_user, "port": self.ssh_port, **files}
         return NvidiaSmi(Ssh(**{name: option for name, option in options.items() if option is not None}))
@@ -89,11 +92,12 @@ NO_SHELL: Final = HostShellArguments()
 
 
 def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
-    """Return the vCenter meant and the way to it. Raises TargetError, UsageError."""
+    """Return which vCenter the arguments name and how to connect to it. Raises TargetError, UsageError."""
     refuse_other_project()
     if connection.password is not None and connection.password_file is not None:
         raise UsageError("password and password_file exclude each other", hint="give one of them")
-    if connection.journal_url is not None:  # it may hold a password: an argument that is not logged is no command line
+    # as an environment variable: a URL with a password is refused on a command line, but Ansible does not log this one
+    if connection.journal_url is not None:
         environ = {**environ, "GPUOPS_JOURNAL_URL": connection.journal_url}
     configuration = read_configuration(config_file(environ))
     flags = Flags(
@@ -120,13 +124,13 @@ def open_site(
     shell: HostShellArguments = NO_SHELL,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Site, list[str]]:
-    """A logged-in site, to be closed, and what to warn of, which may grow. Raises TargetError, NotConnected, Refused.
+    """Return a logged-in site, which the caller must close, and the list of warnings, to which the site appends more.
 
-    `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
-    `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need;
-    None = only the journal tells whether it returns, and so needs no login to guests.
-    `run`: the command of one that changes something, of which notices tell. What a host does not tell `shell` is warned
-    of. Raises UsageError too, for a shell that means nothing.
+    `guarded`: refuse a connection whose certificate is not verified (for rotations), unless the task itself has
+    `validate_certs: false`. `returning`: the task is a return, which waits for a vCenter that does not answer, as long
+    as the desktops of `policy` have time; None = only the journal shows whether it is one. `run`: the command of a task
+    that changes something, for notices. `shell`: how to run commands on hosts; failures there are warnings. Raises
+    TargetError, NotConnected, Refused, and UsageError for an invalid shell.
     """
     from gpuops.api import connect_checked
     from gpuops.execute.site.vcenter_wait import VcenterWait
@@ -151,7 +155,10 @@ def open_site(
 
 
 def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> str | None:
-    """As the command line would name it. A bare word that is no target is a host: Ansible's users write them so."""
+    """Return the vCenter as the command line names it (`--vcenter`); None if the task names none.
+
+    A word that is not a target of the configuration file is a host name, as in other Ansible modules: add `https://`.
+    """
     name = connection.hostname
     if not name:
         if connection.port is not None:
@@ -160,6 +167,7 @@ def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> st
     if name.startswith((SIMULATED, SERVED)) or name in configuration.targets:
         return name
     address = name if "://" in name else f"https://{f'[{name}]' if name.count(':') > 1 and '[' not in name else name}"
+    # the port in the address counts; the colons of an IPv6 address in brackets are no port
     if connection.port is None or address.rpartition("]")[2].rpartition("//")[2].partition("/")[0].count(":"):
         return address
     scheme, _, after_scheme = address.partition("://")
@@ -171,7 +179,7 @@ def _reader(name: str | None) -> BulkReader | None:
     try:
         return BulkReader(name) if name else None
     except ValueError:
-        raise UsageError("reader is not a reader", hint="set it to auto, soap or json") from None
+        raise UsageError("reader is not a known reader", hint="set it to auto, soap or json") from None
 
 
 def _path(text: str | None) -> Path | None:
@@ -182,14 +190,17 @@ Request = TypeVar("Request")
 
 
 def request_of(kind: type[Request], options: Mapping[str, Any]) -> Request:
-    """Return the request that these options make: text becomes the word of the field's vocabulary. None = left out."""
+    """Return the request with these options as its fields. None = the task leaves the option out.
+
+    Lists become tuples, and text becomes the enum of the field.
+    """
     hints = get_type_hints(kind)
     options_given = {name: option for name, option in options.items() if option is not None}
     return kind(**{name: _field_value(hints[name], option) for name, option in options_given.items()})
 
 
 def vm_of(options: dict[str, Any]) -> str | None:
-    """Take out the options that name a VM, and return how gpuops names it; None = the task names none."""
+    """Remove the options that name a VM from `options`, and return the name that gpuops uses; None if there is none."""
     name, moid, uuid = (options.pop(key, None) for key in ("vm", "moid", "uuid"))
     if moid:
         return f"moid:{moid}"

@@ -28,7 +28,7 @@ from gpuops.tasks.connection import ConnectionArguments, open_site, request_of
 from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reasons_of, task_result
 
 OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
-"""What a task says of reboots, beside the fields of its request."""
+"""The options for reboots, in addition to the fields of the request."""
 
 
 def host_gpu_scheduler(connection: ConnectionArguments, *, apply: bool, **options: Any) -> TaskResult:
@@ -46,20 +46,21 @@ def host_passthrough(connection: ConnectionArguments, *, state: str, apply: bool
 
 
 def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
-    """Return how hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
+    """Return how to reboot hosts; None = no reboots. Raises UsageError for an option that needs `reboot=rolling`."""
     chosen = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if chosen.pop("reboot", None) is None:
+        # `window` also makes sense without reboots: nothing is set outside of it
         stray = next((name for name in chosen if name != "window"), None)
         if stray is not None:
-            raise UsageError(f"{stray} is of reboot=rolling", hint="say both, or neither")
+            raise UsageError(f"{stray} needs reboot=rolling", hint="set both, or neither")
         return None
     if chosen.get("max_hosts", 1) < 1:
-        raise UsageError(f"max_hosts {chosen['max_hosts']} means nothing here", hint="it is 1 or more")
+        raise UsageError(f"max_hosts {chosen['max_hosts']} is too small", hint="set it to 1 or more")
     return request_of(Rolling, {**chosen, "window": parse_window(chosen["window"])} if "window" in chosen else chosen)
 
 
 def refuse_outside_window(window: str | None, now: datetime) -> None:
-    """Raise Refused while the task's window is closed, UsageError for text that is no window."""
+    """Raise Refused while the task's window is closed, UsageError for an invalid window; None = no window."""
     for closed in shut(Rolling(window=parse_window(window)), now) if window is not None else ():
         raise Refused(str(closed), hint=closed.hint)
 
@@ -67,7 +68,10 @@ def refuse_outside_window(window: str | None, now: datetime) -> None:
 def _set(
     connection: ConnectionArguments, kind: type[HostRequest], verb: str, options: dict[str, Any], *, apply: bool
 ) -> TaskResult:
-    """Set, and with `reboot=rolling` bring into force, which asks of the connection what a rotation does."""
+    """Change the settings of hosts; with `reboot=rolling` also reboot the hosts, so that the settings take effect.
+
+    A connection without a verified certificate is refused for reboots, as for a rotation.
+    """
     rebooting = {name: options.pop(name, None) for name in OPTIONS}
     request, rolling = request_of(kind, options), rolling_of(rebooting)
     site, warnings = open_site(connection, guarded=rolling is not None, run=verb if rolling and apply else "")
@@ -81,7 +85,7 @@ def _set(
 
 
 def change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
-    """Return what a rolling change returns: the same keys as a change without reboots."""
+    """Return the result of a rolling change. It has the same keys as that of a change without reboots."""
     steps = [planned.step for planned in report.plan.planned_hosts]
     return _task_result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
 
@@ -108,5 +112,5 @@ def _task_result(
             for host, changed in settings
         ],
     }
-    headline = PARTLY if report.plan.feasible else REFUSED
+    headline = PARTLY if report.plan.feasible else REFUSED  # printed only if the task fails
     return task_result(fields, report.exit_code, reasons_of(report), (*warnings, *report.plan.warnings), headline)

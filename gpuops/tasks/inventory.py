@@ -19,9 +19,10 @@ from gpuops.tasks.connection import ConnectionArguments, open_site, policy_of
 
 
 def machines(connection: ConnectionArguments, *, policy: str | None = None) -> tuple[Document, list[str]]:
-    """`{"vms": {name: variables}, "hosts": {name: variables}}`, and what to warn of. One bulk read.
+    """Return `{"vms": {name: variables}, "hosts": {name: variables}}` and the warnings. Reads the inventory once.
 
-    With a policy each VM has its role in it, and a desktop is idle by the measure of its pool. Raises GpuopsError.
+    With a policy, each VM has its role in the policy, and its pool's rule decides whether a desktop is idle. Raises
+    GpuopsError.
     """
     night = policy_of(policy)
     site, warnings = open_site(connection)
@@ -60,6 +61,7 @@ def _facts(state: Document) -> Document:
 
 
 def _host(view: HostView, catalog: Catalog) -> Document:
+    """Return the variables of a host. `gpu_role` and `gpu_use` are those of VMs, so they are None here."""
     gpus = view.gpus
     boards = [(gpu_view.gpu, _board(gpu_view.gpu, catalog)) for gpu_view in gpus]
     return {
@@ -85,7 +87,7 @@ def _models(vm: Vm, inventory: Inventory, catalog: Catalog) -> list[str]:
 
 
 def _model(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog) -> str | None:
-    """Return the GPU that a device is of, or is a part of; None = it is no GPU, or the catalogue does not know it."""
+    """Return the model of the device's GPU; None if it is not a GPU, or the catalogue does not know it."""
     host = inventory.host_of(vm)
     match device:
         case VgpuDevice(profile=profile):
@@ -94,6 +96,7 @@ def _model(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog) ->
             gpu = host.gpu(address) if host else None
             board = catalog.board_by_pci(vendor, identifier, gpu.subsystem_id if gpu else None)
         case DynamicDevice(allowed=allowed):
+            # vCenter may assign a device of any of these types: the model is known only if there is one
             boards = {catalog.board_by_pci(vendor, identifier) for vendor, identifier in allowed}
             board = boards.pop() if len(boards) == 1 else None
         case _:
@@ -119,7 +122,7 @@ def _roles(policy: Policy | None, inventory: Inventory) -> dict[str, str]:
 
 
 def _idleness(vm: Vm, policy: Policy | None) -> Document:
-    """Idle is what a pool's rule says; without one a VM may show that it is used, and never that it is not."""
+    """Return whether the VM is in use and why. Only the rule of a pool can show that a VM is idle."""
     pool = policy.pool_of(vm) if policy is not None else None
     verdict = idleness(vm, pool.idle if pool is not None else None)
     return {"gpu_use": str(verdict.use), "gpu_use_because": verdict.reason}

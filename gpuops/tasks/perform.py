@@ -72,7 +72,9 @@ _TOLD: Final = frozenset({"because", "reasons", "afterwards", "hint"})
 
 
 def in_words_of(arguments: Arguments, text: str) -> str:
-    """Return the text with options that the module has as arguments written as arguments; all else stays.
+    """Return the text in which each option that the module has as an argument is written as an argument.
+
+    Other options, and commands to type, stay as they are.
 
     >>> module = {"power": {"choices": ["cycle", "off"]}, "gpu": {"type": "list"}, "all": {"type": "bool"}}
     >>> in_words_of(module, "it runs; --power cycle restarts it")
@@ -103,7 +105,7 @@ def _part_in_words(arguments: Arguments, key: str, part: Any) -> Any:
 
 
 def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
-    """Return the arguments and those of each element, by name; the outer one counts where both have a name."""
+    """Return the arguments and their suboptions, by name; if both have a name, the outer argument counts."""
     inner: dict[str, Mapping[str, Any]] = {}
     for argument in arguments.values():
         inner |= _all_of(argument.get("options") or {})
@@ -111,16 +113,20 @@ def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
 
 
 def _translate(arguments: Arguments, text: str) -> str:
+    """Return the text, which has no commands, with its options written as arguments."""
+
     def replace_option(match: re.Match[str]) -> str:
         name = match["name"].replace("-", "_")
         argument = arguments.get(name)
         if argument is None:
             return match[0]
+        # what follows the option may be its value, or only the next word of the sentence
         following = f"{match['gap']}{match['value']}{_translate(arguments, match['more'])}" if match["value"] else ""
         if argument.get("type") == "bool":
             return f"{name}: true{following}"
         if not match["value"] or not _is_value(match["value"], argument):
             return f"{name}{following}"
+        # the same option several times is one list: `--gpu A --gpu B` becomes `gpu: [A, B]`
         words = [_quote(word) for word in (match["value"], *_AGAIN.findall(match["more"]))]
         return f"{name}: {words[0]}" if len(words) == 1 else f"{name}: [{', '.join(words)}]"
 
@@ -136,5 +142,5 @@ def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
 
 
 def _quote(word: str) -> str:
-    """Quoted where YAML would read something else: `0000:18:00.0` is a number there."""
+    """Return the word, in quotes if YAML would read it as something else: `0000:18:00.0` as a number."""
     return f'"{word}"' if ":" in word and word[0] not in "'\"" else word

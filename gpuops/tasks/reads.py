@@ -45,7 +45,7 @@ def vm_gpu_info(
     Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
     """
     if guest is not None and vm is None:
-        raise UsageError("guest means nothing without a VM", hint="say vm, moid or uuid")
+        raise UsageError("guest needs a VM", hint="set vm, moid or uuid")
     site, warnings = open_site(connection)
     with site:
         inventory = site.vcenter.inventory()
@@ -62,7 +62,10 @@ def vm_gpu_info(
 
 
 def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
-    """Return the VM and the state of its guest; a failure if the sign does not appear in time."""
+    """Wait for a sign of the guest (`tools` or `address`); return the VM and the state of its guest.
+
+    The task fails if the sign does not appear within `timeout_s`. Raises Refused if the VM does not run.
+    """
     if vm.power is not PowerState.ON:
         raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
     state = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
@@ -149,7 +152,7 @@ def gpu_placement(
     from gpuops.model.fleet_change import ApplyLayout
 
     request, layout = request_of(Place, {**options, "workloads": _workloads(requests, file)}), None
-    if mig_layout is not None:  # for the hosts that the requests name, if all of them name the same
+    if mig_layout is not None:  # the layout is for one host if all requests name the same one, else for all hosts
         hosts = {workload.host for workload in request.workloads}
         layout = ApplyLayout(parse_layout_option(mig_layout, "mig_layout"), hosts.pop() if len(hosts) == 1 else None)
     site, warnings = open_site(connection, shell=shell)
@@ -172,7 +175,7 @@ def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -
     from gpuops.config.requests_file import load_requests, requests_of
 
     if (requests is None) == (file is None):
-        raise UsageError("say either requests or file", hint="templates/requests.yaml shows what a request may say")
+        raise UsageError("set either requests or file", hint="templates/requests.yaml shows what a request may say")
     if file is not None:
         return load_requests(Path(file).expanduser())
     requests_given = [

@@ -29,7 +29,7 @@ class TaskResult:
     exit_code: int = 0
     """As of the command line: anything but 0 fails the task."""
     message: str = ""
-    """What a failed task says in one line."""
+    """The error of a failed task, in one line."""
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -39,9 +39,9 @@ class TaskResult:
 def task_result(
     fields: Document, exit_code: int, reasons: list[str], warnings: Iterable[str], headline: str, *reasons_told: str
 ) -> TaskResult:
-    """Return the result with every reason; a failed task says them in one line: `refused, nothing changed: A; B`.
+    """Return the result with every reason; the error of a failed task joins them: `refused, nothing changed: A; B`.
 
-    `told`: the reasons of that line, where they are others.
+    `reasons_told`: the reasons for that error, if they differ from `reasons`.
     """
     line = "; ".join(reasons_told or reasons)
     message = f"{headline}: {line}" if line else headline
@@ -49,9 +49,9 @@ def task_result(
 
 
 def reading(read: Callable[..., Document]) -> Callable[..., TaskResult]:
-    """Return the task that gives `read` a site, and the policy of a file, and whose result is the document it returns.
+    """Turn `read(site, **options)`, which returns a document, into a task that returns this document as its result.
 
-    The task changes nothing. A policy that cannot be read is refused before the login.
+    The task changes nothing. It reads the file in the option `policy`, and raises PolicyError for it before the login.
     """
 
     @wraps(read)
@@ -71,7 +71,7 @@ def unchanged_result(document: Document, warnings: Iterable[str] = ()) -> TaskRe
 
 
 def difference(name: str, before: Document | str, after: Document | str) -> Document:
-    """Return what Ansible shows of one object with --diff."""
+    """Return the difference of one object, as Ansible shows it with --diff."""
     return {"before_header": name, "after_header": name, "before": before, "after": after}
 
 
@@ -79,7 +79,7 @@ BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
 def inventory_after(report: Report) -> Inventory:
-    """Return how the VMs are afterwards: as they were read back, foreseen in check mode."""
+    """Return the inventory after the change: as read back or, in check mode, as predicted."""
     if report.applied:
         return report.after or report.before
     world, catalog = report.before, catalog_of(report.before)
@@ -97,12 +97,12 @@ def result_of(report: Report, document: PrintedDocument, after: Inventory, warni
         "plan": document,
     }
     reasons = reasons_of(report, *(unmet_row.line for unmet_row in report.plan.unmet))
-    headline = PARTLY if report.plan.feasible else REFUSED
+    headline = PARTLY if report.plan.feasible else REFUSED  # printed only if the task fails
     headline = "done without its journal" if report.journal_lost else headline
     return task_result(fields, report.exit_code, reasons, (*warnings, *report.plan.warnings), headline)
 
 
 def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) -> list[str]:
-    """Return every reason why something is not done, each with its next move."""
+    """Return every reason why something was not done, each with its next step."""
     failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason]
     return [*(rejection.line for rejection in report.plan.rejections), *unmet, *failed]

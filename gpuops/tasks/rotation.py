@@ -28,7 +28,7 @@ class State(StrEnum):
     RESUMED = "resumed"
     RESTORED = "restored"
     STATUS = "status"
-    """Nothing is done: where everything is now."""
+    """Nothing is done; the result shows where each VM is now."""
 
 
 _COMMAND = {State.NIGHT: "night", State.DAY: "day", State.RESUMED: "resume", State.RESTORED: "restore"}
@@ -50,13 +50,14 @@ def rotation(
     """
     run_state = State(state)
     if run_state is not State.RESTORED and (vms or from_markers):
-        raise UsageError("vms and from_markers go with state=restored", hint="leave them out")
+        raise UsageError("vms and from_markers need state=restored", hint="remove them, or set state=restored")
     if by_timer and run_state not in (State.NIGHT, State.DAY):
-        raise UsageError("by_timer goes with state=night and state=day", hint="leave it out")
+        raise UsageError("by_timer needs state=night or state=day", hint="remove it, or set one of these states")
     if run_state is State.STATUS:
         return rotation_info(connection, policy=policy)
     if run_state is State.NIGHT and policy is None:
-        raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
+        raise UsageError("state=night needs a policy", hint="set policy; templates/policy.yaml explains every key")
+    # a return whose policy cannot be read still uses the policies in the journal
     brings_back = run_state in (State.DAY, State.RESTORED)
     rules = said_policy(Path(policy).expanduser() if policy else None) if brings_back else policy_of(policy)
     site, warnings = open_site(

@@ -20,11 +20,11 @@ def sim_vcenter(
     """
     path, started = Path(ready_file).expanduser().absolute(), state == "started"
     running = sim_client.running_server(path)
-    changed = started is (running is None)
+    changed = started is (running is None)  # it must be started and does not run, or be stopped and runs
     if changed and apply:
         if running is not None:
             sim_client.stop(path, running)
-            running = None
+            running = None  # so that the result has no URL
         else:
             options["state"] = str(Path(state_file).expanduser().absolute()) if state_file else None
             options["clock"] = clock or sim_clock(os.environ)

@@ -42,6 +42,7 @@ def vm_gpu(
     and the clone raise.
     """
     request = _request(options, state)
+    # in check mode `vm_clone` has not made the VM, so the request is planned on the VM that it would make
     cloned = clone_of(after_clone) if after_clone is not None and not apply else None
     site, warnings = open_site(connection, shell=shell)
     with site:
@@ -79,7 +80,7 @@ def vm_gpus(
 
 
 def _share(part: Part, report: Report, after: Inventory) -> Document:
-    """Return what became of one VM of many; `asked` is how the task names it."""
+    """Return the result for one VM of a task with several: `asked` is its name in the task."""
     outcomes = [outcome for outcome in report.outcomes if outcome.step.vm == part.vm]
     bad = [outcome.reason for outcome in outcomes if outcome.verdict in BAD]
     vm = after.vms.get(part.vm) if part.vm else None
@@ -96,14 +97,14 @@ def _share(part: Part, report: Report, after: Inventory) -> Document:
 
 
 def _request(options: Mapping[str, Any], state: str) -> Change:
-    """Return the request of a task's options. Raises UsageError for an option that its state excludes."""
+    """Return the request that a task's options make. Raises UsageError for an option that does not fit `state`."""
     verb = Attach if state == "present" else Detach
     options_given = {name: option for name, option in options.items() if option is not None and option is not False}
     options_given["vm"] = vm_of(options_given)
     options_given.pop("state", None)
     for name in options_given.keys() - {field.name for field in fields(verb)}:
         fitting_state = "absent" if state == "present" else "present"
-        raise UsageError(f"{name} means nothing with state={state}", hint=f"it goes with state={fitting_state}")
+        raise UsageError(f"{name} cannot be used with state={state}", hint=f"remove it, or set state={fitting_state}")
     return verb(**options_given)
 
 
@@ -128,7 +129,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
 
 
 def _predicted_vm(new: CloneVm, inventory: Inventory) -> Document:
-    """Return the known facts of a VM before it is cloned."""
+    """Return what is known of a VM before it is cloned."""
     return {
         "name": new.name,
         "template": inventory.vm(new.source).name,

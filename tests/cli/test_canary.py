@@ -58,7 +58,7 @@ SWEPT: Final = (
     "detach --vm ml-07 --all",
     "place --profile a100-3-20c --vcpu 4 --memory 16GiB",
     f"job plan --file {JOBS} --allow-mount /data --commands",
-    f"job submit --file {JOBS} --policy {POLICY}",  # refused: this policy says nothing of jobs
+    f"job submit --file {JOBS} --policy {POLICY}",  # refused: this policy has no `jobs`
     "job list",
     "job show fit-1",
     "job logs fit-1",

@@ -114,13 +114,13 @@ def test_a_wrong_value_is_one_line(old: str, new: str, said: str) -> None:
 
 def test_names_are_there_once_also_counted() -> None:
     entry = GOOD.partition("jobs:\n")[2]
-    with pytest.raises(PolicyError, match="the job 'fit' is there twice"):
+    with pytest.raises(PolicyError, match="two jobs have the name 'fit'"):
         parse_jobs(GOOD + entry, "x")
     numbered = entry.replace("name: fit", "name: fit-2")
-    with pytest.raises(PolicyError, match="the job 'fit-2' is there twice"):
+    with pytest.raises(PolicyError, match="two jobs have the name 'fit-2'"):
         parse_jobs(GOOD.replace("vcpu: 4", "vcpu: 4\n    count: 2") + numbered, "x")
     many = "".join(entry.replace("name: fit", f"name: n{at}\n    count: 64") for at in range(16))
-    with pytest.raises(PolicyError, match="has 1024 jobs in all; 1000 can be planned at once"):
+    with pytest.raises(PolicyError, match="has 1024 jobs in all; 1000 is the maximum"):
         parse_jobs("version: 1\njobs:\n" + many, "x")
 
 

@@ -123,8 +123,8 @@ def test_a_suspended_vm_is_not_touched(lab: Lab) -> None:
         ("ml-07", True, {}, UsageError, "exactly one of"),
         ("ml-07", False, {}, UsageError, "exactly one of"),
         ("ml-07", True, {"profile": "a100-3-20c", "count": 0}, UsageError, "--count 0"),
-        ("ml-07", True, {"all": True}, UsageError, "all means nothing with state=present"),
-        ("ml-07", False, {"all": True, "move": "cold"}, UsageError, "move means nothing with state=absent"),
+        ("ml-07", True, {"all": True}, UsageError, "all cannot be used with state=present"),
+        ("ml-07", False, {"all": True, "move": "cold"}, UsageError, "move cannot be used with state=absent"),
         ("ml-07", True, {"device": ["nonsense"]}, UsageError, "nonsense"),
     ],
 )
@@ -265,7 +265,7 @@ def test_of_many_vms_all_or_those_that_can_be(lab: Lab) -> None:
     ):
         assert share["failed"] is (reason is not None)
         assert reason is None or (reason in share["reasons"][0] and "(next: " in share["reasons"][0])
-    with pytest.raises(UsageError, match="all means nothing with state=present"):
+    with pytest.raises(UsageError, match="all cannot be used with state=present"):
         vm_gpus(lab.said, [{"vm": "ml-07", "state": "present", "all": True}], partial=True, apply=True)
 
 

@@ -82,7 +82,7 @@ def test_how_inventories_are_read_is_an_argument() -> None:
 
 
 def test_what_cannot_be_meant_is_said() -> None:
-    with pytest.raises(UsageError, match="reader is not a reader"):
+    with pytest.raises(UsageError, match="reader is not a known reader"):
         reach(ConnectionArguments(hostname="vc", reader="xml"), {})
     with pytest.raises(UsageError, match="exclude each other"):
         reach(ConnectionArguments(hostname="vc", password="p", password_file="/f"), {})

@@ -113,8 +113,8 @@ def test_a_host_that_is_not_entered_is_warned_of(hosts: Hosts) -> None:
     ("said", "line"),
     [
         (HostShellArguments("telnet"), "host_shell is not a known host shell"),
-        (HostShellArguments("ssh", ssh_port=0), "ssh_port 0 is no port"),
-        (HostShellArguments("ssh", ssh_port=65536), "ssh_port 65536 is no port"),
+        (HostShellArguments("ssh", ssh_port=0), "ssh_port 0 is not a port"),
+        (HostShellArguments("ssh", ssh_port=65536), "ssh_port 65536 is not a port"),
     ],
 )
 def test_a_shell_that_means_nothing_is_refused_before_vcenter_is_asked(said: HostShellArguments, line: str) -> None:

@@ -133,7 +133,7 @@ def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> N
 @pytest.mark.parametrize(
     ("rebooting", "message"),
     [
-        ({"max_hosts": 2}, "max_hosts is of reboot=rolling"),
+        ({"max_hosts": 2}, "max_hosts needs reboot=rolling"),
         ({"reboot": "rolling", "max_hosts": 0}, "max_hosts 0"),
         ({"window": "tonight"}, "'tonight' is not a window"),
     ],

@@ -67,7 +67,7 @@ def test_another_job_of_that_name_is_refused_alike(lab: Lab, files: tuple[str, s
     submit(lab, files)
     Path(files[0]).write_text(JOBS.replace("fit.py", "other.py"), encoding="utf-8")
     for apply in (False, True):
-        with pytest.raises(Refused, match="another one of that name has not ended"):
+        with pytest.raises(Refused, match="another job with this name has not ended"):
             submit(lab, files, apply=apply)
 
 

@@ -45,7 +45,9 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12})([KMG]iB)?", text.strip(), re.IGNORECASE)
     size = int(match[1]) * _UNITS[(match[2] or "").upper()] if match is not None else 0
     if not 4 <= size <= _LARGEST or size % 4:
-        raise UsageError(f"--sizes {text!r} is no size of a buffer", hint="write 1MiB,64MiB: 4 bytes to 16 GiB")
+        raise UsageError(
+            f"--sizes {text!r} is not a valid buffer size", hint="write 1MiB,64MiB: from 4 bytes to 16 GiB"
+        )
     return size
 
 
@@ -81,7 +83,7 @@ def parse_times(program: AllReduceProgram, printed: str, sizes: Sequence[int]) -
     if missing:
         last = next((line for line in reversed(printed.splitlines()) if line.strip()), "nothing")
         message = f"{program} printed no time for {missing[0]} bytes; its last line: {last[:200]}"
-        raise UsageError(message, hint="run the program by hand in a guest of the cluster")
+        raise UsageError(message, hint="run the program in a guest of the cluster to see why")
     return tuple(time_of_size[size] for size in sizes)
 
 
@@ -91,9 +93,10 @@ def bus_bandwidth(time: AllReduceTime, ranks: int) -> float | None:
 
 
 def efficiency(cell: BenchCell, index: int, cells: Sequence[BenchCell]) -> float | None:
-    """Return the efficiency of the time with that index, compared with the cell of the fewest nodes, or None.
+    """Return the bus bandwidth of the cell for one buffer size, divided by that of the fewest nodes; 1.0 = no loss.
 
-    Both cells have the same transport. None if a cell has no bus bandwidth for that index.
+    `index`: which of the cell's times. Compares only cells with the same transport that have a bus bandwidth for this
+    size; None if this cell has none.
     """
     bandwidths = {
         other_cell.nodes: bandwidth
@@ -128,9 +131,11 @@ def _nccl(words: list[str]) -> AllReduceTime | None:
     """
     if len(words) not in (12, 13) or not (words[0].isdecimal() and words[1].isdecimal()):
         return None
+    # counted from the end, because `root` may be missing: the out-of-place time, and its wrong elements
     micros, wrong = _number(words[-8]), words[-5]
     if micros is None:
         return None
+    # 12 words: an older version, whose last column is the largest error and no count
     return AllReduceTime(int(words[0]), micros / 1e6, int(wrong) if wrong.isdecimal() and len(words) == 13 else None)
 
 

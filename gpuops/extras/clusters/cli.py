@@ -72,16 +72,16 @@ def cluster_run(
     with open_site(common) as site:
         site.say = output.note
         lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
-        cluster_state = run(name, wish, site, lines.hear, apply=not dry_run)
+        outcome = run(name, wish, site, lines.hear, apply=not dry_run)
     lines.end()
-    output.refused(cluster_state.plan.reasons)
-    document = run_document(cluster_state.cluster, cluster_state.plan, cluster_state.end, cluster_state.exit_code)
-    if cluster_state.end is None:
-        output.show(launch_text(cluster_state.plan), document)
+    output.refused(outcome.plan.reasons)
+    document = run_document(outcome.cluster, outcome.plan, outcome.end, outcome.exit_code)
+    if outcome.end is None:
+        output.show(launch_text(outcome.plan), document)
     else:
-        output.note(end_text(cluster_state.end))
+        output.note(end_text(outcome.end))
         output.show((), document)
-    output.leave(cluster_state.exit_code)
+    output.leave(outcome.exit_code)
 
 
 @spread
@@ -127,20 +127,20 @@ def cluster_bench(
 
 
 def _node_counts(text: str) -> tuple[int, ...]:
-    """Raise UsageError."""
+    """Parse `--nodes`. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if not word.isdecimal() or not 1 <= int(word[:5]) <= _MOST_NODES), None)
     if wrong is not None:
-        raise UsageError(f"--nodes {text}: {wrong!r} is no number of nodes", hint="write --nodes 1,2,4")
+        raise UsageError(f"--nodes {text}: {wrong!r} is not a number of nodes", hint="write --nodes 1,2,4")
     return tuple(sorted(set(map(int, words))))
 
 
 def _transports(text: str) -> tuple[Transport, ...]:
-    """Raise UsageError."""
+    """Parse `--transports`. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if word not in list(Transport)), None)
     if wrong is not None:
-        raise UsageError(f"--transports {text}: there is no {wrong!r}", hint="write tcp,rdma, or one of them")
+        raise UsageError(f"--transports {text}: unknown transport {wrong!r}", hint="write tcp,rdma, or one of them")
     return tuple(dict.fromkeys(map(Transport, words)))
 
 
@@ -174,7 +174,10 @@ ClusterNameArgument = typer.Argument(metavar="[CLUSTER]", help="Its name, in pla
 
 
 def name_meant(file: Path | None, name: str | None) -> str | None:
-    """Return the name of the cluster that the options mean; None = they say none. Raises UsageError for both."""
+    """Return the name of the cluster: that in the file, or the one typed; None if neither is given.
+
+    Raises UsageError if both are given, PolicyError for an invalid file.
+    """
     from gpuops.extras.clusters.cluster_file import load_cluster
 
     if file is not None and name is not None:
@@ -269,7 +272,7 @@ def cluster_delete(
 
     cluster_name = name_meant(file, name)
     if cluster_name is None:
-        raise UsageError("which cluster is not said", hint="name it, or --file templates/cluster.yaml")
+        raise UsageError("no cluster is named", hint="add its name, or use --file, for example templates/cluster.yaml")
 
     def consent(planned: ClusterRemoved) -> None:
         if planned.vms and not yes:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.plan import Rejection
 
 _MOST_PRINTED: Final = 1 << 20
-"""The limit for bytes that are read of a measurement."""
+"""The most bytes of a measurement's output that are kept."""
 SIMULATED: Final = "simulated: not measured"
 
 
@@ -40,7 +40,7 @@ def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
     """Return the cluster with only its first nodes. Raises UsageError if it has fewer."""
     if nodes > len(cluster.members):
         most = len(cluster.members)
-        raise UsageError(f"--nodes {nodes}: cluster {cluster.name} has {most}", hint=f"--nodes {most} is the most")
+        raise UsageError(f"--nodes {nodes}: cluster {cluster.name} has {most}", hint=f"use --nodes {most} or less")
     return replace(cluster, members=cluster.members[:nodes])
 
 
@@ -55,6 +55,10 @@ def _cell(
     *,
     simulated: bool,
 ) -> BenchCell:
+    """Measure all sizes over the first `nodes` VMs by one transport. Return the times, or the reason for their lack.
+
+    Raises the errors of `running.run`.
+    """
     first_nodes = _part(cluster, nodes)
     cell = BenchCell(len(first_nodes.members), sum(member.gpus for member in first_nodes.members), transport)
     if transport is Transport.RDMA and simulated:
@@ -77,13 +81,14 @@ def _cell(
     def hear(piece: bytes) -> None:
         printed.extend(piece[: _MOST_PRINTED - len(printed)])
 
+    # one launch for the commands of all sizes, so that the guests are prepared once
     launch = replace(launch, command_lines=(" && ".join(lines),), unused=cluster.members[nodes:])
     end = running.run(launch, site, lease, hear)
     text = printed.decode("utf-8", "replace")
     if end.exit_code:
-        last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
+        last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
         why = f"ended after {wish.limit_s} s" if end.exit_code == running.TIMED_OUT else f"exit code {end.exit_code}"
-        return replace(cell, why_not=f"{why}: {last.strip()[:200]}", left=end.left)
+        return replace(cell, why_not=f"{why}: {last_line.strip()[:200]}", left=end.left)
     try:
         return replace(cell, times=all_reduce.parse_times(program, text, wish.sizes), left=end.left)
     except UsageError as error:
@@ -91,7 +96,7 @@ def _cell(
 
 
 def standing(name: str, site: Site) -> TrainingCluster:
-    """Return the cluster of this name with the current addresses of its guests.
+    """Return the running cluster of this name, with the current addresses of its guests.
 
     Raises UsageError if it does not exist, if a VM is missing or does not run, or if two clusters have the name.
     """
@@ -110,17 +115,18 @@ def standing(name: str, site: Site) -> TrainingCluster:
 
 
 def _require_complete(name: str, members: tuple[MarkedVm, ...]) -> None:
-    hint = "gpuops cluster create with its file makes it whole, gpuops cluster delete removes it"
+    """Raise UsageError for two clusters with this name, a missing VM, and VMs that do not run."""
+    hint = "run gpuops cluster create with its file to complete it, or gpuops cluster delete to remove it"
     if len({member.marker.id for member in members}) > 1:
         raise UsageError(f"there are two clusters {name!r}", hint="gpuops cluster show shows their VMs")
     nodes = members[0].marker.nodes
     missing = sorted(set(range(nodes)) - {member.marker.rank for member in members})
     if missing:
         ranks = ", ".join(map(str, missing))
-        raise UsageError(f"cluster {name} is not whole: of its {nodes} VMs rank {ranks} is missing", hint=hint)
+        raise UsageError(f"cluster {name} is not complete: rank {ranks} of its {nodes} VMs is missing", hint=hint)
     stopped = [member.vm.name for member in members if member.vm.power is not PowerState.ON]
     if stopped:
-        raise UsageError(f"cluster {name}: {', '.join(stopped)} does not run", hint=hint)
+        raise UsageError(f"cluster {name}: not running: {', '.join(stopped)}", hint=hint)
 
 
 def _member(marked: MarkedVm, inventory: Inventory, site: Site) -> Member:
@@ -160,10 +166,10 @@ class ClusterRun:
 
 
 def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], None], *, apply: bool) -> ClusterRun:
-    """Plan a run over a cluster, and start it with `apply`; `hear` is called with the output of rank 0.
+    """Plan a run over a cluster and, with `apply`, carry it out to its end. Return the plan and the end.
 
-    Raises UsageError if a VM of the cluster does not run, Locked while another run uses it, Refused if a guest cannot
-    be made ready, NotConnected.
+    `hear` is called with the output of rank 0, piece by piece. Raises UsageError if a VM of the cluster does not run,
+    Locked while another run uses the cluster, Refused if a guest cannot be prepared, NotConnected.
     """
     cluster = standing(name, site)
     plan = plan_launch(wish, cluster, secrets.token_hex(8))
@@ -177,35 +183,40 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
 
 
 def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
-    """Return the measurements over the first nodes of a cluster, and the reasons for missing ones.
+    """Measure an all-reduce for each transport and each number of nodes in `wish`, one after the other.
 
-    Raises as `cluster_run`, and Refused if none is possible.
+    Returns the measured times, and the reason for each that is missing. Raises the errors of `cluster_run`, and
+    Refused if nothing can be measured.
     """
     cluster = standing(name, site)
     work = guest_work(site.vcenter)
+    # a plan that is never started: it checks the guests, and its launch is used to look for the programs
     launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), secrets.token_hex(8))
     reasons = said_once(_missing_ways_in(cluster, site) or launch_plan.rejections)
     if reasons or launch_plan.launch is None:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as lease:
-        look = shell_command("all_reduce_programs")
-        program = wish.program or all_reduce.chosen_program(LaunchGuests(launch_plan.launch, work).look(look))
+        find_programs = shell_command("all_reduce_programs")
+        program = wish.program or all_reduce.chosen_program(LaunchGuests(launch_plan.launch, work).look(find_programs))
         if program is None:
             raise Refused(
-                f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
+                f"{cluster.members[0].name}: its guest has no program that measures an all-reduce",
                 hint="install NCCL tests, the OSU micro-benchmarks or python3-mpi4py in the template",
             )
         cells: list[BenchCell] = []
         for transport in wish.transports:
             for nodes in wish.nodes:
                 cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=work.is_simulated))
-                if cells[-1].left:
+                if cells[-1].left:  # what still runs in a guest would disturb a measurement over more nodes
                     break
     return BenchResult(cluster.name, program, tuple(cells), simulated=work.is_simulated)
 
 
 def _missing_ways_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
-    """Return why programs cannot be run in the guests, as far as can be known without trying."""
+    """Return the reasons why programs cannot be run in the guests: missing privileges, or no login for guests.
+
+    Does not try a login in a guest.
+    """
     from gpuops.plan.core.plan import Rejection
     from gpuops.plan.core.privileges import lacks_privileges
     from gpuops.plan.core.steps import RunInGuest

@@ -65,12 +65,13 @@ ASSIGN_NETWORK: Final = frozenset({"Network.Assign"})
 def _refuse_without_privileges(plan: ClusterPlan, folder: str | None, inventory: Inventory, site: Site) -> ClusterPlan:
     """Return the plan, with one refusal for each object on which the login lacks privileges that the plan needs.
 
-    The new VMs do not exist yet, so privileges on them are looked up on the template (vSphere API reference, privileges
-    of each method and of each field of ConfigSpec). The others are looked up on the objects that a new VM uses (vSphere
-    security guide, required privileges for common tasks: deploy a virtual machine from a template).
+    The new VMs do not exist yet, so the privileges on them are checked on the template (vSphere API reference,
+    privileges of each method and of each field of ConfigSpec). The other privileges are checked on the cluster, folder,
+    resource pool, datastores and port group that the new VMs use (vSphere security guide, required privileges for
+    common tasks: deploy a virtual machine from a template).
 
-    `folder` is the managed object id of the folder for the new VMs. None puts them into the template's folder, so
-    the privilege is asked of the template, which inherits it from there. Raises VmNotFound, VmAmbiguous.
+    `folder`: managed object id of the folder for the new VMs. None = the template's folder; its privileges are checked
+    on the template, which inherits them. Raises VmNotFound, VmAmbiguous.
     """
     if not plan.changes:
         return plan
@@ -121,20 +122,21 @@ ClusterConsent = Callable[[ClusterPlan], None]
 
 
 def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, consent: ClusterConsent) -> ClusterMade:
-    """Return the plan for the cluster, and with `apply` the outcome. `keep`: after a failure nothing is removed.
+    """Plan the cluster and, with `apply`, make it; return the plan and the outcome.
 
-    Raises UsageError for unknown names, Refused, Locked while a rotation runs, NotConnected; after NotConnected the
-    same call continues.
+    `keep`: keep the VMs that were made if a later step fails; otherwise they are removed. Raises UsageError for unknown
+    names, Refused, Locked while a rotation runs, NotConnected; after NotConnected the same call continues.
     """
     port = cluster_port(site)
     inventory = site.vcenter.inventory()
     id_now, cut_off = known_id(wish.name, inventory, site)
-    if cut_off and apply:
+    if cut_off and apply:  # clones that an interrupted call requested may still appear
         with alone_with(site, wish.name, "cluster-create"):
             wait_for_tasks(site, wish.name, inventory)
         inventory = site.vcenter.inventory()
         id_now, _ = known_id(wish.name, inventory, site)
     plan, _ = _look(wish, id_now, site, port, inventory)
+    # after an interruption go on even if nothing is missing: the open run in the journal must be ended
     if not plan.feasible or not apply or not (plan.changes or cut_off):
         return ClusterMade(plan, applied=apply and plan.feasible)
 
@@ -143,7 +145,7 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
             current_plan, inventory = _look(wish, id_now, site, port)
             if not current_plan.feasible:
                 return ClusterMade(current_plan, applied=False)
-            agreement.require(current_plan)
+            agreement.require(current_plan)  # if it differs from the plan that was agreed to, ask again
             require_unused(wish.name, inventory, site)
             existing_vms = marked_vms(inventory, wish.name)
             run = begin(journal, wish.name, current_plan.id, [member.vm.ref for member in existing_vms])
@@ -157,9 +159,9 @@ def create_cluster(wish: ClusterWish, site: Site, *, apply: bool, keep: bool, co
 def _look(
     wish: ClusterWish, cluster_id: str, site: Site, port: ClusterPort, inventory: Inventory | None = None
 ) -> tuple[ClusterPlan, Inventory]:
-    """Return the plan and the inventory it uses, with the devices of the template and of the VMs of the cluster.
+    """Return the plan, with refusals for missing privileges, and the inventory that it was made on.
 
-    Reads the inventory unless one is given.
+    Reads the inventory unless one is given, and the devices of the template and of the cluster's VMs.
     """
     vcenter = site.vcenter
     inventory = inventory or vcenter.inventory()
@@ -203,10 +205,11 @@ class _ClusterCreation:
             raise
 
     def _create_or_undo(self, *, keep: bool) -> ClusterMade:
+        """Make the cluster; after an error remove the VMs that were made, unless `keep` is set."""
         try:
             addresses = self._create_all()
         except (NotConnected, Locked):
-            raise
+            raise  # nothing can be removed now: the same call continues later
         except GpuopsError as error:
             # nothing is removed if a request may still take effect later, or if only an address was missing: then the
             # VMs may be in use
@@ -221,7 +224,7 @@ class _ClusterCreation:
 
     def _remove_created_vms(self) -> tuple[str, ...]:
         """Remove the VMs made since the run began, and return those that could not be removed."""
-        self.site.say(f"cluster {self.wish.name} failed: what was made of it is removed")
+        self.site.say(f"cluster {self.wish.name} failed: the VMs that were made are removed")
         wait_for_tasks(self.site, self.wish.name, self.site.vcenter.inventory())
         with changing(self.site, waits=True) as journal:
             inventory = self.site.vcenter.inventory()
@@ -230,7 +233,11 @@ class _ClusterCreation:
                 return remove_vms(made_vms, inventory, journal, self.run, self.site, but=vms_before_run(self.run))[0]
 
     def _create_all(self) -> dict[str, str]:
-        """Make and start all VMs and return the address of each guest. Raises the first error."""
+        """Make and start all VMs and return the address of each guest, by VM name. Raises the first error.
+
+        Requests the missing clones and plans again, until no VM is missing; a clone whose task was lost is requested a
+        second time only if the VM still does not exist.
+        """
         with changing(self.site, waits=True) as journal:
             settle_steps(self.inventory, journal, self.run, self.site)
         for tries_left in reversed(range(CLONE_TRIES + 1)):
@@ -242,7 +249,7 @@ class _ClusterCreation:
                 if not tries_left:
                     names = ", ".join(clone.name for clone in plan.new)
                     reason = f"{names}: vCenter does not show what was cloned"
-                    raise OutcomeUnknown(reason, hint="the same again looks anew")
+                    raise OutcomeUnknown(reason, hint="run the same command again")
                 ended, self.inventory = request_vms(plan.new, self.inventory, journal, self.run, self.site)
             self._wait_for_clones(plan.new, ended)
         return self._addresses()
@@ -267,7 +274,11 @@ class _ClusterCreation:
         return plan
 
     def _wait_for_clones(self, clones: Sequence[CloneVm], ended: Mapping[str, Outcome]) -> None:
-        """Wait for the clones. Raises the first certain error of one; others are missing in the next plan."""
+        """Wait until vCenter has made the clones. Raises the error of the first clone that certainly failed.
+
+        `ended`: outcomes that were known before. A clone with an unknown outcome is requested again if the next plan
+        does not find its VM.
+        """
         self.site.say(f"{len(clones)} VMs are being cloned of {self.wish.template}")
         with self.site.unlocked_journal() as journal:
             outcomes, self.inventory = settle_steps(self.inventory, journal, self.run, self.site, timeout_s=CREATION_S)
@@ -280,16 +291,16 @@ class _ClusterCreation:
             wait_for_tasks(self.site, self.wish.name, self.site.vcenter.inventory())
 
     def _addresses(self) -> dict[str, str]:
-        """Return the address of each guest. Raises StepFailed for a guest without an address in time."""
-        began_s, addresses = self.site.passed_s(), {}
+        """Return the address of each guest, by VM name. Raises StepFailed for a guest without one after `BOOT_S`."""
+        started_s, addresses = self.site.passed_s(), {}
         for member in marked_vms(self.inventory, self.wish.name):
-            left_s = max(0.0, began_s + BOOT_S - self.site.passed_s())
+            left_s = max(0.0, started_s + BOOT_S - self.site.passed_s())
             guest = self.site.vcenter.wait_for_guest(member.vm.ref, left_s, address=True)
             if guest.address is None:
                 lacks = "IP address" if guest.tools_running else "running VMware Tools"
                 raise StepFailed(
                     f"{member.vm.name}: its guest reports no {lacks} {BOOT_S:.0f} s after its start",
-                    hint="see in its console whether it booted and has a network",
+                    hint="check in its console whether it booted and has a network",
                 )
             addresses[member.vm.name] = guest.address
         return addresses

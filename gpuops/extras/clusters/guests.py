@@ -53,7 +53,7 @@ def public_key(text: str) -> str:
     """Return the key of a line that ssh-keygen wrote, without its comment. Raises ProtocolError for another text."""
     match = _KEY.search(text)
     if match is None:
-        raise ProtocolError("its guest tells no public key", hint="install openssh-client in the template")
+        raise ProtocolError("its guest printed no public key", hint="install openssh-client in the template")
     return match[1]
 
 
@@ -87,15 +87,17 @@ class LaunchGuests:
     """The scripts and launchers whose end is not known. Their temporary directories are in the guests."""
 
     def prepare(self) -> ReadyGuests:
-        """Prepare every guest, and end and remove what an earlier run left in any guest of the cluster.
+        """Prepare the guests of the launch, and end and remove what an earlier run left in any guest of the cluster.
 
-        Raises NotEntered; Refused with the guest and its reason, or if there is no login for guests; NotConnected.
+        If the launcher uses SSH, the first guest gets a key pair, and the guests of the launch admit its public key.
+        Raises NotEntered if the first guest refuses the login; Refused with the guest and its reason, or if there is no
+        login for guests; NotConnected.
         """
         launch = self.launch
         all_members = (*launch.members, *launch.unused)
 
         def script(member: Member) -> str:
-            if member in launch.unused:
+            if member in launch.unused:  # no rank of this run, but an earlier run may still use it
                 return step_command("end_earlier", launch)
             return prepare_command(launch, first=member is all_members[0])
 
@@ -119,7 +121,8 @@ class LaunchGuests:
     def clear(self) -> tuple[str, ...]:
         """End the processes of the run and remove its files. Return a line for each guest in which that failed.
 
-        Every guest is stopped before the first is cleaned: running processes may write again. Raises NotConnected.
+        The processes in all guests are ended before the first file is removed, because they may still write files.
+        Raises NotConnected.
         """
         failures: dict[str, str] = {}
         unfinished = tuple(self.unfinished)
@@ -130,7 +133,8 @@ class LaunchGuests:
                     failures.setdefault(end.name, f"{end.name}: {effect}: {end.error.removeprefix(f'{end.name}: ')}")
 
         run_everywhere("stop", "processes of it may run on")
-        # this also removes their directories; a launcher that still runs had no mark yet at the first stop
+        # wait for the launchers to end, which also removes their directories; one that still runs had not yet set
+        # its mark when the processes were ended
         if [end for end in self.guest_work.wait_for_commands(unfinished, ENDED_S) if end.exit_code is None]:
             run_everywhere("stop", "processes of it may run on")
         run_everywhere("clean", "its files may stay")
@@ -143,16 +147,19 @@ class LaunchGuests:
         ends = {end.name: end for end in self._ends(members, script_of, entering=entering)}
         failed = next((end for end in ends.values() if end.error), None)
         if failed is not None:
-            raise Refused(f"{failed.name}: {self._runner.failure(failed)}", hint="look at the guest")
+            raise Refused(
+                f"{failed.name}: {self._runner.failure(failed)}",
+                hint="check the guest, then run the same command again",
+            )
         return tuple(ends[member.name] for member in members)
 
     def _ends(
         self, members: Sequence[Member], script_of: Callable[[Member], str], *, entering: bool = False
     ) -> Iterator[CommandEnd]:
-        """Run a script in each guest and yield the ends, also of guests in which it could not be started.
+        """Run a script in each guest, all at once, and yield how it ended in each, or why it could not be started.
 
-        `entering`: it is the first script of a run. Raises NotEntered if the first guest then refuses it, NotConnected,
-        and Refused if there is no login for guests.
+        `entering`: this is the first script of a run; if the first guest refuses it, raise NotEntered and start nothing
+        in the others. Also raises NotConnected, and Refused if there is no login for guests.
         """
         commands = []
         for member in members:
@@ -179,7 +186,8 @@ class LaunchGuests:
     def _known_hosts(self, member: Member) -> Iterator[str]:
         """Yield `10.1.2.11 ssh-ed25519 AAAA...` for each key of the guest's SSH server. Raises Refused if it has none.
 
-        An address with another port than 22 stands in brackets (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT").
+        If the port is not 22, the format is `[10.1.2.11]:2222 ssh-ed25519 ...` (sshd(8), "SSH_KNOWN_HOSTS FILE
+        FORMAT").
         """
         has_key, ssh_port = False, self.launch.ssh_port
         address = member.address if ssh_port == 22 else f"[{member.address}]:{ssh_port}"

@@ -118,7 +118,10 @@ def hostfile(members: Sequence[Member], slots: Sequence[int]) -> str:
 
 
 def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan:
-    """Return the launch of the wish on a cluster. `run` is a unique word for this run."""
+    """Return how to launch the program of `wish` on a cluster, or all reasons to refuse it.
+
+    `run`: a unique word for this run, used in the names of its files and in `MARK` of its processes.
+    """
     refusals = tuple(_refusals(wish, cluster))
     if refusals:
         return LaunchPlan(None, refusals)
@@ -134,24 +137,25 @@ def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan
 
 
 def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
+    """Yield the reasons why the program cannot be launched: addresses, GPUs or network cards of VMs, ranks, command."""
     for member in cluster.members:
         if member.address is None:
-            hint = "wait until VMware Tools tell one; gpuops guest check looks at the guest"
-            yield Rejection(member.name, "its guest tells no address", hint=hint)
+            hint = "wait until VMware Tools report one, or check the guest with gpuops guest check"
+            yield Rejection(member.name, "its guest reports no IP address", hint=hint)
         elif unicast_address(member.address) is None:
-            hint = "give its guest an address of the cluster's network"
-            yield Rejection(member.name, "its guest tells an address by which no other reaches it", hint=hint)
+            hint = "give its guest an address in the cluster's network"
+            yield Rejection(member.name, "its guest reports an address that other guests cannot reach", hint=hint)
         if not member.gpus:
-            yield Rejection(member.name, "it has no GPU", hint="gpuops cluster show says what its VMs have")
+            yield Rejection(member.name, "it has no GPU", hint="gpuops cluster show lists the devices of its VMs")
         if wish.transport is Transport.RDMA and member.rdma is None:
-            yield Rejection(member.name, "it has no RDMA network card", hint="--transport tcp goes without")
+            yield Rejection(member.name, "it has no RDMA network card", hint="use --transport tcp, which needs none")
     yield from _one_address(cluster)
     gpus = sum(member.gpus for member in cluster.members)
     if wish.ranks is not None and wish.ranks > gpus:
-        hint = f"--ranks {gpus} is the most: a rank has a GPU of its own"
+        hint = f"--ranks {gpus} is the maximum: each rank needs its own GPU"
         yield Rejection(cluster.name, "more ranks than GPUs", wish.ranks, gpus, "GPUs", hint=hint)
     if not wish.command:
-        yield Rejection(cluster.name, "no program is named", hint="gpuops cluster run CLUSTER -- python3 train.py")
+        yield Rejection(cluster.name, "no program is named", hint="add it: gpuops cluster run NAME -- python3 train.py")
 
 
 def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
@@ -163,8 +167,8 @@ def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
         by_address.setdefault(str(canonical), []).append(member.name)
     for address, names in by_address.items():
         if address and len(names) > 1:
-            hint = "give each guest an address of its own"
-            yield Rejection(cluster.name, f"{', '.join(names)} tell one and the same address", hint=hint)
+            hint = "give each guest its own address"
+            yield Rejection(cluster.name, f"{', '.join(names)} report the same address", hint=hint)
 
 
 def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
@@ -177,6 +181,7 @@ def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
 
 
 def _words(wish: RunWish, launch: Launch) -> tuple[tuple[str, ...], ...]:
+    """Return the words of each command line: one line in all if the launcher starts the other guests, else one each."""
     match wish.launcher:
         case Launcher.MPIRUN:
             return (_mpirun(wish, launch),)
@@ -191,6 +196,7 @@ def _words(wish: RunWish, launch: Launch) -> tuple[tuple[str, ...], ...]:
 
 
 def _mpirun(wish: RunWish, launch: Launch) -> tuple[str, ...]:
+    # the sources of the options are in the docstring of this module; variables reach other guests only by `-x`
     words = ["mpirun", "-np", str(launch.ranks), "--hostfile", f"{launch.directory}/hostfile"]
     words += ["--bind-to", "none", "--map-by", "slot", "--mca", "plm_rsh_no_tree_spawn", "1"]
     if wish.transport is Transport.TCP:
@@ -220,7 +226,7 @@ def _torchrun(wish: RunWish, launch: Launch, node: int) -> tuple[str, ...]:
 def common_network(addresses: Sequence[str]) -> str:
     """Return the smallest network that contains all these IPv4 addresses.
 
-    For loopback addresses it is the complete loopback network, because no interface has most of these addresses.
+    For loopback addresses it is 127.0.0.0/8: the interface has only 127.0.0.1, which a smaller network may lack.
 
     >>> common_network(["10.1.2.11", "10.1.2.14"])
     '10.1.2.8/29'
@@ -228,5 +234,6 @@ def common_network(addresses: Sequence[str]) -> str:
     ip_addresses = [IPv4Address(address) for address in addresses]
     if all(address.is_loopback for address in ip_addresses):
         return _LOOPBACK
+    # the bits in which the lowest and the highest address differ are the host part
     low, high = min(map(int, ip_addresses)), max(map(int, ip_addresses))
     return str(IPv4Network((low, 32 - (low ^ high).bit_length()), strict=False))

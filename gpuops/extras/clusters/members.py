@@ -28,7 +28,7 @@ def marker_of(vm: Vm) -> ClusterMarker | None:
 
 
 def marked_vms(inventory: Inventory, cluster: str | None = None, id: str | None = None) -> tuple[MarkedVm, ...]:
-    """Return the VMs of all clusters, or of the cluster with this name or id, sorted by name and rank."""
+    """Return the VMs of all clusters, or only those with this name and this id, sorted by cluster and rank."""
     members = [member for member in _all_marked_vms(inventory) if cluster in (None, member.marker.cluster)]
     members = [member for member in members if id in (None, member.marker.id)]
     return tuple(sorted(members, key=lambda member: (member.marker.cluster, member.marker.rank, member.vm.ref)))
@@ -50,14 +50,18 @@ REMOVE_PRIVILEGES: Final = (
 
 
 def removal_refusals(members: Sequence[MarkedVm]) -> tuple[Rejection, ...]:
-    """Return the reasons to refuse the removal, for example that a VM is a copy: a copy has the same marker."""
+    """Return the reasons to refuse the removal of these VMs.
+
+    Two VMs with the same marker are refused, because one of them is a copy that somebody made; and VMs that another
+    product manages.
+    """
     ranks = [(member.marker.id, member.marker.rank) for member in members]
     doubled = [member for member in members if ranks.count((member.marker.id, member.marker.rank)) > 1]
     copies = tuple(
         Rejection(
             member.vm.path or member.vm.ref,
-            f"claims rank {member.marker.rank} of cluster {member.marker.cluster} as another VM does",
-            hint="rename the copy: a VM of another name is never removed",
+            f"has the same marker as another VM (rank {member.marker.rank} of cluster {member.marker.cluster})",
+            hint="rename the copy: gpuops never removes a VM with another name",
         )
         for member in doubled
     )

@@ -42,13 +42,14 @@ class MemberSteps:
 def member_steps(
     wish: ClusterWish, vm: Vm, card_node: int | None, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> MemberSteps | tuple[Rejection, ...]:
-    """Return the steps that configure the VM, which the snapshot shows on its host, as wished, or all refusals.
+    """Return the steps that give the VM its GPUs and start it, or all refusals.
 
-    `card_node`: the NUMA node of its network card, from the port group; None if it is unknown or the VM has no card.
+    The VM must be in the snapshot, on its host. `card_node`: the NUMA node of its network card, from the port group;
+    None if it is unknown or the VM has no card.
     """
     host = inventory.host_of(vm)
     if host is None:
-        return (Rejection(vm.name, "its host cannot be read"),)
+        return (Rejection(vm.name, "its host cannot be read", hint="give this login read access to its host"),)
     if wish.rdma is RdmaKind.DIRECTPATH:
         return _with_whole_adapter(wish, vm, host, inventory, catalog, now)
     plan, beside = _gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
@@ -68,7 +69,10 @@ def _gpus(
     catalog: Catalog,
     now: datetime,
 ) -> tuple[Plan, bool]:
-    """Return the plan of its GPUs, and whether it guarantees that node."""
+    """Return the plan that gives the VM its GPUs, and whether these are certainly on the NUMA node `node`.
+
+    Prefers this node; if its GPUs have no room, plans on all GPUs of the host.
+    """
     types = () if wish.profile is not None else gpu_types(wish, inventory)
     runs = vm.power is PowerState.ON
     if runs:  # a running VM is never stopped for a better place
@@ -77,18 +81,19 @@ def _gpus(
     if runs:
         return request.plan(inventory, catalog, now), (vm.extra_config or {}).get(AFFINITY_KEY) == str(node)
     if node is not None and wish.profile is not None:
-        beside = only_node(vm, node, inventory)
-        near = replace(request, numa=NumaPolicy.REQUIRED).plan(beside, catalog, now)
-        bound = _bind_to_gpus(vm, near, beside, catalog) if near.feasible else None
+        node_only = only_node(vm, node, inventory)
+        near_plan = replace(request, numa=NumaPolicy.REQUIRED).plan(node_only, catalog, now)
+        bound = _bind_to_gpus(vm, near_plan, node_only, catalog) if near_plan.feasible else None
         if bound is not None:
             return bound, True
     return request.plan(inventory, catalog, now), False
 
 
 def _bind_to_gpus(vm: Vm, plan: Plan, beside: Inventory, catalog: Catalog) -> Plan | None:
-    """Return the plan with its vGPUs bound to the GPUs of the node, or None if they have no room.
+    """Return the plan with its vGPUs bound to GPUs of one NUMA node, or None if these have no room.
 
-    `beside` shows only the GPUs of that node, and a plan does not bind vGPUs if all GPUs are on one node.
+    `plan` was made on `beside`, in which the host has only the GPUs of that node. Such a plan does not bind its vGPUs,
+    because there is no other node; on the real host they could be placed on any GPU.
     """
     changes = [step for step in plan.steps if isinstance(step, ReconfigureVm)]
     with_gpus = _after(tuple(changes), beside, catalog).vm(vm.ref)
@@ -101,6 +106,7 @@ def _bind_to_gpus(vm: Vm, plan: Plan, beside: Inventory, catalog: Catalog) -> Pl
     missing = {key: address for key, address in pins.items() if (with_gpus.extra_config or {}).get(key) != address}
     if not missing:
         return plan
+    # all in one change: the VM gets its vGPUs and their bindings by the same request
     first = changes[0] if changes else ReconfigureVm(vm.ref, VmChange())
     change = replace(first.change, extra_config={**first.change.extra_config, **missing})
     other_waves = [wave for wave in plan.waves if not any(isinstance(step, ReconfigureVm) for step in wave.steps)]
@@ -128,21 +134,25 @@ def gpu_types(wish: ClusterWish, inventory: Inventory) -> tuple[str, ...]:
 def _with_whole_adapter(
     wish: ClusterWish, vm: Vm, host: Host, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> MemberSteps | tuple[Rejection, ...]:
-    """Plan GPUs and a passthrough network adapter: the first free one whose node has the GPUs, else the first free."""
+    """Plan GPUs and a complete network adapter by passthrough; return the steps, or all refusals.
+
+    Chooses the first free adapter that has the GPUs on its NUMA node, else the first free one. A VM that has an adapter
+    already keeps it.
+    """
     attached = [device for device in vm.devices or () if isinstance(device, DirectPathDevice)]
     attached_addresses = {device.address for device in attached}
     adapters = [device for device in adapters_of(wish, host) if device.address in attached_addresses] or [
         device for device in adapters_of(wish, host) if device.address not in _used_addresses(host, vm, inventory)
     ]
     reasons: tuple[Rejection, ...] = ()
-    for strict in (True, False):
+    for strict in (True, False):  # first only plans with the GPUs on the adapter's node, then any
         for adapter in adapters:
             plan, beside = _gpus(wish, vm, adapter.numa_node, PowerPolicy.REFUSE, inventory, catalog, now)
             if not plan.feasible or (strict and not beside):
                 reasons = reasons or plan.rejections
                 continue
-            world = _after(plan.steps, inventory, catalog)
-            card = _adapter(vm, adapter.address).plan(world, catalog, now)
+            with_gpus = _after(plan.steps, inventory, catalog)
+            card = _adapter(vm, adapter.address).plan(with_gpus, catalog, now)
             if not card.feasible:
                 reasons = reasons or card.rejections
                 continue
@@ -158,7 +168,7 @@ def _adapter(vm: Vm, address: PciAddress) -> Attach:
 
 
 def _used_addresses(host: Host, vm: Vm, inventory: Inventory) -> frozenset[PciAddress]:
-    """Return the devices of the host that belong to another VM, also to one that is off."""
+    """Return the addresses of devices that other VMs of the host have, including VMs that are powered off."""
     held_addresses = {binding.address for binding in host.bindings}
     other_vms = (
         vm_on_host for vm_on_host in inventory.vms.values() if vm_on_host.host == host.ref and vm_on_host.ref != vm.ref

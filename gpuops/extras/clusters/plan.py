@@ -54,10 +54,11 @@ def changes_by_admin(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
     CPU.
     """
     for difference in _differences(wish, vm, host):
-        yield f"{vm.name}: {difference}: it stays so, only gpuops cluster delete and create make it anew"
+        yield f"{vm.name}: {difference}: it is not changed; to change it, run gpuops cluster delete and create"
 
 
 def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
+    """Yield how the settings of an existing VM differ from the file. A setting that cannot be read counts as equal."""
     if wish.cpus is not None and vm.vcpus not in (None, wish.cpus):
         yield f"has {vm.vcpus} vCPUs, and the file says {wish.cpus}"
     if wish.memory_mib is not None and vm.memory_mib not in (None, wish.memory_mib):
@@ -66,11 +67,11 @@ def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
     if reserved is not None and vm.memory_mib is not None and reserved < vm.memory_mib:
         yield f"has {reserved} MiB of its {vm.memory_mib} MiB of memory reserved"
     if wish.huge_pages and vm.extra_config is not None and vm.extra_config.get(HUGE_PAGES, "").upper() != "TRUE":
-        yield "has no pages of 1 GiB, which the file says"
+        yield "has no pages of 1 GiB, and the file requires them"
     if wish.latency is LatencyLevel.HIGH and None not in (vm.vcpus, vm.cpu_reservation_mhz, host.cpu_mhz):
-        whole = (vm.vcpus or 0) * (host.cpu_mhz or 0)
-        if (vm.cpu_reservation_mhz or 0) < whole:
-            yield f"has {vm.cpu_reservation_mhz} of {whole} MHz reserved, and the file says latency sensitivity high"
+        full_mhz = (vm.vcpus or 0) * (host.cpu_mhz or 0)
+        if (vm.cpu_reservation_mhz or 0) < full_mhz:
+            yield f"has {vm.cpu_reservation_mhz} of {full_mhz} MHz reserved, and the file says latency sensitivity high"
 
 
 ROOM: Final = "VMs that hosts have room for"
@@ -92,9 +93,9 @@ def no_room(
     missing_vms: int,
     rows: Sequence[Prerequisite],
 ) -> Iterator[Rejection]:
-    """Yield how many VMs there is room for, then the reasons host by host, then the failed rows.
+    """Yield one refusal with the number of VMs that there is room for, then one for each host, then the failed checks.
 
-    `missing_vms`: the number of VMs that do not exist yet, to which `room` applies.
+    `room`: by host the missing VMs that fit there. `missing_vms`: the number of VMs that do not exist yet.
     """
     failed = [row_refusal(row) for row in rows if row.passed is False]
     if not hosts and not failed:
@@ -110,7 +111,7 @@ def no_room(
         fitting, reasons = room[host.ref]
         for reason in reasons[:1]:
             of_gpu = reason.subject.startswith(f"{host.name} ")
-            if fitting and of_gpu:  # held by a VM that is only planned
+            if fitting and of_gpu:  # the reason would name a GPU that another planned VM of this cluster takes
                 yield Rejection(host.name, f"{_TAKES}{len(fitting)} of them, and has GPUs for no more")
                 continue
             reason_text = str(reason).removeprefix(f"{host.name}{' ' if of_gpu else ': '}")
@@ -120,11 +121,11 @@ def no_room(
 
 
 def refused_once(rejections: Sequence[Rejection]) -> tuple[Rejection, ...]:
-    """Return one refusal for each problem, the worst first, with its hosts or VMs summed up.
+    """Return one refusal for each problem, the worst first; it names all hosts or VMs with this problem.
 
-    Too little room is one problem, with its reasons. If no host passes its checks, the checks are the problems; those
-    with the same next move share a line. Only the first failed check of a host counts: a switch without RDMA also has
-    no VMkernel adapter for it.
+    Too little room is one problem, with the reasons of the hosts. But if every host has failed its checks, these checks
+    are the problems, and those with the same next move are joined. Only the first failed check of a host counts,
+    because others may follow from it: a switch without RDMA also has no VMkernel adapter for it.
     """
     if not rejections or rejections[0].rule != ROOM:
         return said_once(rejections)
@@ -246,6 +247,7 @@ class _Planning:
         return self.question.wish
 
     def plan(self) -> ClusterPlan:
+        """Check what holds for all VMs (existing VMs, template, port group, GPU model), then plan each VM."""
         existing = marked_vms(self.inventory, self.wish.name)
         refusals = (*too_old(self.inventory), *_foreign_members(self.wish, self.question.id, existing))
         if refusals:
@@ -257,6 +259,7 @@ class _Planning:
             self.rows.append(network)
         else:
             self.network = network
+        # a row in place of the port group is a refusal even if it only says that it is unknown
         failed = tuple(row_refusal(row) for row in self.rows if row.passed is False or row is network)
         if self.wish.profile is None and not gpu_types(self.wish, self.inventory):
             hint = "gpuops inventory --hosts shows the GPUs of each; name one in the file: gpus.model"
@@ -267,6 +270,7 @@ class _Planning:
         return ClusterPlan(self.wish, self.question.id, tuple(self.rows), rejections=tuple(dict.fromkeys(reasons)))
 
     def _with_members(self, template: Vm, existing: tuple[MarkedVm, ...]) -> ClusterPlan:
+        """Return the plan for the existing VMs on their hosts, and for the missing VMs on hosts with room."""
         world, members, warnings = self.inventory, list[PlannedMember](), list[str]()
         # Existing VMs keep their hosts, and their GPUs are planned first: those that are bound to GPUs, then those that
         # have GPUs on any, then clones that have none yet.
@@ -282,6 +286,7 @@ class _Planning:
         if missing:
             hosts = self._hosts(template)
             room = {host.ref: self._room(host, missing, world) for host in hosts}
+            # the room of each host was counted without new VMs on other hosts; `_place` below plans them all together
             counts = distribute_vms(
                 self.wish.placement,
                 {ref: len(fitting) for ref, (fitting, _) in room.items()},
@@ -304,7 +309,7 @@ class _Planning:
         return ClusterPlan(self.wish, self.question.id, tuple(self.rows), tuple(members), warnings=all_warnings)
 
     def _hosts(self, template: Vm) -> tuple[Host, ...]:
-        """Return the hosts that may take a VM, and add the rows with the checks of the hosts."""
+        """Return the hosts that may take a VM, sorted by name. Also append their checks to `rows`."""
         usable_hosts = []
         for host in sorted(self.inventory.hosts.values(), key=lambda host: host.name):
             if not host.gpus or unreachable(host) is not None:
@@ -318,7 +323,7 @@ class _Planning:
         return tuple(usable_hosts)
 
     def _room(self, host: Host, ranks: Sequence[int], world: Inventory) -> HostRoom:
-        """Return as many of the VMs as fit on the host, and the reasons why no further one fits."""
+        """Return the VMs that fit on the host, at most those of `ranks`, and the reasons why no further one fits."""
         fitting: list[MemberSteps] = []
         limit = len(ranks)
         if self.wish.rdma is RdmaKind.SRIOV and self.network is not None:
@@ -353,6 +358,7 @@ class _Planning:
         return member_steps(self.wish, vm, node, world, self.catalog, self.now)
 
     def _new(self, rank: int, host: Host) -> CloneVm | tuple[Rejection, ...]:
+        """Return the clone for this rank on the host, with the marker of the cluster, or all refusals."""
         wish = self.wish
         request = Clone(
             wish.vm_name(rank), wish.template, host.ref, wish.folder, wish.datastore, wish.cpus,
@@ -361,12 +367,12 @@ class _Planning:
         cloning = request.planned(self.inventory, self.question.folder)
         if cloning.new is None:
             name_in_use = Rejection(wish.vm_name(rank), "a VM of that name exists and does not belong to this cluster")
-            return cloning.rejections or (replace(name_in_use, hint="rename it, or name the cluster otherwise"),)
+            return cloning.rejections or (replace(name_in_use, hint="rename that VM or the cluster"),)
         marker = ClusterMarker(wish.name, rank, wish.nodes, self.question.id, wish.digest, wish.gpus, wish.rdma)
         settings = {MARKER_KEY: marker.text, **({HUGE_PAGES: "TRUE"} if wish.huge_pages else {})}
         high = wish.latency is LatencyLevel.HIGH
         if high and host.cpu_mhz is None:
-            rule = "its CPU cannot be read, all of which is reserved with latency sensitivity high"
+            rule = "its CPU speed cannot be read; latency sensitivity high reserves all of it"
             return (Rejection(host.name, rule, hint="give this login read access to the host (System.Read)"),)
         return replace(
             cloning.new,
@@ -391,7 +397,10 @@ def _planned_first(member: MarkedVm) -> tuple[bool, int, int]:
 def distribute_vms(
     arrangement: Arrangement, room: Mapping[str, int], existing: Mapping[str, int], vm_count: int
 ) -> dict[str, int] | None:
-    """Return the number of VMs for each host, or None if there is no room for all.
+    """Return the number of VMs for each host that gets one, or None if there is no room for all.
+
+    `room`: by host, how many VMs fit; `existing`: by host, how many VMs of the cluster it has. PACKED uses few hosts;
+    SPREAD gives each host about the same number.
 
     >>> distribute_vms(Arrangement.PACKED, {"a": 2, "b": 4, "c": 3}, {}, 5)
     {'b': 4, 'a': 1}
@@ -411,6 +420,8 @@ def distribute_vms(
     remaining = vm_count
     order.sort(key=lambda ref: -existing.get(ref, 0))
     while remaining:
+        # PACKED: fill a host that has VMs of the cluster, else the smallest host with room for all remaining VMs, else
+        # the largest host
         open_hosts = [ref for ref in order if not counts[ref] and room[ref]]
         with_members = [ref for ref in open_hosts if existing.get(ref, 0)]
         large_enough = [ref for ref in open_hosts if room[ref] >= remaining]
@@ -438,13 +449,16 @@ def _warn_once(warnings: Sequence[str], names: Sequence[str]) -> tuple[str, ...]
 
 
 def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm]) -> Iterator[Rejection]:
-    """Yield the reasons why existing VMs do not belong to the cluster of this file."""
+    """Yield a refusal for each existing VM of this name that does not belong to the cluster of this file.
+
+    Also for copies: two VMs with the same rank.
+    """
     removes = f"gpuops cluster delete {wish.name} removes it"
     for member in existing:
         if member.marker.wish != wish.digest:
             yield Rejection(
                 member.vm.name,
-                f"belongs to a cluster {wish.name} that was made from other contents of its file",
+                f"belongs to a cluster {wish.name} that was made from another version of the file",
                 hint=removes,
             )
         elif member.marker.id != id_now:
@@ -455,6 +469,6 @@ def _foreign_members(wish: ClusterWish, id_now: str, existing: Sequence[MarkedVm
             path = member.vm.path or member.vm.ref
             yield Rejection(
                 path,
-                f"claims rank {member.marker.rank} of cluster {wish.name} as another VM does",
+                f"has the same marker as another VM (rank {member.marker.rank} of cluster {wish.name})",
                 hint="rename the copy",
             )

@@ -36,7 +36,10 @@ class ClusterNetwork:
 
 
 def network_of(wish: ClusterWish, networks: Networks) -> ClusterNetwork | Prerequisite | None:
-    """Return the port group of the wish, or a failed row, or None if the wish needs no port group."""
+    """Return the port group that the wish names with its switch, or a row with the reason why it cannot be used.
+
+    None if the wish needs no port group.
+    """
     if wish.port_group is None:
         return None
     matches = [group for group in networks.port_groups if group.name == wish.port_group]
@@ -50,12 +53,18 @@ def network_of(wish: ClusterWish, networks: Networks) -> ClusterNetwork | Prereq
         return Prerequisite(wish.port_group, "port group", False, says, "name another one in the file: rdma.port_group")
     switch = next((switch for switch in networks.switches if switch.uuid == matches[0].switch), None)
     if switch is None:
-        return Prerequisite(wish.port_group, "port group", None, "its switch cannot be read", "read access to it")
+        return Prerequisite(
+            wish.port_group,
+            "port group",
+            None,
+            "its switch cannot be read",
+            "give this login read access to the switch",
+        )
     return ClusterNetwork(matches[0], switch)
 
 
 def template_rows(wish: ClusterWish, template: Vm, made_for: str) -> Iterator[Prerequisite]:
-    """Yield the checks of the template. `made_for`: its guest id; empty if unknown."""
+    """Yield the checks of the template. `made_for`: its guest id, such as `ubuntu64Guest`; "" if it cannot be read."""
     name = template.name
     efi = None if template.firmware is None else template.firmware is Firmware.EFI
     firmware_text = {True: "EFI", False: "BIOS, where EFI is needed", None: "its firmware cannot be read"}[efi]
@@ -79,9 +88,12 @@ def is_linux_64(made_for: str) -> bool:
 
 
 def _hardware(template: Vm) -> Prerequisite:
+    """Return the check of the virtual hardware version, for paravirtual RDMA."""
     version = template.hardware_version
     if version is None:
-        return Prerequisite(template.name, "virtual hardware", None, "it cannot be read", "read access to the template")
+        return Prerequisite(
+            template.name, "virtual hardware", None, "it cannot be read", "give this login read access to the template"
+        )
     if version < PVRDMA_HARDWARE:
         says = f"vmx-{version}; paravirtual RDMA needs vmx-{PVRDMA_HARDWARE}"
         return Prerequisite(
@@ -98,7 +110,7 @@ def _hardware(template: Vm) -> Prerequisite:
 def host_rows(
     wish: ClusterWish, host: Host, network: ClusterNetwork | None, networks: Networks, inventory: Inventory
 ) -> Iterator[Prerequisite]:
-    """Yield the checks of the host for the RDMA network card of the cluster."""
+    """Yield the checks of the host for the kind of RDMA that the cluster wants; none without RDMA."""
     if wish.rdma is RdmaKind.NONE:
         return
     if wish.rdma is RdmaKind.DIRECTPATH:
@@ -106,7 +118,9 @@ def host_rows(
         return
     rdma = networks.hosts.get(host.ref)
     if rdma is None or network is None:
-        yield Prerequisite(host.name, "network", None, "its network cannot be read", "read access to the host")
+        yield Prerequisite(
+            host.name, "network", None, "its network cannot be read", "give this login read access to the host"
+        )
         return
     uplinks = network.switch.uplinks.get(host.ref, ())
     if not uplinks:
@@ -122,11 +136,12 @@ def host_rows(
 def _functions(
     host: Host, network: ClusterNetwork, rdma: HostRdma, uplinks: tuple[str, ...], inventory: Inventory
 ) -> Prerequisite:
+    """Return the check for a free SR-IOV virtual function on the uplinks of the host."""
     free = free_functions(host, network, rdma, inventory)
     uplink_names = ", ".join(uplinks)
     if free is None:
         return Prerequisite(
-            host.name, "SR-IOV", None, f"{uplink_names}: its functions cannot be read", "look at the host"
+            host.name, "SR-IOV", None, f"{uplink_names}: its functions cannot be read", "check the adapter on the host"
         )
     if free < 1:
         move = "enable SR-IOV on it, with as many functions as VMs, or free some"

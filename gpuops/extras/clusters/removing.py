@@ -57,7 +57,7 @@ def vms_with_override(name: str, inventory: Inventory, journal: Journal | None) 
 def take_back(
     vms: tuple[Vm, ...], inventory: Inventory, journal: Journal, run: Run, site: Site
 ) -> Iterator[tuple[str, str]]:
-    """Remove the overrides. Yield the name of each VM and why its override stays; empty if it was removed.
+    """Remove the DRS overrides of these VMs. Yield the name of each VM, and why its override stays or "" if removed.
 
     Raises NotConnected.
     """
@@ -73,10 +73,10 @@ def take_back(
 
 
 def _last_setters(journal: Journal | None) -> dict[str, str | None]:
-    """Return the cluster that last set the override, by VM.
+    """Return by VM (ref) the name of the training cluster that last set its DRS override, by the journal.
 
-    None: a night has set it since, or it was removed; an override that exists now was set by the owner. A removal
-    counts when its run has ended, because before that it may not have happened.
+    None: a night has set the override since, or gpuops removed it; if one exists now, an admin has set it. VMs whose
+    override gpuops never set are missing. A removal counts only when its run has ended: before that it may have failed.
     """
     clusters: dict[str, str] = {}
     last: dict[str, str | None] = {}
@@ -112,22 +112,23 @@ def cluster_port(site: Site) -> ClusterPort:
     """Return the vCenter of the site as a ClusterPort. Raises Refused for a saved inventory."""
     vcenter = site.vcenter
     if not isinstance(vcenter, ClusterPort):
-        raise Refused("a saved inventory makes no VMs", hint="use --vcenter")
+        raise Refused("clusters cannot be made or removed on a saved inventory", hint="use --vcenter")
     return vcenter
 
 
 ROUNDS: Final = 4
 """One round to power off, one to remove, and two more for VMs that were being started meanwhile."""
-A_COPY: Final = "claims the rank of another VM: rename the one that is a copy, a VM of another name is never removed"
+A_COPY: Final = "has the same marker as another VM: rename the copy, gpuops never removes a VM with another name"
 
 
 def delete_cluster(
     name: str, site: Site, *, apply: bool, consent: Callable[[ClusterRemoved], None] = agreed
 ) -> ClusterRemoved:
-    """Return the VMs of the cluster; with `apply` remove them and end the runs of the cluster in the journal.
+    """Plan the removal of the cluster's VMs; with `apply` carry it out, and end the cluster's runs in the journal.
 
-    VMs that an interrupted `cluster create` is still cloning are removed too when vCenter has made them. Raises Locked,
-    NotConnected; the same call then continues.
+    Returns the VMs, those that remain with the reason, and the removed DRS overrides. Also removes the VMs that an
+    interrupted `cluster create` is still cloning, as soon as vCenter has made them. Raises Locked, NotConnected; the
+    same call then continues.
     """
     cluster_port(site)  # refuses a saved inventory
     with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -165,8 +166,9 @@ def delete_cluster(
             overrides = list(take_back(vms_with_override(name, inventory, journal), inventory, journal, run, site))
             remaining_vms += tuple(f"{vm}: {why}" for vm, why in overrides if why)
             if not remaining_vms:
-                for member in open_runs(journal, name):
-                    journal.end(member, cut_off=member.id != run.id)
+                # nothing of the cluster is left, so an interrupted `cluster create` has nothing to continue
+                for open_run in open_runs(journal, name):
+                    journal.end(open_run, cut_off=open_run.id != run.id)
     return ClusterRemoved(
         name, members, remaining_vms, applied=True, overrides=tuple(vm for vm, why in overrides if not why)
     )
@@ -199,19 +201,21 @@ def remove_vms(
 ) -> tuple[tuple[str, ...], Inventory]:
     """Power these VMs off and remove them. Return the remaining VMs with reasons, and the latest inventory.
 
-    Also removes VMs of the same cluster that appear meanwhile. Never removes VMs whose managed object id is in `but`,
-    nor a VM whose rank another VM has or had: one of the two is a copy. Raises NotConnected.
+    Also removes VMs of the same clusters that appear meanwhile, for example from clones in progress. Never removes VMs
+    whose managed object id is in `but`, nor a VM whose rank another VM has or had: one of the two is a copy that an
+    admin may need. Raises NotConnected.
     """
     failures: dict[str, str] = {}
     ref_of: dict[tuple[str, int], str] = {}
     clusters = sorted({(member.marker.cluster, member.marker.id) for member in members})
 
     def find_remaining() -> list[MarkedVm]:
+        # also marks copies in `failures`, so that no step removes them
         candidates = [member for cluster in clusters for member in marked_vms(inventory, *cluster)]
         failures.update((member.vm.ref, A_COPY) for member in _vms_of_shared_ranks(candidates, ref_of))
         return [member for member in candidates if member.vm.ref not in but]
 
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS):  # each round sends one request per VM: power off, then remove
         to_remove = [member for member in find_remaining() if failures.get(member.vm.ref) != A_COPY]
         if not to_remove:
             break

@@ -45,7 +45,7 @@ ROTATION_S: Final = 4 * 3600.0
 PAUSE_S: Final = 5.0
 LONGEST_NAME: Final = 50
 """The longest name of a cluster, in characters."""
-IN_USE: Final = "wait for it to end; one that was killed is over at that moment"
+IN_USE: Final = "wait until that call ends, then run the same command again"
 """The hint if a run uses the cluster."""
 
 
@@ -70,9 +70,9 @@ def vms_before_run(run: Run) -> frozenset[str]:
 
 @contextmanager
 def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
-    """Return the journal, locked so that no rotation runs meanwhile. `waits`: wait some hours for one that runs.
+    """Yield the journal, locked so that no rotation runs meanwhile.
 
-    Raises Locked.
+    While a rotation runs: raise Locked, or with `waits` wait for it, for up to `ROTATION_S`.
     """
     with ExitStack() as stack:
         is_announced = False
@@ -84,7 +84,7 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
                 if not (waits and left_s):
                     raise
                 if not is_announced:
-                    site.say(f"{lock_error.message}: waited for")
+                    site.say(f"waiting: {lock_error.message}")
                 is_announced = True
         yield journal
 
@@ -109,7 +109,10 @@ def known_id(name: str, inventory: Inventory, site: Site) -> tuple[str, bool]:
 
 @contextmanager
 def alone_with(site: Site, name: str, doing: str) -> Iterator[None]:
-    """Prevent other calls on this machine from making, using or removing this cluster. Raises Locked."""
+    """Prevent other calls on this machine from making, using or removing this cluster.
+
+    `doing`: what this call does, for the error of another one. Raises Locked if another call has the lock.
+    """
     with ExitStack() as stack:
         lock_name = f"{site.vcenter.uuid}-cluster-{name[:LONGEST_NAME]}"  # the name of a file has a limit
         try:
@@ -136,12 +139,13 @@ def require_unused(name: str, inventory: Inventory, site: Site) -> None:
 
 
 def wait_for_tasks(site: Site, name: str, inventory: Inventory) -> None:
-    """Wait for the tasks of the VMs of this cluster, and for all clones of templates, as the inventory shows them.
+    """Wait for the tasks of this cluster's VMs, and for all clones of templates, that `inventory` shows.
 
-    After that, what an interrupted call requested either exists or will not be made.
+    After that, each VM that an interrupted call requested either exists or will never exist.
     """
     vms = inventory.vms.values()
     of_cluster = [task for vm in vms if (marker := marker_of(vm)) and marker.cluster == name for task in vm.tasks]
+    # the task of a clone belongs to its template and does not name the new VM, so clones of other calls count too
     clones = [task for vm in vms if vm.template for task in vm.tasks if "clone" in task.name.lower()]
     tasks = [TaskRef(task.ref) for task in (*of_cluster, *clones)]
     if tasks:
@@ -163,10 +167,10 @@ def used_alone(site: Site, cluster: TrainingCluster, doing: str) -> Iterator[Hel
 
 @contextmanager
 def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory: Inventory) -> Iterator[None]:
-    """Prevent runs of other machines. If the cluster does not run completely, no run can begin anyway.
+    """Prevent that another machine starts a program on the cluster, by a lease on its VM of rank 0.
 
-    `members`: its VMs in `inventory`, which was read last. Call this only inside `alone_with`. Raises like
-    `used_alone`.
+    If not all VMs of the cluster run, no lease is needed: a program cannot start then. `members`: the cluster's VMs in
+    `inventory`, which was read last. Call this only inside `alone_with`. Raises the errors of `used_alone`.
     """
     with ExitStack() as stack:
         if (
@@ -196,21 +200,24 @@ def lease_lost_error(cluster: str, objection: str) -> Locked:
 def _hold_lease(
     site: Site, cluster: str, first: str, ref: str, inventory: Inventory | None = None
 ) -> Iterator[HeldLease]:
-    """Hold a lease on the first VM of the cluster, which is given by name and managed object id."""
+    """Hold a lease on the cluster's VM of rank 0: `first` is its name, `ref` its managed object id.
+
+    Raises Locked if another machine holds it, Refused if it cannot be written.
+    """
     try:
         lease = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=inventory)
     except NotWritten as unwritten:
         busy = unwritten.failed is None or unwritten.failed.trouble is Trouble.BUSY
         vcenter_hint = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""
-        hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then say the same again"
+        hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then run the same command again"
         kind = Locked if busy else Refused
-        raise kind(f"cluster {cluster}: its use cannot be marked: {unwritten.message}", hint=hint) from unwritten
+        raise kind(f"cluster {cluster}: it cannot be marked as in use: {unwritten.message}", hint=hint) from unwritten
     except Locked as other:
         raise Locked(f"cluster {cluster} is in use: {other.message}", hint=IN_USE) from other
     except Refused as unusable:
         reason = unusable.message.removeprefix("lock_vm: ")
         hint = unusable.hint or f"look at {first}"
-        raise Refused(f"cluster {cluster}: its use cannot be marked: {reason}", hint=hint) from unusable
+        raise Refused(f"cluster {cluster}: it cannot be marked as in use: {reason}", hint=hint) from unusable
     try:
         yield lease
     finally:

@@ -25,7 +25,7 @@ _MEMORY = {
 
 
 def launch_text(plan: LaunchPlan) -> Shown:
-    """Return which command line is started in which guest; nothing if none is."""
+    """Return which command line would be started in which guest; empty if the plan was refused."""
     launch = plan.launch
     if launch is None:
         return ()
@@ -40,7 +40,7 @@ def launch_text(plan: LaunchPlan) -> Shown:
 
 
 def end_text(end: RunEnd) -> Shown:
-    """Return how the run ended, and what remains in guests."""
+    """Return lines about the end of a run: cut output, the launcher that failed, remains in guests, the exit code."""
     lines: list[Shown] = []
     if end.cut:
         lines.append(Text("cut: it printed more than is shown; write logs to files in the guest", "yellow"))
@@ -118,7 +118,10 @@ def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: 
 
 
 def bench_text(bench: BenchResult) -> Shown:
-    """Return a table with a line for each number of nodes and size, and the columns of each transport."""
+    """Return a table with a row for each number of nodes and buffer size, then the missing times with their reasons.
+
+    Each transport has columns for seconds, bus bandwidth in GB/s and efficiency of scaling.
+    """
     transports = tuple(dict.fromkeys(cell.transport for cell in bench.cells))
     heads = [f"{transport} {unit}" for transport in transports for unit in ("seconds", "GB/s", "scaling")]
     has_both = len(transports) == 2
@@ -198,6 +201,7 @@ def _rows(bench: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]
 
 
 def _figures(bench: BenchResult, cells: tuple[BenchCell, ...], index: int, *, has_both: bool) -> Iterator[str]:
+    """Yield the columns of one row; `cells` has one cell for each transport, `index` is that of the buffer size."""
     for cell in cells:
         if not cell.times:
             yield from ("-", "-", "-")
@@ -232,7 +236,7 @@ class ProgramLines:
         self._longest_secret = max((len(secret.reveal()) for secret in self._withheld), default=0)
 
     def hear(self, piece: bytes) -> Sequence[str]:
-        """Return the lines that this piece completes."""
+        """Return the lines that this piece completes, safe to print. A line that is too long is broken."""
         *lines, self._unfinished = (self._unfinished + self._decoder.decode(piece)).replace("\r", "\n").split("\n")
         longest = LONGEST_LINE + self._longest_secret
         while len(self._unfinished) > longest:

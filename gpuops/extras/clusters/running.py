@@ -36,10 +36,10 @@ Hear = Callable[[bytes], None]
 
 
 def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
-    """Run the launch and return how it ended. Only what `RunEnd.left` names stays in the guests.
+    """Run the launch, clean up the guests, and return how it ended. `RunEnd.left` names what could not be cleaned up.
 
     `lease`: the lease on the cluster. Raises Refused if a guest cannot be prepared, Locked if another machine has taken
-    the cluster over, NotConnected if vCenter is lost: the next run of this cluster then ends the processes.
+    over the cluster, NotConnected if vCenter cannot be reached: then the next run of this cluster ends the processes.
     """
     guests = LaunchGuests(launch, guest_work(site.vcenter))
     try:
@@ -47,12 +47,12 @@ def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
         require_ours(lease, launch.cluster)
         end = _Running(guests, site, lease, hear).run_to_end(ready)
     except NotConnected:
-        site.say(f"vCenter is lost: the run of {launch.cluster} may go on; the next one ends it")
+        site.say(f"vCenter cannot be reached: the program on {launch.cluster} may still run; the next run ends it")
         raise
-    except NotEntered:
+    except NotEntered:  # nothing was started, so there is nothing to clean up
         raise
-    except BaseException:
-        site.say(f"ending what runs in the {len(launch.members)} guests of {launch.cluster}")
+    except BaseException:  # also Ctrl-C and SIGTERM: no process may stay in a guest
+        site.say(f"ending the processes in the {len(launch.members)} guests of {launch.cluster}")
         for failure in guests.clear():
             site.say(f"left: {failure}")
         raise
@@ -73,21 +73,22 @@ class _Running:
         self._cut = False
 
     def run_to_end(self, ready: ReadyGuests) -> RunEnd:
-        """Start every launcher, and wait for the one of the first node, or for a failure on another node.
+        """Start every launcher, wait for the end, and return it.
 
-        If the first node succeeds, wait a short time for the others.
+        The end is the first failure on any node, or the success of the first node; then the other nodes have `ENDED_S`
+        to end too. After the time limit of the launch the exit code is `TIMED_OUT`.
         """
         self._directory = f"{ready.home}/{self._launch.directory}"
         passed_s, limit_s = self._site.passed_s, self._launch.limit_s
-        began_s = passed_s()
+        started_s = passed_s()
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
             self._running[node] = self._guests.start(node, ready.known_hosts)
         for _ in rounds((POLL_S,), inf if limit_s is None else limit_s, rest=self._site.pause, seconds=passed_s):
-            was_read = self._look()
+            was_read = self._look()  # if not, the output may be incomplete: look once more before returning
             if self._lease.lost is not None:
                 raise lease_lost_error(self._launch.cluster, self._lease.lost)
-            elapsed_s = passed_s() - began_s
+            elapsed_s = passed_s() - started_s
             failed = next((node for node, end in sorted(self._ends.items()) if end.exit_code), None)
             if 0 in self._ends and others_until_s is None:
                 others_until_s = elapsed_s + ENDED_S
@@ -97,9 +98,9 @@ class _Running:
         return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
 
     def _look(self) -> bool:
-        """Record which launchers have ended and pass on new output. Return whether the guests could be read.
+        """Record which launchers have ended and pass on new output. Return False if a guest could not be read.
 
-        Raises an error only if it lasts for `PATIENCE_S`.
+        Raises the error of a guest only if it lasts for `PATIENCE_S`, except for a refused login.
         """
         try:
             self._lease.keep()
@@ -113,7 +114,7 @@ class _Running:
             now_s = self._site.passed_s()
             if self._unseen_since_s is None:
                 self._unseen_since_s = now_s
-                self._site.say(f"{error.line}; it is asked again, for up to {PATIENCE_S:.0f} s")
+                self._site.say(f"{error.line}; trying again for up to {PATIENCE_S:.0f} s")
             elif now_s - self._unseen_since_s >= PATIENCE_S:
                 raise
             return False
@@ -123,7 +124,7 @@ class _Running:
     def _note_end(self, node: int, end: CommandEnd | None) -> None:
         """Record the end of a launcher. Raises OutcomeUnknown if it is unknown whether it runs or how it ended."""
         if end is not None and end.exit_code is None:
-            raise OutcomeUnknown(f"{end.name}: {end.error}", hint="look at its guest; the same again starts anew")
+            raise OutcomeUnknown(f"{end.name}: {end.error}", hint="check its guest, then run the same command again")
         if end is not None:
             self._ends[node] = end
             self._guests.unfinished.remove(self._running.pop(node))

@@ -36,6 +36,7 @@ def _show_group(group: list[MarkedVm], inventory: Inventory, site: Site) -> Show
 
 
 def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTrainingVmRecord:
+    """Return the row of one VM; its address is None unless VMware Tools report one now."""
     host = inventory.host_of(member.vm)
     running = member.vm.power is PowerState.ON
     address = site.vcenter.wait_for_guest(member.vm.ref, 0.0, address=True).address if running else None
@@ -51,10 +52,11 @@ def _member(member: MarkedVm, inventory: Inventory, site: Site) -> ShownTraining
 
 
 def _problems(group: list[MarkedVm], inventory: Inventory, site: Site) -> Iterator[str]:
+    """Yield the differences from the cluster as it was made: interrupted calls, missing VMs, VMs that do not run."""
     first = group[0].marker
     with site.journal_to_read(inventory.vcenter) as journal:
         if open_runs(journal, first.cluster):
-            yield "what made or removed it did not end: gpuops cluster create goes on, gpuops cluster delete removes it"
+            yield "it was not completely made or removed: run gpuops cluster create or delete again to continue"
     missing = sorted(set(range(first.nodes)) - {member.marker.rank for member in group})
     if missing:
         yield f"rank {', '.join(map(str, missing))} is missing"

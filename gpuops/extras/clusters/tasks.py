@@ -26,7 +26,7 @@ def gpu_cluster(
     """
     wish = load_cluster(Path(file).expanduser()) if file is not None else None
     if state == "present" and wish is None:
-        raise UsageError("state=present needs the file of the cluster", hint="templates/cluster.yaml is one")
+        raise UsageError("state=present needs the file of the cluster", hint="set file, see templates/cluster.yaml")
     site, warnings = open_site(connection)
     with site:
         if state == "present" and wish is not None:
@@ -52,6 +52,7 @@ def _creation_result(outcome: ClusterMade, warnings: list[str]) -> TaskResult:
     diff = [difference(vm, "", "\n".join([*lines, ""])) for vm, lines in changes.items()]
     headline = ("all that was made is removed again" if outcome.undone else PARTLY) if outcome.failed else REFUSED
     document_of_task = {"changed": outcome.changed, "diff": diff, "cluster": document}
+    # the error names each problem once; `reasons` has a line for each host and VM
     reasons_said = (*outcome.plan.reasons, *failed)
     return task_result(
         document_of_task, outcome.exit_code, reasons, (*warnings, *outcome.plan.warnings), headline, *reasons_said

@@ -22,7 +22,7 @@ _WIDTH: Final = 9
 
 
 def cluster_plan_text(plan: ClusterPlan) -> Shown:
-    """Return the prerequisites, then a line for each VM."""
+    """Return the checks of the template and hosts, then a table with host and steps of each VM, and warnings."""
     lines: list[Shown] = list(_rows(plan))
     if plan.new:
         first, gpus = plan.new[0], plan.wish.profile or f"whole {plan.wish.model}"
@@ -59,6 +59,7 @@ def _deeds_text(member: PlannedMember) -> str:
 
 
 def _deeds(member: PlannedMember) -> Iterator[str]:
+    """Yield the name of each planned step of the VM, for people."""
     if member.new is not None:
         yield "clone"
     for step in member.steps:
@@ -74,7 +75,7 @@ def _deeds(member: PlannedMember) -> Iterator[str]:
 
 
 def cluster_made_text(outcome: ClusterMade) -> Shown:
-    """Return the outcome of a call; nothing if it was refused, because refusals are errors and no output."""
+    """Return the plan and the outcome of `cluster create`; () if it was refused, because refusals go to stderr."""
     if outcome.plan.rejections:
         return ()
     name = outcome.plan.wish.name
@@ -154,7 +155,7 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
 
 
 def clusters_text(clusters: Sequence[ShownTrainingClusterRecord]) -> Shown:
-    """Return the VMs of each cluster, and its problems."""
+    """Return a table with the VMs of each cluster, followed by its problems."""
     if not clusters:
         return "no cluster is there"
     lines: list[Shown] = []
@@ -202,7 +203,7 @@ class ClusterShowDocument(PrintedDocument, frozen=True):
 
 
 def cluster_removed_text(removal: ClusterRemoved) -> Shown:
-    """Return what was or would be removed; nothing if it was refused."""
+    """Return what was or would be removed; () if it was refused, because refusals go to stderr."""
     if removal.rejections:
         return ()
     name = removal.name

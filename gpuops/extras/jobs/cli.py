@@ -81,13 +81,16 @@ def job_submit(
 
 
 def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
-    """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
+    """Return the jobs in the file, or the one job that the options describe.
+
+    Raises UsageError if both or neither are given or an option is invalid, PolicyError for an invalid file.
+    """
     import shlex
 
     from gpuops.extras.jobs.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image, option_of_key
 
     if file is not None:
-        # `--priority 0` is given too; a list of words or mounts is empty where none was typed
+        # not only truth: `--priority 0` is given; typer passes an empty list for words or mounts that were not typed
         given_options = [option_of_key(key) for key, setting in options.items() if setting not in (None, [])]
         if given_options:
             hint = "the file has all settings of its jobs"
@@ -107,7 +110,7 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
         try:
             settings["checkpoint"] = shlex.split(checkpoint)
         except ValueError as error:
-            raise UsageError(f"--checkpoint: {error}", hint="quote it as for a shell") from error
+            raise UsageError(f"--checkpoint: {error}", hint="quote the command as for a shell") from error
     if isinstance(runtime, ContainerRuntime):
         settings["runtime"] = runtime.value
     return (job_of_options(settings),)
@@ -180,7 +183,7 @@ def job_logs(
     from gpuops.extras.jobs.submitted_view import JobLogsDocument
 
     if follow and common.format.is_document:
-        raise UsageError("--follow prints lines as they come", hint="leave out --output")
+        raise UsageError("--follow cannot be used with --output", hint="leave out one of them")
     with open_site(common) as site:
         output_part, withheld = job_output(job, site), passwords_of(site)
         if common.format.is_document:

@@ -36,7 +36,10 @@ RESUMED = "GPUOPS_JOB_RESUMED"
 
 
 def run_words(job: ContainerJob, name: str = "", *, resumed: bool = False) -> tuple[str, ...]:
-    """Return the command that runs the job in its guest until it ends, in a container `name`; "" = `gpuops-JOB`."""
+    """Return the words of the command that runs the job in a container until it ends.
+
+    `name`: the name of the container; "" = `gpuops-JOB`. `resumed`: set the variable `GPUOPS_JOB_RESUMED`.
+    """
     container_name, resume_option = name or f"{PREFIX}{job.name}", ("--env", f"{RESUMED}=1") if resumed else ()
     match job.runtime:
         case ContainerRuntime.PODMAN:

@@ -85,12 +85,16 @@ def too_long(command: str) -> str:
 
 
 def state_of(printed: str) -> ContainerState:
-    """Return the state that an action has printed. Raises ProtocolError for another text."""
+    """Parse the state that an action of `job.sh` has printed, such as `ended 0 began 1764500000 ended 1764500100`.
+
+    The numbers after `began` and `ended` are seconds since 1970 by the guest's clock. Raises ProtocolError for any
+    other text.
+    """
     match = re.fullmatch(
         r"(absent|running|ended)(?: (\d{1,3}))?(?: began (\d{1,12}))?(?: ended (\d{1,12}))?( asked)?\n", printed
     )
     if match is None:
-        raise ProtocolError("its guest tells nothing of the job that can be read")
+        raise ProtocolError("its guest printed a state of the job that gpuops cannot read")
     return ContainerState(
         ContainerPhase(match[1]),
         exit_code=int(match[2]) if match[2] is not None else None,
@@ -112,7 +116,9 @@ def log_part(home: str, attempt: str, number: int) -> str:
 
 def _valid_attempt(attempt: str) -> str:
     if not _ATTEMPT.fullmatch(attempt):
-        raise UsageError(f"{attempt!r} names no attempt at a job", hint="small letters, digits and -, at most 100")
+        raise UsageError(
+            f"{attempt!r} is not the name of an attempt", hint="use lower-case letters, digits and -, at most 100"
+        )
     return attempt
 
 
@@ -148,15 +154,15 @@ class GuestContainers:
     def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
         """Start the container under the name `gpuops-ATTEMPT`, unless this attempt was started before.
 
-        `attempt`: small letters, digits and `-`, at most 100. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
-        that the job continues from its checkpoint. A missing image is pulled after this returns. Raises Refused if the
-        guest has no runtime for the job, or if the words cannot be sent to it.
+        `attempt`: at most 100 lower-case letters, digits and `-`. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
+        that the job continues from its checkpoint. A missing image is pulled in the guest after this returns. Raises
+        Refused if the guest has no runtime for the job, or if its command is too long or has control characters.
         """
         ready = replace(job, runtime=self._runtime_of(vm, job))
         words = run_words(ready, container(attempt), resumed=resume)
         script = start(attempt, ready.runtime, _sendable(vm, words))
         if why := too_long(script):
-            raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
+            raise Refused(f"{vm.name}: {why}", hint="put the command into a script in the image")
         end = self._run(vm, script)
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
@@ -171,18 +177,19 @@ class GuestContainers:
         """
         end = self._run(vm, job_command("revoke", attempt))
         if end.exit_code == UNDECIDED:
-            raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
+            raise Refused(f"{vm.name}: its job is about to be started", hint="the next gpuops job run looks at it")
         return self._state(vm, end)
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
-        """Return at most `limit` bytes of its output from `offset` on, without changes; callers must escape them.
+        """Return at most `limit` bytes of the job's output, from the byte `offset` on; b"" = there are no more yet.
 
-        b"" means no further output yet. The guest keeps the first 4 MiB and, after the job has ended, also the last 256
-        to 512 KiB of longer output, with a line between them about the omitted bytes.
+        The bytes are as the job wrote them; callers must escape them. The guest keeps the first 4 MiB and, after the
+        job has ended, also the last 256 to 512 KiB of longer output, with a line between them about the omitted bytes.
         """
         home, pieces, remaining_bytes = self._guest(vm).home, [], limit
         while remaining_bytes > 0:
             self._time_for(vm)
+            # the output is in files of PART bytes; the last one, HEAD_PARTS, holds the end of a longer output
             number = min(offset // PART, HEAD_PARTS)
             text = self._port.guest_file_if_there(vm.ref, vm.name, log_part(home, attempt, number)) or b""
             at = offset - number * PART
@@ -195,7 +202,10 @@ class GuestContainers:
         return b"".join(pieces)
 
     def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
-        """Run the checkpoint command in the container. Not saved: it failed, took longer, or no container runs."""
+        """Run the checkpoint command in the container, for at most `limit`, and return whether it saved the state.
+
+        If not (no command, it failed, it took too long, no container runs), the result has the reason.
+        """
         if not job.checkpoint:
             return CheckpointEnd(saved=False, reason="it has no checkpoint command")
         ready = replace(job, runtime=self._runtime_of(vm, job))
@@ -205,7 +215,7 @@ class GuestContainers:
         if why := too_long(script):
             return CheckpointEnd(saved=False, reason=why)
         end = self._run(vm, script, limit_s)
-        if end.exit_code in (124, 137):
+        if end.exit_code in (124, 137):  # ended or killed by timeout(1) in the guest
             return CheckpointEnd(saved=False, reason=f"its checkpoint command took longer than {limit_s} s")
         if end.exit_code == NOTHING_RUNS:
             return CheckpointEnd(saved=False, reason="it does not run")
@@ -222,7 +232,7 @@ class GuestContainers:
         end = self._run(vm, job_command("stop", attempt, grace_s), grace_s)
         state = self._state(vm, end)
         if state.state is ContainerPhase.RUNNING:
-            raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
+            raise Refused(f"{vm.name}: its job still runs after the request to end", hint="power the VM off to end it")
         return state
 
     def clear(self, vm: Vm, attempt: str) -> None:
@@ -232,7 +242,10 @@ class GuestContainers:
         if end.exit_code == RUNS_STILL:
             raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
+            raise Refused(
+                f"{vm.name}: the files of its job could not be removed from its guest: {self._runner.failure(end)}",
+                hint=_LOOK,
+            )
 
     def _guest(self, vm: Vm) -> GuestFacts:
         """Return the facts of the guest; they are read again while something is missing. Raises Refused."""
@@ -241,16 +254,20 @@ class GuestContainers:
             return facts
         end = self._run(vm, probe())
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its guest could not be examined: {self._runner.failure(end)}", hint=_LOOK)
         self._facts[vm.ref] = facts = parse_probe(end.printed)
         return facts
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
-        """Return the runtime for this job in that guest. Raises Refused if it has no suitable one."""
+        """Return the runtime that the job names, or another one if the guest lacks it.
+
+        Raises Refused if the guest has no suitable runtime or lacks a tool.
+        """
         facts = self._guest(vm)
         if facts.lacks:
             missing = f"{vm.name}: its guest lacks {', '.join(facts.lacks)}"
             raise Refused(missing, hint="install util-linux and coreutils, or busybox, in the template")
+        # apptainer cannot run a second command in a running container
         unfit = {ContainerRuntime.APPTAINER} if job.checkpoint else set[ContainerRuntime]()
         preferred: list[ContainerRuntime] = [job.runtime, *ContainerRuntime]
         runtime = next((runtime for runtime in preferred if runtime in facts.runtimes - unfit), None)
@@ -258,15 +275,20 @@ class GuestContainers:
             missing = f"{vm.name}: its guest has none of {', '.join(ContainerRuntime)}"
             raise Refused(missing, hint="install one of them in the template")
         if runtime is None:
-            missing = f"{vm.name}: its guest has apptainer alone, in whose containers no checkpoint command can be run"
+            missing = (
+                f"{vm.name}: its guest has only apptainer, which cannot run a checkpoint command in a running container"
+            )
             raise Refused(missing, hint="install podman in the template")
         return runtime
 
     def _state(self, vm: Vm, end: CommandEnd) -> ContainerState:
         """Return the state that a script has printed. Raises Refused if it failed."""
         if end.exit_code not in (0, 1):
-            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._runner.failure(end)}", hint=_LOOK)
-        if end.exit_code == 1:
+            raise Refused(
+                f"{vm.name}: the state of its job could not be read in its guest: {self._runner.failure(end)}",
+                hint=_LOOK,
+            )
+        if end.exit_code == 1:  # `job stop`: it still runs
             return ContainerState(ContainerPhase.RUNNING)
         return state_of(end.printed)
 
@@ -276,18 +298,21 @@ class GuestContainers:
         command = self._runner.start(vm.ref, vm.name, script)
         end = self._runner.wait(command, max(0.0, min(SCRIPT_S + waits_s, self._left_s())))
         if end.exit_code is None:
-            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="the same again finds out")
+            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="run the same command again")
         return end
 
     def _time_for(self, vm: Vm) -> None:
         """Raise Refused if no time remains to ask its guest."""
         if self._left_s() <= 0:
-            raise Refused(f"{vm.name}: no time is left to ask its guest", hint="the next pass asks it")
+            raise Refused(f"{vm.name}: no time is left for its guest", hint="the next gpuops job run looks at it")
 
 
 def _sendable(vm: Vm, words: Sequence[str]) -> Sequence[str]:
     """Return the words. Raises Refused for a word that SOAP or a process cannot take."""
     for word in words:
         if not word.isprintable():
-            raise Refused(f"{vm.name}: {word[:60]!r} has a control character in it", hint="put it into the image")
+            raise Refused(
+                f"{vm.name}: {word[:60]!r} has a control character in it",
+                hint="put that text into a script in the image",
+            )
     return words

@@ -201,7 +201,7 @@ class JobRecord:
     ran: timedelta | None = None
     """Of ENDED and INTERRUPTED: how long its container ran this time; None = not known."""
     saved: bool = False
-    """Of STOPPING: whether its checkpoint command did well."""
+    """Of STOPPING: whether its checkpoint command succeeded."""
     reason: str = ""
 
 
@@ -236,13 +236,14 @@ class SubmittedJob:
 
     @property
     def state(self) -> JobState:
+        """Return the state after the last record; see the diagram at the top of this file."""
         state = before = JobState.QUEUED
         interruptions = 0
         for record in self.records:
             match record.event:
                 case JobEvent.BEGUN:
                     before, state = state, JobState.RUNNING
-                case JobEvent.NOT_STARTED:
+                case JobEvent.NOT_STARTED:  # the attempt does not count
                     state = before
                 case JobEvent.INTERRUPTED:
                     interruptions += 1
@@ -269,7 +270,7 @@ class SubmittedJob:
 
     @property
     def attempt(self) -> Attempt | None:
-        """Return the last attempt, whatever its outcome; None if the job was never started."""
+        """Return the last attempt, also one that has ended or whose container was never seen; None = there was none."""
         attempt, number = None, 0
         for record in self.records:
             if record.event is JobEvent.BEGUN:

@@ -101,7 +101,7 @@ class PlannedJob:
 
     @property
     def too_long(self) -> bool:
-        """Whether it needs more nights than it may be resumed for."""
+        """Whether it needs more nights than its first one and those in which it may be resumed."""
         return self.nights is not None and self.nights > self.job.resumes + 1
 
 
@@ -159,10 +159,14 @@ class JobsAnswer:
 
 
 def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog) -> JobsAnswer:
-    """Return places and times on this snapshot with the settings of hosts; for a night with its desktops suspended."""
+    """Return a GPU for each job, and how long it takes there.
+
+    The snapshot must have the settings of hosts, for the scheduler of each GPU; for a night, its desktops are
+    suspended in it.
+    """
     forbidden = tuple((job, reason) for job in question.jobs if (reason := forbidden_mount(job, question.mounts)))
     jobs = {job.name: job for job in question.jobs if job.name not in {refused.name for refused, _ in forbidden}}
-    # VMs that are suspended for a night resume after it
+    # a VM that is suspended now will need its GPU when it resumes; but those suspended for a night resume after it
     suspended = SuspendedPolicy.CLAIM if question.desktops is None else SuspendedPolicy.IGNORE
     placements = Place(tuple(map(_workload, jobs.values())), suspended=suspended).placements(inventory, catalog)
     by_gpu: dict[tuple[str, PciAddress], list[Placed]] = {}
@@ -172,13 +176,13 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
     gpus: list[JobsOnGpu] = []
     beside: dict[BusySource, int] = {}
     for ref, address in sorted(by_gpu, key=lambda gpu: (inventory.hosts[gpu[0]].name, gpu)):
-        host, placed_there = inventory.hosts[ref], by_gpu[ref, address]
+        host, placed_here = inventory.hosts[ref], by_gpu[ref, address]
         other_shares = tuple(_other_busy_shares(host, address, question, inventory, catalog))
         for share in other_shares:
             beside[share.source] = beside.get(share.source, 0) + 1
-        on_gpu, profile = [jobs[placed.workload.name] for placed in placed_there], placed_there[0].vm.profiles[0]
-        times, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
-        planned |= {planned_job.job.name: planned_job for planned_job in times}
+        on_gpu, profile = [jobs[placed.workload.name] for placed in placed_here], placed_here[0].vm.profiles[0]
+        planned_here, gpu_row = _plan_on_gpu(on_gpu, other_shares, host, address, profile, question, catalog)
+        planned |= {planned_job.job.name: planned_job for planned_job in planned_here}
         gpus.append(gpu_row)
     in_order = tuple(planned[job.name] for job in question.jobs if job.name in planned)
     return JobsAnswer(question, placements, in_order, tuple(gpus), forbidden, beside)
@@ -216,9 +220,12 @@ def _plan_on_gpu(
     question: JobsQuestion,
     catalog: Catalog,
 ) -> tuple[list[PlannedJob], JobsOnGpu]:
-    """Return the jobs of one GPU with their times, and the summary of the GPU."""
+    """Return each job of one GPU with its slowdown and number of nights, and the summary of the GPU.
+
+    `other_shares`: how busy the other VMs on this GPU keep it.
+    """
     facts = catalog.profile(profile)
-    shares_time = facts is None or not facts.mig_backed
+    shares_time = facts is None or not facts.mig_backed  # MIG-backed vGPUs have their own part of the GPU
     most = facts.max_per_gpu if facts is not None else None
     job_shares = [busy_of(job, question) for job in jobs]
     busy = np.array([share.share for share in (*job_shares, *other_shares)])
@@ -227,7 +234,7 @@ def _plan_on_gpu(
         for policy in SchedulerPolicy
     }
     in_force = _in_force(host, address, catalog)
-    policy = in_force or SchedulerPolicy.BEST_EFFORT
+    policy = in_force or SchedulerPolicy.BEST_EFFORT  # the default of the driver, if the host reports none
     planned = []
     for at, (job, share) in enumerate(zip(jobs, job_shares, strict=True)):
         slowdown = {scheduler: float(factors_of_policy[at]) for scheduler, factors_of_policy in factors.items()}

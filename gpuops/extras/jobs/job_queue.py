@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
-    """Run one pass over the jobs; during the day, over the VMs made for them too.
+    """Run one pass over the jobs; during the day also make and remove VMs for them.
 
     Raises UsageError for a policy without `jobs`, Refused, NotConnected, StateDamaged.
     """
@@ -53,7 +53,7 @@ def rules_for_jobs(policy: Policy | None, site: Site) -> JobRules:
 
 
 def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
-    """Submit these jobs, or return every reason against them. Reads only the id of the vCenter.
+    """Submit these jobs, or return every reason against them. Reads nothing from vCenter but its id.
 
     Raises UsageError without a policy, Refused if another job of that name has not ended, StateDamaged.
     """
@@ -66,7 +66,10 @@ def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None =
 
 
 def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:
-    """Return what `job_submit` would do now; new jobs have the number 0. Changes nothing; raises the same errors."""
+    """Return what `job_submit` would return now, and raise the same errors, without storing a job.
+
+    New jobs have the number 0, because numbers are given when a job is stored.
+    """
     submitted = job_store(site).read()
     jobs, _, rejections = _judge_jobs(jobs, site, policy, submitted)
     if rejections:
@@ -97,9 +100,10 @@ def submitter(store: JobStore) -> Submitter:
 
 
 def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
-    """Return all jobs; with a policy, or that of the last night, the order and the time of those that wait.
+    """Return all jobs, and for each that has not ended its place in the order, its VM and when that is started.
 
-    Changes nothing. Raises StateDamaged, NotConnected.
+    `policy`: None = that of the last night. Without any policy, or without open jobs, returns only the jobs. Changes
+    nothing. Raises StateDamaged, NotConnected.
     """
     from gpuops.execute.rotation.next_night import queue_look
     from gpuops.execute.runs.nights import last_policy
@@ -120,6 +124,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     }
     order = serving_order(jobs, catalog, now, policy.fair_share)
     look = queue_look(policy, site)
+    # if this night is over, show when the VMs start in the next one
     following = policy.next_night(look.at + timedelta(minutes=1))
     if look.night_plan.is_over and following is not None:
         look = queue_look(policy, site, following.opens)
@@ -136,8 +141,8 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
         elif place.starts_at is not None:
             starts_at[number] = place.starts_at
         else:
-            against = look.night_plan.refusals if place.reason == NO_NIGHT else ()
-            reasons[number] = ": ".join((place.reason, *(listed.line for listed in against[:1])))
+            refusals = look.night_plan.refusals if place.reason == NO_NIGHT else ()
+            reasons[number] = ": ".join((place.reason, *(listed.line for listed in refusals[:1])))
     places = {listed.number: at for at, listed in enumerate(order, 1)}
     return JobListing(jobs, turns, places, starts_at, reasons)
 
@@ -145,7 +150,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
 def _waits_for_vms(
     jobs: Sequence[SubmittedJob], policy: Policy, site: Site, inventory: Inventory, now: datetime
 ) -> Mapping[int, str]:
-    """Return by number of the job the VM of the template that it waits for, or why none is made for it."""
+    """Return by job number which VM of the template the job waits for, or why no VM is made for it."""
     from gpuops.extras.jobs.job_vms import with_devices
     from gpuops.extras.jobs.template_vms import fitted_plan, job_vm_plan
 
@@ -169,7 +174,7 @@ def job_called(name: str, site: Site) -> SubmittedJob:
         listed for listed in jobs if str(listed.number) == name
     ]
     if not matches:
-        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows them")
+        raise UsageError(f"no job is called {name!r}", hint="gpuops job list shows all jobs")
     return matches[-1]
 
 
@@ -203,12 +208,15 @@ def job_output(name: str, site: Site) -> JobOutput:
 
 
 def job_to_cancel(name: str, site: Site) -> SubmittedJob:
-    """Return the job if this person may cancel it, or it is cancelled. Raises as `job_cancel`; changes nothing."""
+    """Return the job if this user may cancel it or it is cancelled already. Changes nothing.
+
+    Raises UsageError, and Refused as `job_cancel` does.
+    """
     job = job_called(name, site)
     if job.state is JobState.CANCELLED:
         return job
     if job.ended:
-        raise Refused(f"job {job.job.name} has ended: it is {job.state}", hint="gpuops job show shows how")
+        raise Refused(f"job {job.job.name} has ended: it is {job.state}", hint="gpuops job show shows its history")
     against = may_cancel(job, _last_rules(site), submitter(job_store(site)))
     if against is not None:
         raise Refused(f"{against.subject}: {against.rule}", hint=against.hint)
@@ -216,11 +224,11 @@ def job_to_cancel(name: str, site: Site) -> SubmittedJob:
 
 
 def job_cancel(name: str, site: Site) -> tuple[SubmittedJob, tuple[JobDeed, ...]]:
-    """Cancel a job: a waiting one at once; a running one is asked to save its state, then stopped.
+    """Cancel a job. A waiting job is cancelled at once; a running one saves its state and is then stopped.
 
-    Returns the job as it is then. If its VM does not answer, the next pass that reaches it cancels the job.
-    Raises UsageError, Refused for a job that has ended and for users that the policy of the last night does not
-    permit, JobChanged, NotConnected.
+    Returns the job after that, and what was done. If its VM does not answer, the next `gpuops job run` that reaches it
+    cancels the job. Raises UsageError, Refused for a job that has ended and for users that the policy of the last night
+    does not permit, JobChanged, NotConnected.
     """
     job, store, now = job_to_cancel(name, site), job_store(site), site.clock()
     if job.state is JobState.CANCELLED:
@@ -252,10 +260,11 @@ def _last_rules(site: Site) -> JobRules:
 def job_plan(
     jobs: tuple[ContainerJob, ...], site: Site, policy: Policy | None = None, mounts: tuple[str, ...] = ()
 ) -> JobsAnswer:
-    """Return places and times of these jobs. With a policy: in its current or next night. Changes nothing.
+    """Return a GPU for each of these jobs, and how long it takes there. Changes nothing.
 
-    `mounts`: directories that may be mounted; () = those of the policy. Raises Refused for windows without a night
-    within a year; VmNotFound, VmAmbiguous for the VM in `like` of a job; StateDamaged.
+    With a policy: for its current or next night, in which its desktops are suspended. `mounts`: directories that may be
+    mounted; () = those of the policy. Raises Refused if the policy's windows have no night within a year; VmNotFound,
+    VmAmbiguous for the VM in `like` of a job; StateDamaged.
     """
     from gpuops.extras.jobs.job_plan import JobsQuestion, planned_jobs
     from gpuops.plan.capacity.capacity_request import night_of
@@ -275,7 +284,7 @@ def job_plan(
         now = site.clock()
         night = policy.night_at(now) or policy.next_night(now)
         if night is None and policy.windows:
-            raise Refused("the policy has no night within a year", hint="say `windows` with opens and closes in it")
+            raise Refused("the policy has no night within a year", hint="give it `windows` with `opens` and `closes`")
         desktops += may_take(policy, site, inventory).free_to_take
     question = JobsQuestion(
         jobs,
@@ -290,7 +299,7 @@ def job_plan(
 
 
 def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, inventory: Inventory) -> JobVmRoom | None:
-    """Return which of these jobs get a VM; None if the policy has no `jobs`."""
+    """Return which of these jobs would get an existing or a new VM; None if the policy has no `jobs`."""
     from gpuops.extras.jobs.job_vms import with_devices
     from gpuops.extras.jobs.template_vms import job_vm_room
 
@@ -306,9 +315,9 @@ def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, invento
 
 
 def _histories(site: Site, inventory: Inventory, alike: list[Vm]) -> Mapping[str, float]:
-    """Return by id how busy VMs with one time-sliced vGPU keep their GPU while they work; these VMs and running ones.
+    """Return by VM (ref) the share of time, 0 to 1, that it keeps its GPU busy while it works, by the measurements.
 
-    VMs without a history are left out.
+    For the VMs `alike` and all running VMs that have one time-sliced vGPU. VMs without a history are left out.
     """
     from gpuops.extras.sizing.size_request import sharing_groups
     from gpuops.extras.sizing.sizing import known_history
@@ -316,9 +325,11 @@ def _histories(site: Site, inventory: Inventory, alike: list[Vm]) -> Mapping[str
 
     catalog = catalog_of(inventory)
     running = [vm for vm in inventory.vms.values() if vm.power is PowerState.ON]
-    of_one = {vm.ref: vm for vm in (*alike, *running) if len(vm.vgpus) == 1}
+    vms_by_ref = {vm.ref: vm for vm in (*alike, *running) if len(vm.vgpus) == 1}
     vms = [
-        vm for vm in of_one.values() if (facts := catalog.profile(vm.profiles[0])) is not None and not facts.mig_backed
+        vm
+        for vm in vms_by_ref.values()
+        if (facts := catalog.profile(vm.profiles[0])) is not None and not facts.mig_backed
     ]
     history = known_history(site.measurements_store, inventory, vms, sharing_groups(vms, inventory, catalog))
     if history is None:

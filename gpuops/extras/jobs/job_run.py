@@ -52,7 +52,7 @@ class JobGuests(Protocol):
 
 @dataclass(slots=True)
 class JobPass:
-    """One pass. `stops`: start nothing and stop all running jobs."""
+    """One pass over the jobs. `stops`: start nothing and stop all running jobs."""
 
     store: JobStore
     guests: JobGuests
@@ -65,15 +65,16 @@ class JobPass:
     deeds: list[JobDeed] = field(default_factory=list)
 
     def run(self, submitted: Sequence[SubmittedJob]) -> list[JobDeed]:
-        """Look at the running jobs, stop them if this pass stops jobs, and return what happened to each.
+        """Read the state of each running job from its guest, and stop it if this pass stops jobs or it was cancelled.
 
-        Raises only NotConnected: an error in one guest does not affect the other jobs.
+        Returns what happened to each. Raises only NotConnected: an error in one guest does not affect the other jobs.
         """
         for job in submitted:
             if job.state is JobState.RUNNING:
                 if self.stops and self.until is not None and self.clock() >= self.until:
                     self._note(
-                        job, "no time is left to stop it: it ends with its VM, and is looked at when that runs again"
+                        job,
+                        "no time is left to stop it: it ends with its VM; its state is read when the VM runs again",
                     )
                     continue
                 self._run_guarded(job, self._follow)
@@ -97,7 +98,7 @@ class JobPass:
         except NotConnected:
             raise
         except JobChanged:
-            self._note(job, "another run changes it")
+            self._note(job, "another gpuops job run is changing it")
         except GpuopsError as error:
             self.deeds.append(JobDeed(job, error.line, failed=True))
 
@@ -124,51 +125,57 @@ class JobPass:
             self.guests.clear(vm, job.attempt_name)
 
     def _follow(self, job: SubmittedJob) -> None:
-        """Look at an attempt that may be running, record its state, and stop it if this pass stops jobs."""
+        """Read the state of an attempt from its guest, record it, and stop the attempt if necessary.
+
+        It is stopped if this pass stops jobs, or if the job was cancelled.
+        """
         attempt, vm = job.attempt, vm_of(job, self.inventory)
         assert attempt is not None, "what runs was begun"
         if vm is None:
             self._record_interruption(job, "its VM is not in vCenter any more", None)
             return
         if vm.power is not PowerState.ON:
-            self._note(job, f"{vm.name} is off: it is looked at when it runs again")
+            self._note(job, f"{vm.name} is off: the state of the job is read when it runs again")
             return
         state = self.guests.look(vm, job.attempt_name)
         if state.state is ContainerPhase.ABSENT and not attempt.started and (self.stops or job.cancel_wanted):
-            state = self.guests.revoke(vm, job.attempt_name)  # another pass may be about to start it
+            state = self.guests.revoke(vm, job.attempt_name)  # otherwise another pass could still start it
         stops = state.state is ContainerPhase.RUNNING and (self.stops or job.cancel_wanted)
-        if not stops:  # otherwise the output is read after the checkpoint
+        if not stops:  # `_stop` reads the output after the checkpoint, which may print too
             self._store_output(job, vm, whole=state.state is not ContainerPhase.RUNNING)
         if state.state is ContainerPhase.ABSENT:
             self._handle_absent(job, vm)
         elif state.state is ContainerPhase.ENDED:
             self._record_end(job, vm, state)
         else:
-            if not attempt.started:
+            if not attempt.started:  # the pass that started it ended before it could record this
                 job = self._add(job, JobEvent.STARTED)
             if stops:
                 self._stop(job, vm)
 
     def _handle_absent(self, job: SubmittedJob, vm: Vm) -> None:
-        """Handle an attempt that is unknown to the guest: it was not started yet, or its files are gone."""
+        """Record why the guest does not know the attempt, or start it now.
+
+        It was not started yet (the pass that recorded BEGUN was cut off), or its files in the guest were removed.
+        """
         attempt = job.attempt
         assert attempt is not None
         if attempt.started:
-            self._record_interruption(job, f"{vm.name} knows nothing of it any more", None)
+            self._record_interruption(job, f"{vm.name} has no record of it any more", None)
         elif job.cancel_wanted:
             self._add(job, JobEvent.CANCELLED)
             self._note(job, "cancelled before it was started")
         elif self.stops:
-            self._add(job, JobEvent.NOT_STARTED, reason="the morning came before it was started")
-            self._note(job, "not started: it waits as before")
+            self._add(job, JobEvent.NOT_STARTED, reason="the night ended before it was started")
+            self._note(job, "not started: it still waits")
         else:
             self._start(job, vm)
 
     def _stop(self, job: SubmittedJob, vm: Vm) -> None:
-        """Save the state of the job if there is time, and stop its container."""
+        """Save the state of the job if there is time, stop its container, and record the end."""
         attempt = job.attempt
         assert attempt is not None
-        if not attempt.stopping:
+        if not attempt.stopping:  # else an earlier pass has run the checkpoint and was cut off before the stop
             saved, why = self._save_state(job, vm)
             job = self._add(job, JobEvent.STOPPING, saved=saved, reason=why)
         grace = STOP_GRACE
@@ -179,6 +186,7 @@ class JobPass:
         self._record_end(job, vm, state)
 
     def _save_state(self, job: SubmittedJob, vm: Vm) -> tuple[bool, str]:
+        """Run the checkpoint of the job. Return whether it saved the state, and the reason if not."""
         if not job.job.checkpoint:
             return False, "it has no checkpoint command"
         limit = self.checkpoint
@@ -197,14 +205,15 @@ class JobPass:
     def _record_end(self, job: SubmittedJob, vm: Vm, state: ContainerState) -> None:
         """Record the end of a container that ended by itself, was stopped by gpuops, or went down with its guest.
 
-        The exit code of a stopped container is ignored: it may be 0 although the job is not finished.
+        If gpuops stopped it, the exit code is ignored: it may be 0 although the job is not finished. Then the files of
+        the attempt are removed from the guest.
         """
         run_time = None
         if state.ended is not None and state.began is not None:
             run_time = max(timedelta(), state.ended - state.began)  # the guest's clock may have been set back meanwhile
         if state.asked_to_end:
             self._record_interruption(job, "", run_time)
-        elif state.exit_code is None:
+        elif state.exit_code is None:  # nothing in the guest could record the exit code
             self._record_interruption(job, f"{vm.name} went down while it ran", run_time)
         else:
             self._add(job, JobEvent.ENDED, exit_code=state.exit_code, ran=run_time)
@@ -212,6 +221,7 @@ class JobPass:
         self.guests.clear(vm, job.attempt_name)
 
     def _record_interruption(self, job: SubmittedJob, why: str, run_time: timedelta | None) -> None:
+        """Record that the attempt ended early; a cancelled job is then cancelled. `why`: "" = gpuops stopped it."""
         attempt = job.attempt
         assert attempt is not None
         if job.cancel_wanted:
@@ -221,7 +231,9 @@ class JobPass:
         saved = "its checkpoint was made" if attempt.saved else job.reason if attempt.stopping else ""
         reason = why or "; ".join(filter(None, (_MORNING, saved)))
         job = self._add(job, JobEvent.INTERRUPTED, reason=reason, ran=run_time)
-        outlook = "it goes on in a later night" if job.state is JobState.INTERRUPTED else "it may not go on once more"
+        outlook = (
+            "it continues in a later night" if job.state is JobState.INTERRUPTED else "it may not be resumed again"
+        )
         self._note(job, f"{reason}: {outlook}")
 
     def _store_output(self, job: SubmittedJob, vm: Vm, *, whole: bool) -> None:

@@ -48,25 +48,29 @@ def with_owners(jobs: Sequence[ContainerJob], rules: JobRules, who: Submitter) -
 
 
 def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | None:
-    """Return why the policy of the night does not allow the job, or None.
+    """Return why this policy does not allow the job (owner, submitter, mounts, profile), or None if it does.
 
-    The job may have been submitted under another policy.
+    Called again for each night, because the job may have been submitted under another policy.
     """
     quota = rules.quota(job.owner)
     if quota is None:
         owners = ", ".join(sorted(rules.quotas))
         owner = f"owner {job.owner}" if job.owner else "without an owner"
-        return Rejection(job.name, f"{owner}: `quotas` of the policy name {owners} alone", hint="say `owner`")
+        return Rejection(
+            job.name, f"{owner}: the policy has `quotas` only for {owners}", hint="set `owner` to one of them"
+        )
     if not quota.lets(who):
         reason = f"owner {job.owner}: {who} is not one of its submitters, {', '.join(quota.submitters or ())}"
-        return Rejection(job.name, reason, hint="`submitters` of the policy say who submits for which owner")
+        return Rejection(job.name, reason, hint="`submitters` in the policy names who may submit for which owner")
     mount_problem = forbidden_mount(job, rules.mounts)
     if mount_problem:
-        return Rejection(job.name, mount_problem, hint="see `ml.jobs.mounts` of the policy")
+        return Rejection(job.name, mount_problem, hint="choose a directory in `ml.jobs.mounts` of the policy")
     profile = without_brand(job.profile.lower())
     if not any(fnmatchcase(name, pattern) for name in (job.profile, profile) for pattern in quota.profiles):
         allowed = ", ".join(quota.profiles)
-        return Rejection(job.name, f"profile {job.profile}: its owner may have {allowed}", hint="choose one of those")
+        return Rejection(
+            job.name, f"profile {job.profile}: its owner may only use {allowed}", hint="choose one of these profiles"
+        )
     return None
 
 
@@ -94,7 +98,10 @@ def forbidden_mount(job: ContainerJob, allowed: Sequence[str]) -> str:
 def objections(
     jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
 ) -> tuple[Rejection, ...]:
-    """Return all reasons against these jobs, given the submitted ones. Jobs with the same name count once."""
+    """Return all reasons not to submit these jobs: those of `may_run`, and too many open jobs of an owner.
+
+    `submitted`: the jobs that exist. One with the name of a new job is not counted a second time.
+    """
     reasons = [refusal for job in jobs if (refusal := may_run(job, rules, who)) is not None]
     new_names = {job.name for job in jobs}
     open_by_owner = Counter(
@@ -104,8 +111,10 @@ def objections(
         quota = rules.quota(owner)
         if quota is not None and quota.waiting is not None and open_by_owner[owner] + number > quota.waiting:
             count = open_by_owner[owner]
-            reason = f"jobs that have not ended: may have {quota.waiting}, has {count}, {number} more asked for"
-            hint = "wait for one to end, or gpuops job cancel one"
+            reason = (
+                f"jobs that have not ended: at most {quota.waiting} allowed, {count} exist, {number} more submitted"
+            )
+            hint = "wait until one ends, or cancel one with gpuops job cancel"
             reasons.append(Rejection(owner or "(no owner)", reason, hint=hint))
     return tuple(reasons)
 
@@ -128,8 +137,11 @@ class JobTurn:
 def serving_order(
     submitted: Sequence[SubmittedJob], catalog: Catalog, now: datetime, share: FairShare | None = None
 ) -> tuple[SubmittedJob, ...]:
-    """Return the waiting jobs in the order in which they are served."""
-    # the first job of each owner comes by priority; between owners with equal use, the one that has waited longest
+    """Return the waiting jobs in the order in which they are served: owners by fair share of GPU hours.
+
+    `share`: the weights of teams and the half-life of use; None = equal weights, one week.
+    """
+    # `fair_order` keeps this order among the jobs of one owner, and among owners with equal use
     waiting = sorted((job for job in submitted if job.waits), key=lambda job: (-job.job.priority, job.number))
     half_life = share.half_life if share is not None else WEEK
     used_hours = dict[str, float]()
@@ -153,10 +165,11 @@ def job_turns(
     usable: Collection[str] | None = None,
     may_begin: Callable[[SubmittedJob], bool] = lambda _: True,
 ) -> tuple[JobTurn, ...]:
-    """Return the VM of each running or waiting job, in the order in which they are served.
+    """Return each running or waiting job with its VM, or with the reason why it gets none now.
 
-    `usable`: VMs (refs) that may run a job; None = all that the policy names. `may_begin`: whether a waiting job may
-    begin now; otherwise its VM goes to the next job.
+    Running jobs come first, then the waiting ones in the order in which they are served. `usable`: VMs (refs) that may
+    run a job; None = all that the policy names. `may_begin`: whether a waiting job may begin now; if not, its VM goes
+    to the next job.
     """
     vms = [vm for vm in job_vms(rules, inventory) if usable is None or vm.ref in usable]
     turns, taken_refs = list[JobTurn](), set[str]()
@@ -178,9 +191,9 @@ def job_turns(
             turns.append(JobTurn(job, None, refusal.rule if refusal is not None else ""))
             continue
         if quota.running is not None and running[job.job.owner] >= quota.running:
-            turns.append(JobTurn(job, None, f"its owner may run {quota.running} at once"))
+            turns.append(JobTurn(job, None, f"its owner may run at most {quota.running} at once"))
             continue
-        own_vm = vm_of(job, inventory)
+        own_vm = vm_of(job, inventory)  # an interrupted job continues in its VM, which has its checkpoint
         free = (vm for vm in vms if vm.ref not in taken_refs and (own_vm is None or vm.ref == own_vm.ref))
         chosen = next((vm for vm in free if fits(job.job, vm)), None)
         if chosen is None:
@@ -207,9 +220,10 @@ def least_run(job: SubmittedJob, rules: JobRules, night: Night | None) -> timede
 def queue_entries(
     turns: Iterable[JobTurn], policy_entry: QueuedVm, rules: JobRules, night: Night | None
 ) -> tuple[QueuedVm, ...]:
-    """Return the entries in the queue of a night for the VMs of jobs; `policy_entry` is the one of the policy.
+    """Return an entry in the queue of a night for the VM of each job that has one.
 
-    A VM whose job has an unknown outcome is started like any other, so that gpuops can look at it.
+    `policy_entry`: the entry of the policy that stands for the VMs of jobs; its settings are copied. Also includes VMs
+    of running jobs: such a VM must run before gpuops can see how its job ended.
     """
     return tuple(
         QueuedVm(
@@ -262,7 +276,10 @@ def gpus_of_job(job: ContainerJob, catalog: Catalog) -> float:
 
 
 def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
-    """Yield when its attempts held a GPU, as far as they were seen to run, with the VM as in `Attempt.vm`."""
+    """Yield for each attempt of the job that was seen to run: its VM, as in `Attempt.vm`, and when it held the GPU.
+
+    The period of an attempt that may still run has no end.
+    """
     vm = ""
     started_at: datetime | None = None
     for record in job.records:
@@ -289,9 +306,9 @@ def _team(job: ContainerJob) -> str:
 
 def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
     if own_vm is not None:
-        return f"it goes on in {own_vm.name}, which runs another job or is no VM for jobs any more"
+        return f"it must continue in {own_vm.name}, which runs another job or is not a VM for jobs any more"
     if any(fits(job, vm) for vm in vms):
-        return "each VM that it fits has another job"
+        return "every VM that it fits has another job"
     return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
 
 
@@ -308,6 +325,7 @@ def with_job_times(nights: Iterable[PastNight], submitted: Sequence[SubmittedJob
 
 
 def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[tuple[str | None, HeldPeriod]]]) -> PastVm:
+    """Return the VM of a past night with the times of the jobs that ran in it; `by_vm` has them by uuid or ref."""
     if vm.owner is None:
         return vm
     runs = [
@@ -316,7 +334,7 @@ def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[tuple[str | None, H
         for owner, period in by_vm.get(name or "", ())
         if any(_begins_before(period, held) and _begins_before(held, period) for held in vm.held)
     ]
-    # if the first job of a VM has no owner, the recorded owner is that of the VM
+    # the owner recorded for the VM is that of its first job, unless that job has no owner: then it is the VM's own
     noted_of_job = any(owner == vm.owner.owner for owner, _ in runs)
     times = (
         JobTime(NotedOwner(vm.owner.by, owner) if owner is not None else None, period.begins, period.ends)

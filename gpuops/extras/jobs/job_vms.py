@@ -47,10 +47,10 @@ JOB_VMS: Final = "job run"
 
 
 def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
-    """Clone, equip and remove VMs for jobs; return the outcome for each. Does nothing in a night, or before its return.
+    """Clone VMs for jobs, give them vGPUs and remove unneeded ones; return the outcome for each VM.
 
-    Reports what is wrong with the template instead of raising it. Raises Refused for a saved inventory, NotConnected,
-    StateDamaged.
+    Does nothing during a night, and after it until all its VMs are returned. An error in the template is an outcome and
+    is not raised. Raises Refused for a saved inventory, NotConnected, StateDamaged.
     """
     from gpuops.execute.state.lock import locked
 
@@ -65,12 +65,12 @@ def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
             return ()
     try:
         plan = tending.look()[0].plan
-        if not (plan.new or plan.bare or plan.unneeded):
+        if not (plan.new or plan.bare or plan.unneeded):  # nothing to do, so no lock is needed
             return ()
         with locked(site.state_dir, f"{site.vcenter.uuid}-job-vms", site.clock(), alone=True, doing="job run"):
             tending.run()
     except Locked as held:
-        site.say(f"VMs for jobs are left to the next pass: {held.message}")
+        site.say(f"VMs for jobs wait for the next gpuops job run: {held.message}")
     except UsageError as error:
         tending.note_failure(rules.template.name, error)
     return tuple(tending.deeds)
@@ -127,7 +127,7 @@ class _Tending:
             yield journal if self.may_go_on(journal) else None
 
     def _remove_unneeded(self) -> None:
-        """Remove the VMs that no job needs, as long as they are off."""
+        """Remove the VMs that no job needs. The plan names only VMs that are powered off."""
         with self._changing() as journal:
             if journal is None:
                 return
@@ -140,13 +140,17 @@ class _Tending:
         for step in steps:
             failure = step_failure(outcomes[step.vm])
             if failure:
+                # such a VM has other notes than gpuops gave it: an admin may have taken it over
                 hint = " (look at its notes)" if failure.endswith(NOT_MADE) else ""
                 self.deeds.append(JobVmDeed(step.name, f"{failure}{hint}", failed=True))
             else:
                 self._note(step.name, "removed: no job needs it")
 
     def _make_missing(self) -> set[str]:
-        """Clone the VMs that jobs lack, and return their names. Does nothing while any clone of the template runs."""
+        """Clone the VMs that jobs lack, and return their names. Does nothing while the template is being cloned.
+
+        A clone in progress may be one that an interrupted pass requested: its VM would be made twice.
+        """
         with self._changing() as journal:
             if journal is None:
                 return set()
@@ -154,9 +158,14 @@ class _Tending:
             if not fitted.clones:
                 return set()
             if any("clone" in task.name.lower() for task in inventory.find_vm(self.template.name).tasks):
-                self._note(fitted.clones[0].name, f"{self.template.name} is being cloned: the next pass goes on")
+                self._note(
+                    fitted.clones[0].name,
+                    f"{self.template.name} is already being cloned: the next gpuops job run continues",
+                )
                 return set()
-            order = f"clones {socket.gethostname()}"  # no removal settles this run: it lasts while disks are copied
+            # its own order keeps it apart from the runs of `_remove_unneeded`, which must not end it: the clones go on
+            # after the lock is released
+            order = f"clones {socket.gethostname()}"
             end_cut_off_runs(JOB_VMS, order, inventory, journal, self.site)
             run = journal.begin(JOB_VMS, order=order)
             ended, inventory = request_vms(fitted.clones, inventory, journal, run, self.site)
@@ -173,13 +182,13 @@ class _Tending:
         return {clone.name for clone in fitted.clones}
 
     def _equip(self, only: Collection[str] | None = None) -> None:
-        """Give its vGPU to each VM that has none, or only to those with these names."""
+        """Give each VM without a vGPU the one that its job needs; `only`: these VMs (names), None = all."""
         fitted, world = self.look()
         for vm, job in fitted.plan.bare:
             if only is not None and vm.name not in only:
                 continue
             with self.site.journal_to_read(self.site.vcenter.uuid) as journal:
-                if not self.may_go_on(journal):
+                if not self.may_go_on(journal):  # a night may have begun since the last VM
                     return
             request = GiveProfile(f"moid:{vm.ref}", job.job.profile, desktops_of(self.policy, world))
             try:

@@ -122,9 +122,11 @@ def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
     """The jobs of a YAML text; `name` is what an error calls it. Raises PolicyError."""
     jobs_file = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
     if (total := sum(entry_of_file.count for entry_of_file in jobs_file.jobs)) > MOST_JOBS:
-        raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} can be planned at once", hint=_HINT)
+        raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} is the maximum", hint=_HINT)
     jobs = tuple(job for entry_of_file in jobs_file.jobs for job in entry_of_file.jobs())
     twice = [name_of_job for name_of_job, times in Counter(job.name for job in jobs).items() if times > 1]
     if twice:
-        raise PolicyError(f"{name}: the job {twice[0]!r} is there twice", hint="`count` says how many there are of one")
+        raise PolicyError(
+            f"{name}: two jobs have the name {twice[0]!r}", hint="use `count` for several jobs of one kind"
+        )
     return jobs

@@ -20,7 +20,7 @@ def job_store(site: Site) -> JobStore:
 
 
 def with_jobs(policy: Policy, site: Site) -> Policy:
-    """Return the policy with the VMs that jobs get tonight in its queue. The stored text of the policy stays the same.
+    """Return the policy with the VMs that jobs get tonight added to its queue. The policy's stored text is not changed.
 
     Raises StateDamaged: a night that cannot read its jobs takes no desktops.
     """
@@ -37,9 +37,10 @@ def with_jobs(policy: Policy, site: Site) -> Policy:
 
 
 def by_owners_of_jobs(nights: Iterable[PastNight], site: Site) -> tuple[PastNight, ...]:
-    """Return these nights with the times of the jobs that ran in their ML VMs.
+    """Return these nights, in the same order, with the times of the jobs that ran in their ML VMs.
 
-    Reads the jobs only of vCenters whose nights have owners. Raises StateDamaged.
+    Reads the jobs only of vCenters whose ML VMs have owners, because only such VMs get times of jobs. Raises
+    StateDamaged.
     """
     nights = tuple(nights)
     for vcenter in sorted({night.vcenter for night in nights if any(vm.owner is not None for vm in night.ml)}):

@@ -39,24 +39,24 @@ AT_A_TIME: Final = 32
 """The limit for parallel work, which also limits the connections to vCenter (our own choice)."""
 
 
-def side_by_side(works: Sequence[Callable[[], object]], limit_s: float) -> bool:
-    """Run all works in parallel and return whether all have ended within `limit_s` seconds.
+def side_by_side(functions: Sequence[Callable[[], object]], limit_s: float) -> bool:
+    """Call all functions in parallel and return whether all of them returned within `limit_s` seconds.
 
     A call can hang where its own timeout does not apply: in the middle of a TLS record, on a disk that does not
     respond, behind a lock of a database. After the limit such a call stays in a thread that does not keep the process
-    alive; the work itself must then do nothing further. Raises the first error of a work after all have ended; other
-    exceptions, such as that of a signal, at once.
+    alive; the function itself must do nothing more after the limit. Raises the first error of a function when all have
+    ended; other exceptions, such as that of a signal, at once.
     """
     waiting = SimpleQueue[Callable[[], object]]()
     ended = SimpleQueue[BaseException | None]()
-    for work in works:
-        waiting.put(work)
+    for function in functions:
+        waiting.put(function)
     until_s = clock.passed_s() + limit_s
-    for number in range(min(AT_A_TIME, len(works))):
+    for number in range(min(AT_A_TIME, len(functions))):
         name = f"bounded-work-{number}"
         Thread(target=_do_those_that_wait, args=(waiting, ended), name=name, daemon=True).start()
     errors = list[Exception]()
-    for _ in works:
+    for _ in functions:
         try:
             error = ended.get(timeout=max(0.0, until_s - clock.passed_s()))
         except Empty:
@@ -73,12 +73,12 @@ def side_by_side(works: Sequence[Callable[[], object]], limit_s: float) -> bool:
 def _do_those_that_wait(waiting: SimpleQueue[Callable[[], object]], ended: SimpleQueue[BaseException | None]) -> None:
     while True:
         try:
-            work = waiting.get_nowait()
+            function = waiting.get_nowait()
         except Empty:
             return
         try:
-            work()
-        except BaseException as error:  # raised in the thread that waits
+            function()
+        except BaseException as error:  # `side_by_side` raises it in the thread of its caller
             ended.put(error)
         else:
             ended.put(None)
@@ -90,8 +90,10 @@ AT_ONCE: Final = timedelta(seconds=30)
 """Time to look at one guest and to end its container, in addition to the checkpoint."""
 LOOK: Final = timedelta(seconds=60)
 """The time that a return allows for reading the jobs and their VMs."""
-_NEXT_TIME: Final = "its guest has not answered in time: the next pass looks at it"
-_NOT_STOPPED: Final = "its guest has not answered in time: it ends with its VM, and is looked at when that runs again"
+_NEXT_TIME: Final = "its guest has not answered in time: the next gpuops job run looks at it"
+_NOT_STOPPED: Final = (
+    "its guest has not answered in time: it ends with its VM; its state is read when the VM runs again"
+)
 
 
 def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> JobGuests:
@@ -106,15 +108,15 @@ def rules_of(policy: Policy) -> JobRules:
     """Return the `jobs` of the policy. Raises UsageError if it has none."""
     if policy.jobs is None:
         hint = "put `jobs` into its `ml` (gpuops help job)"
-        raise UsageError(f"policy {policy.name} says nothing of jobs", hint=hint)
+        raise UsageError(f"policy {policy.name} has no `jobs`", hint=hint)
     return policy.jobs
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
-    """Make one pass: start jobs in VMs that the night has started, store output, end finished and cancelled jobs.
+    """Make one pass: store output, record ends, stop cancelled jobs, start jobs in VMs that the night has started.
 
-    If the window is about to close, or with `stop`, stop all jobs. Raises UsageError for a policy without `jobs`,
-    Refused, NotConnected, StateDamaged.
+    If the window is about to close, or with `stop`, only stop all running jobs. Raises UsageError for a policy without
+    `jobs`, Refused, NotConnected, StateDamaged.
     """
     rules, store = rules_of(policy), job_store(site)
     submitted = store.read()
@@ -129,19 +131,21 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
         return JobsRun(_stop_all(to_stop, site, time_left, _NEXT_TIME), stopped=True)
     one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
     one_pass.run(submitted)
+    # read again: `one_pass.run` may have ended jobs, whose VMs are free now
     turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
     return JobsRun(tuple(one_pass.begin(turns)), stopped=False)
 
 
 def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
-    """Stop the jobs of the nights that a return ends, in parallel, each after its checkpoint.
+    """Stop the running jobs before a return stops their VMs: in parallel, each after its checkpoint.
 
-    Returns when the time is up even if a guest hangs, and then sends no request to a guest any more. A guest that does
-    not answer does not delay the other jobs. Raises the errors of reading the jobs.
+    Returns what happened to each job; () if no job runs or the return would be refused. Returns when the time is up
+    even if a guest hangs, and then sends no more requests to guests. A guest that does not answer does not delay the
+    other jobs. Raises OutcomeUnknown if the jobs cannot be read within `LOOK`, and the errors of reading them.
     """
     read = list[_ToStop | None]()
     if not side_by_side([lambda: read.append(_to_stop(site))], LOOK.total_seconds()):
-        raise OutcomeUnknown(f"they could not be read within {LOOK.total_seconds():.0f} s")
+        raise OutcomeUnknown(f"the running jobs could not be read within {LOOK.total_seconds():.0f} s")
     (to_stop,) = read
     if to_stop is None:
         return ()
@@ -164,9 +168,13 @@ class _ToStop:
 
 
 def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
-    """Stop these jobs in parallel and return what happened to each, with `unanswered` for a guest that hangs."""
+    """Stop these jobs in parallel and return what happened to each.
+
+    After `time_left` no guest is asked any more; the text for a job whose guest has not answered is `unanswered`.
+    """
     until_s = clock.passed_s() + time_left.total_seconds()
     guests = guests_of(site, left_s=lambda: until_s - clock.passed_s())
+    # a pass for each job, so that one guest that hangs delays only its own job
     passes = {
         job.number: JobPass(
             job_store(site), guests, to_stop.inventory, site.clock, to_stop.checkpoint, stops=True, until=to_stop.until
@@ -180,7 +188,7 @@ def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: st
 
 
 def _to_stop(site: Site) -> _ToStop | None:
-    """Return the jobs to stop before the return; None if no job must be stopped."""
+    """Return the running jobs, and the time by which they must be stopped; None if no job must be stopped."""
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
         policies = [policy for policy in policies_of(journal) if policy.jobs is not None]
         originals = NightVms(journal).all() if journal is not None else ()
@@ -199,7 +207,7 @@ def _to_stop(site: Site) -> _ToStop | None:
 
 
 def stop_and_report(site: Site) -> None:
-    """Run `stop_before_return` and report what became of each job; an error is reported, never raised."""
+    """Run `stop_before_return` and report what happened to each job. An error is reported and never raised."""
     try:
         deeds = stop_before_return(site)
     except (NotConnected, StateDamaged):
@@ -240,7 +248,7 @@ def _to_stop_all(checkpoint: timedelta, jobs: int) -> timedelta:
 def _turns(
     policy: Policy, rules: JobRules, submitted: Sequence[SubmittedJob], inventory: Inventory, site: Site, now: datetime
 ) -> tuple[JobTurn, ...]:
-    """Return the jobs for VMs that the night has started, if the rest of the night is long enough for them."""
+    """Return the turns of the jobs: only in VMs that this night has started, and only if enough of it is left."""
     night = policy.night_at(now)
     usable = {vm.ref for vm in _started_tonight(policy, inventory, site, now)}
     share = policy.fair_share
@@ -268,9 +276,9 @@ def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: date
 def return_begins(
     policy: Policy, originals: Sequence[Original], inventory: Inventory, durations: Durations, now: datetime
 ) -> datetime | None:
-    """Return when the return must begin: it checkpoints and stops the ML VMs, and brings back the desktops.
+    """Return when `rotate day` must begin so that the desktops are back in time; it first stops the ML VMs.
 
-    None = no desktop is away, or no window says when they are due.
+    None = no desktop is suspended, or no window determines when they are due.
     """
     due = night_due(policy, originals, now)
     away_vms = [

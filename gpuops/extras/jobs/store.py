@@ -51,7 +51,7 @@ class JobChanged(Locked):
     def __init__(self, job: SubmittedJob, event: JobEvent) -> None:
         super().__init__(
             f"job {job.job.name}: changed by another run since this one looked ({event} was not written)",
-            hint="the next call looks anew",
+            hint="run the same command again",
         )
 
 
@@ -88,9 +88,9 @@ class JobStore:
             return str(connection.scalar(sql_text("SELECT session_user")))
 
     def submit(self, jobs: Sequence[ContainerJob], by: str, now: datetime) -> Submission:
-        """Add all of these jobs, or none. An identical job that has not ended is not added again.
+        """Add all of these jobs, or none. Return the added jobs, and the identical ones that exist already.
 
-        Raises Refused if a different job of that name has not ended.
+        An identical job exists if it has not ended. Raises Refused if a different job with this name has not ended.
         """
         added, existing = list[SubmittedJob](), list[SubmittedJob]()
         with self._book(write=True) as book, book.changing() as records:
@@ -98,12 +98,12 @@ class JobStore:
             open_jobs = {job.job.name: job for job in submitted if not job.ended}
             number = submitted[-1].number if submitted else 0
             for job in jobs:
-                before = open_jobs.get(job.name)
-                if before is not None and before.job == job:
-                    existing.append(before)
+                open_job = open_jobs.get(job.name)
+                if open_job is not None and open_job.job == job:
+                    existing.append(open_job)
                     continue
-                if before is not None:
-                    raise another_unended(before)
+                if open_job is not None:
+                    raise another_unended(open_job)
                 number += 1
                 added.append(SubmittedJob(number, job, now, by))
                 records.put(JOB, str(number), added[-1])
@@ -120,7 +120,11 @@ class JobStore:
         return changed
 
     def add_output(self, job: SubmittedJob, begins: int, piece: bytes) -> None:
-        """Store output of the last attempt from the byte `begins` on. Storing the same again changes nothing."""
+        """Store output of the job's last attempt; `begins` is the position of its first byte in the output.
+
+        Storing the same piece again changes nothing. Then removes the oldest pieces of the job beyond
+        `MOST_OUTPUT_BYTES`.
+        """
         attempt = job.attempt
         if attempt is None or not piece:
             return
@@ -134,6 +138,7 @@ class JobStore:
             order = (_output.c.attempt.desc(), _output.c.begins.desc())
             for stored in connection.execute(select(_output).where(*mine).order_by(*order)).all():
                 kept_bytes += len(stored.piece)
+                # the newest piece stays even if it alone is larger than the limit
                 if kept_bytes > MOST_OUTPUT_BYTES and kept_bytes > len(stored.piece):
                     old = (*mine, _output.c.attempt == stored.attempt, _output.c.begins == stored.begins)
                     connection.execute(deleting(_output).where(*old))
@@ -149,7 +154,7 @@ class JobStore:
         return b"".join(row.piece for row in rows), rows[0].begins if rows else 0
 
     def output_end(self, job: SubmittedJob) -> int:
-        """Return the number of bytes of the last attempt's output that are stored."""
+        """Return the position after the last stored byte of the last attempt's output; 0 if nothing is stored."""
         attempt = job.attempt
         if attempt is None:
             return 0
@@ -193,8 +198,8 @@ def another_unended(before: SubmittedJob) -> Refused:
     """Return the error for a job whose name is in use."""
     name = before.job.name
     return Refused(
-        f"job {name}: another one of that name has not ended (number {before.number})",
-        hint=f"choose another name, or gpuops job cancel {name} first",
+        f"job {name}: another job with this name has not ended (number {before.number})",
+        hint=f"choose another name, or first run gpuops job cancel {name}",
     )
 
 

@@ -41,7 +41,7 @@ def submission_text(submission: JobSubmission) -> Shown:
 
 
 def queue_text(listing: JobListing) -> Shown:
-    """Return the jobs that have not ended, in the order in which they are served, then the others."""
+    """Return a table of the jobs: those that have not ended in the order in which they are served, then the others."""
     if not listing.jobs:
         return (Text("no job was submitted here", "dim"),)
     table = table_of(
@@ -83,7 +83,7 @@ def job_text(job: SubmittedJob) -> Shown:
         ("interrupted", f"{job.interruptions} times, may go on {spec.resumes} times"),
     ]
     if job.cancel_wanted and not job.ended:
-        rows.append(("cancel", "is asked for: the next pass that reaches its VM stops it"))
+        rows.append(("cancel", "requested: the next gpuops job run that reaches its VM stops it"))
     table = TextTable("when", "what", "VM", "why")
     for record in job.records:
         event = record.event.value + (f" {record.exit_code}" if record.exit_code is not None else "")

@@ -30,9 +30,9 @@ def gpu_job(
     Raises UsageError for a file, or options that mean nothing, and whatever `gpuops job` raises.
     """
     submitted = state == "submitted"
-    if submitted is (file is None):
+    if submitted is (file is None):  # a file without state=submitted, or state=submitted without a file
         raise UsageError(
-            "state=submitted needs a file of jobs, state=cancelled the name of one", hint="templates/jobs.yaml is one"
+            "state=submitted needs a file of jobs, state=cancelled the name of one", hint="see templates/jobs.yaml"
         )
     jobs = load_jobs(Path(file).expanduser()) if file is not None else ()
     rules = policy_of(policy)
@@ -56,13 +56,16 @@ def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = No
 
 
 def _cancel_job(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
-    """One that runs saves its state first; exit code 4 where its VM did not answer, or its checkpoint failed."""
+    """Cancel the job with this name; one that runs saves its state first.
+
+    Exit code 4 if its VM does not answer or its checkpoint failed. Without `apply` nothing is changed.
+    """
     before = job_called(name, site)
     after, deeds = job_cancel(name, site) if apply else (job_to_cancel(name, site), ())
     changed = not before.ended and (not apply or after.state is not before.state or after.records != before.records)
     wrong = [deed.what for deed in deeds if deed.failed]
     if apply and not after.ended and not wrong:
-        wrong = ["its VM does not answer: it is cancelled by the next pass that reaches it"]
+        wrong = ["its VM does not answer: the next gpuops job run that reaches it cancels it"]
     end = f"{after.state}\n" if apply else "cancelled\n"
     diff = [difference(after.job.name, f"{before.state}\n", end)] if changed else []
     fields = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}

@@ -117,7 +117,10 @@ def marker_of(vm: Vm) -> JobVmMarker | None:
 
 
 def made_vms(template: JobTemplate, submitted: Sequence[SubmittedJob], inventory: Inventory) -> tuple[MadeVm, ...]:
-    """Return the VMs that were created for these jobs, by name. Two VMs with the same name are left out."""
+    """Return the VMs that were created from the template for these jobs, sorted by name.
+
+    If two such VMs have the same name, both are left out: one of them is a copy.
+    """
     ids = {_id(job) for job in submitted}
     own_name = re.compile(re.escape(template.prefix) + "[0-9]{2}")
     marked_vms = [
@@ -151,10 +154,10 @@ def job_vm_plan(
     share: FairShare | None = None,
     unfit: Mapping[_Shape, str] | None = None,
 ) -> JobVmPlan:
-    """Return how each waiting job gets a VM, within the limits of the policy; an empty plan without a template.
+    """Return which VMs to create, to equip and to remove, so that each waiting job gets a VM.
 
-    `unfit`: why no VM is created for jobs of a shape. The snapshot must have the devices of VMs that were created for
-    jobs.
+    Keeps the limits of the policy; an empty plan if it has no template. `unfit`: shapes of jobs for which no VM is
+    created, with the reason. The snapshot must have the devices of VMs that were created for jobs.
     """
     template = rules.template
     if template is None:
@@ -170,6 +173,7 @@ def job_vm_plan(
         for turn in turns
         if turn.lacks_vm and (reason := (unfit or {}).get(_shape(turn.job)) or _wrong_profile(turn, inventory, catalog))
     }
+    # first give them spare VMs that have no vGPU yet
     lacking = _jobs_without_vm([turn for turn in turns if turn.job.number not in unfit_reasons], rules)
     bare = list[tuple[Vm, SubmittedJob]]()
     for job in lacking:
@@ -181,6 +185,7 @@ def job_vm_plan(
     served = {job.number for _, job in bare}
     unserved = [job for job in lacking if job.number not in served]
     unneeded = [made_vm for made_vm in spare if _removable(made_vm.vm)]
+    # with `keep`, remove only as many as must make room for new VMs: those without a vGPU first
     if template.keep:
         unneeded.sort(key=lambda made_vm: bool(made_vm.vm.profiles))
         unneeded = unneeded[: max(0, len(unserved) + len(created) - template.at_most)]
@@ -197,22 +202,23 @@ def job_vm_plan(
 def fitted_plan(
     submitted: Sequence[SubmittedJob], policy: Policy, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> FittedPlan:
-    """Return the plan in which a job that fits nowhere leaves its place to the next one.
+    """Return the plan and its clones; a job whose vGPU fits nowhere leaves its VM to the next job.
 
-    The snapshot must also have the devices of the template. Raises UsageError for an invalid template.
+    The snapshot must have the devices of the template and of VMs that were created for jobs. Raises UsageError for an
+    invalid template.
     """
     rules = policy.jobs
     if rules is None or rules.template is None:
         return FittedPlan(JobVmPlan())
     unfit = dict[_Shape, str]()
-    while True:
+    while True:  # plan again without the shapes that did not fit, until all planned jobs fit
         plan = job_vm_plan(submitted, rules, inventory, catalog, now, policy.fair_share, unfit)
         unfit_before = len(unfit)
         unneeded_refs = {made_vm.vm.ref for made_vm in plan.unneeded}
         world = replace(inventory, vms={ref: vm for ref, vm in inventory.vms.items() if ref not in unneeded_refs})
         clones = list[CloneVm]()
-        # an existing VM gets its vGPU on its host; if its job would not fit elsewhere either, the VM goes to another
-        # job
+        # an existing VM gets its vGPU on its host if that has room; if not, and a clone would not fit anywhere either,
+        # the shape of its job is unfit and the next plan gives the VM to another job
         tried = [(f"{rules.template.prefix}00", job, vm) for vm, job in plan.bare]
         for name, job, existing_vm in (*tried, *((name, job, None) for name, job in plan.new)):
             if existing_vm is not None:
@@ -235,15 +241,16 @@ def plan_clone(
     name: str, job: SubmittedJob, policy: Policy, template: JobTemplate, inventory: Inventory, catalog: Catalog,
     now: datetime,
 ) -> FittedClone | tuple[Rejection, ...]:  # fmt: skip
-    """Return the clone on a host where the vGPU of the job fits at night, with the snapshot after it, or all refusals.
+    """Return the clone for this job on a host where its vGPU fits at night, or all refusals.
 
-    The snapshot must have the devices of the template. Raises UsageError for invalid names.
+    The result also has the snapshot with the clone and its vGPU. The snapshot must have the devices of the template.
+    Raises UsageError for invalid names.
     """
     spec = job.job
     clone_request = Clone(name, template.name, vcpus=spec.vcpus, memory_mib=spec.memory_mib)
     cloning = clone_request.planned(inventory, None)
     if cloning.new is None:
-        return cloning.rejections or (Rejection(name, "another VM has its name"),)
+        return cloning.rejections or (Rejection(name, "another VM has this name", hint="rename that VM"),)
     marker = marker_for(name, job)
     new = replace(cloning.new, notes=marker.notes, settings={MARKER_KEY: marker.text})
     request = GiveProfile(f"moid:{new.vm}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
@@ -383,9 +390,10 @@ def job_vm_room(
     catalog: Catalog,
     now: datetime,
 ) -> JobVmRoom:
-    """Return which of these jobs get a VM. Jobs that are already submitted count once.
+    """Return which of these jobs would get an existing VM, which a new one, and why the others would wait.
 
-    The snapshot must have the devices of the template and of VMs that were created for jobs. Raises UsageError for an
+    Jobs that are not submitted yet are treated as submitted now; a job that is submitted already counts once. The
+    snapshot must have the devices of the template and of VMs that were created for jobs. Raises UsageError for an
     invalid template.
     """
     number_by_name = {job.job.name: job.number for job in submitted if not job.ended}

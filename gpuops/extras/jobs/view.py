@@ -20,7 +20,7 @@ from gpuops.report.text import count, optional_figure
 
 
 def jobs_text(answer: JobsAnswer, *, commands: bool = False) -> Shown:
-    """Return the jobs, the GPUs, the refusals, notes, and one closing line."""
+    """Return tables of the jobs and the GPUs, then refusals, warnings and notes, and one line with the summary."""
     parts: list[Shown] = []
     if answer.planned:
         parts += [_job_table(answer), Text(), _gpu_table(answer)]
@@ -102,6 +102,7 @@ def _commands(planned: PlannedJob) -> Iterator[Text]:
 
 
 def _notes(answer: JobsAnswer) -> Iterator[str]:
+    """Yield the notes that explain the night, the columns of the tables, and assumed values."""
     night, desktops = answer.question.night, answer.question.desktops
     if desktops is not None:
         when = "a night without hours, as the policy has it"

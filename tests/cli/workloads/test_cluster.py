@@ -227,14 +227,14 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
     other = typed.run(*MAKE, typed.changed("nodes: 2", "nodes: 3"), "--yes")
     assert (other.exit_code, other.stdout) == (3, "")
     assert other.stderr == (
-        "error: train-00, train-01: belongs to a cluster train that was made from other contents of its file "
+        "error: train-00, train-01: belongs to a cluster train that was made from another version of the file "
         "(next: gpuops cluster delete train removes it)\n"
     )
     ranks = typed.run("cluster", "run", "train", "--ranks", "9", "--dry-run", "true")
     assert (ranks.exit_code, ranks.stdout) == (3, "")
     assert ranks.stderr.splitlines()[0] == (
-        "error: train: more ranks than GPUs: needs 9 GPUs, 2 there (next: --ranks 2 is the most: a rank has a GPU "
-        "of its own)"
+        "error: train: more ranks than GPUs: needs 9 GPUs, 2 there (next: --ranks 2 is the maximum: each rank "
+        "needs its own GPU)"
     )
     assert [line for line in ranks.stderr.splitlines()[1:] if "there is no login for guests" not in line] == []
     assert len(typed.server.world.ledger) == before
@@ -245,7 +245,7 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
     ("arguments", "said"),
     [
         (("cluster", "show", "none"), "there is no cluster 'none'"),
-        (("cluster", "delete", "--yes"), "which cluster is not said"),
+        (("cluster", "delete", "--yes"), "no cluster is named"),
         (("cluster", "delete", "--yes", "a", "--file", str(TEMPLATE)), "exclude each other"),
         (("cluster", "create", "--file", "/nowhere.yaml", "--yes"), "/nowhere.yaml"),
         (("template: trainer", "template: none-such"), "no VM 'none-such'"),

@@ -107,7 +107,7 @@ def test_as_json_the_output_is_on_stderr_and_the_document_on_stdout(typed: Typed
 def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
     shown = typed.run("run", "--ranks", "5", "--", "true")
     assert (shown.exit_code, shown.stdout) == (3, "")
-    next_move = "--ranks 4 is the most: a rank has a GPU of its own"
+    next_move = "--ranks 4 is the maximum: each rank needs its own GPU"
     assert shown.stderr == f"error: {NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})\n"
 
 
@@ -121,7 +121,7 @@ def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, numbe
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else 143), said
-    assert "ending what runs in the 4 guests" in said and "Traceback" not in said
+    assert "ending the processes in the 4 guests" in said and "Traceback" not in said
     assert typed.guests.left() == []
 
 
@@ -156,10 +156,10 @@ def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--nodes", "0"), "'0' is no number of nodes"),
-        (("--nodes", "2,x"), "'x' is no number of nodes"),
-        (("--sizes", "5"), "'5' is no size of a buffer"),
-        (("--transports", "tcp,ib"), "there is no 'ib'"),
+        (("--nodes", "0"), "'0' is not a number of nodes"),
+        (("--nodes", "2,x"), "'x' is not a number of nodes"),
+        (("--sizes", "5"), "'5' is not a valid buffer size"),
+        (("--transports", "tcp,ib"), "unknown transport 'ib'"),
         (("--nodes", "9", "--program", "osu"), " has 4"),
     ],
 )

@@ -121,8 +121,8 @@ def test_while_a_night_is_over_the_next_one_is_told(lab: Lab, policy: str, monke
 def test_a_file_is_submitted_whole_or_not_at_all(lab: Lab, policy: str) -> None:
     template = str(Path(__file__).parents[3] / "templates" / "jobs.yaml")
     refused = lab.run("job", "submit", "--file", template, "--policy", policy)
-    assert refused.exit_code == 3 and "may have 2, has 0, 4 more" in refused.stdout
-    assert "score: without an owner: `quotas` of the policy name vision alone" in refused.stdout
+    assert refused.exit_code == 3 and "at most 2 allowed, 0 exist, 4 more" in refused.stdout
+    assert "score: without an owner: the policy has `quotas` only for vision" in refused.stdout
     assert listed(lab) == []
 
 
@@ -197,7 +197,7 @@ def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
     done = typed(lab, *OPTIONS)
     assert done.exit_code == 2 and "no night in the journal" in done.stderr
     done = typed(lab, *OPTIONS, "--policy", LAB_POLICY)
-    assert done.exit_code == 2 and "says nothing of jobs" in done.stderr
+    assert done.exit_code == 2 and "has no `jobs`" in done.stderr
     assert lab.run("job", "show", "nobody").exit_code == 2
     done = typed(lab, "--image", "quay.io/lab/a:1", "--policy", LAB_POLICY)
     assert done.exit_code == 2 and "a job needs --profile" in done.stderr

@@ -138,7 +138,7 @@ def test_a_database_that_hangs_keeps_no_desktop_waiting(morning: Morning, monkey
         report, took_s = morning.day()
     assert report.exit_code == 0 and took_s < HANGS_S
     morning_is_good(morning.night)
-    assert "jobs were not stopped before their VMs: they could not be read within 0 s" in morning.said
+    assert "jobs were not stopped before their VMs: the running jobs could not be read within 0 s" in morning.said
     assert morning.states == [JobState.RUNNING, JobState.RUNNING], "they are looked at when their VMs run again"
 
 
@@ -309,7 +309,7 @@ def test_when_no_time_is_left_no_guest_is_asked() -> None:
         lambda: guests.start(vm, FIT, "fit-1-1", resume=False),
     ]
     for ask in asks:
-        with pytest.raises(Refused, match="no time is left to ask its guest"):
+        with pytest.raises(Refused, match="no time is left for its guest"):
             ask()
 
 

@@ -360,7 +360,7 @@ def test_of_two_passes_at_once_one_leaves_the_job_to_the_other(bench: Bench) -> 
     bench.run()
     late = JobPass(bench.store, bench.guest, bench.world, lambda: NOW, 2 * MINUTE)
     late.begin([JobTurn(seen[0], bench.world.vms["vm-1"])])
-    assert [deed.what for deed in late.deeds] == ["another run changes it"]
+    assert [deed.what for deed in late.deeds] == ["another gpuops job run is changing it"]
     assert bench.guest.starts == [("fit-1-1", False)]
 
 

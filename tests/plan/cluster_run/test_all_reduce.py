@@ -96,7 +96,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "3", "17GiB", "1MB", "-4", "1e6", "4 KiB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no size of a buffer"):
+    with pytest.raises(UsageError, match="is not a valid buffer size"):
         parse_size(text)
 
 

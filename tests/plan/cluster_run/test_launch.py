@@ -146,7 +146,7 @@ def test_every_reason_against_a_run_is_told_and_nothing_is_launched() -> None:
     )
     assert found.launch is None
     assert [str(each) for each in found.rejections] == [
-        "train-01: its guest tells no address",
+        "train-01: its guest reports no IP address",
         "train-01: it has no GPU",
         "train-01: it has no RDMA network card",
         "train: more ranks than GPUs: needs 9 GPUs, 4 there",
@@ -174,20 +174,20 @@ def test_an_address_by_which_nobody_reaches_a_guest_is_refused_and_not_shown(add
     cluster = TrainingCluster("train", (MEMBERS[0], replace(MEMBERS[1], address=address)))
     for launcher in Launcher:
         found = plan_launch(RunWish(TRAIN, launcher, Transport.TCP), cluster, "r")
-        said = ["train-01: its guest tells an address by which no other reaches it"]
+        said = ["train-01: its guest reports an address that other guests cannot reach"]
         assert (found.launch, [str(each) for each in found.rejections]) == (None, said)
 
 
 def test_two_guests_with_one_address_are_refused() -> None:
     cluster = TrainingCluster("train", (*MEMBERS[:2], replace(MEMBERS[2], address=MEMBERS[0].address)))
     found = plan_launch(RunWish(TRAIN), cluster, "r")
-    assert [str(each) for each in found.rejections] == ["train: train-00, train-02 tell one and the same address"]
+    assert [str(each) for each in found.rejections] == ["train: train-00, train-02 report the same address"]
 
 
 def test_one_address_in_two_spellings_is_refused_too() -> None:
     two = (replace(MEMBERS[0], address="fd00::1"), replace(MEMBERS[1], address="fd00:0:0::0001"))
     found = plan_launch(RunWish(TRAIN), TrainingCluster("train", two), "r")
-    assert [str(each) for each in found.rejections] == ["train: train-00, train-01 tell one and the same address"]
+    assert [str(each) for each in found.rejections] == ["train: train-00, train-01 report the same address"]
 
 
 def test_an_ipv6_address_of_the_first_node_stands_in_brackets_to_torchrun() -> None:

@@ -73,7 +73,7 @@ def test_each_job_gets_a_vm_of_its_own_that_it_fits() -> None:
     assert turns == {"j1": None, "j2": "job-1", "j3": None, "j4": "job-2", "j5": None}
     reasons = {turn.job.job.name: turn.reason for turn in job_turns(jobs, RULES, seen, catalog(), NOW)}
     assert "no VM for jobs has one vGPU a40-8q" in reasons["j1"] and "99 vCPUs" in reasons["j3"]
-    assert reasons["j5"] == "each VM that it fits has another job"
+    assert reasons["j5"] == "every VM that it fits has another job"
 
 
 def test_what_was_interrupted_goes_on_in_its_vm_and_what_may_run_keeps_its_own() -> None:
@@ -109,7 +109,7 @@ def test_quotas_bound_what_waits_and_what_runs() -> None:
     jobs = tuple(each.job for each in (job(1, "vision"), job(2, "vision"), job(3, "vision")))
     assert [each.available for each in objections(jobs[:2], rules, (), WHO)] == []
     [over] = objections(jobs, rules, (), WHO)
-    assert "may have 2, has 0, 3 more" in over.rule
+    assert "at most 2 allowed, 0 exist, 3 more" in over.rule
     [stranger] = objections([job(9, "audio").job], rules, (), WHO)
     assert "name vision alone" in stranger.rule
     [profile] = objections([job(9, "vision", profile="grid_a100-3-20c").job], rules, (), WHO)
@@ -119,7 +119,7 @@ def test_quotas_bound_what_waits_and_what_runs() -> None:
     two = (job(1, "vision"), job(2, "vision"))
     turns = job_turns(two, rules, world("job-1", "job-2"), catalog(), NOW)
     assert [turn.vm is not None for turn in turns] == [True, False]
-    assert turns[1].reason == "its owner may run 1 at once"
+    assert turns[1].reason == "its owner may run at most 1 at once"
 
 
 def test_who_may_submit_for_which_owner() -> None:

@@ -164,7 +164,9 @@ def test_no_vm_is_made_without_its_card_where_the_switch_cannot_be_read(training
     training.site.vcenter = WithoutSwitches(training.site.vcenter)
     made = training.create(PVRDMA)
     assert (made.exit_code, training.names()) == (3, DECLARED)
-    assert made.plan.reasons == ("rdma-vm: port group: its switch cannot be read (next: read access to it)",)
+    assert made.plan.reasons == (
+        "rdma-vm: port group: its switch cannot be read (next: give this login read access to the switch)",
+    )
     training.site.vcenter = training.site.vcenter.real
 
 

@@ -56,7 +56,7 @@ def test_a_lease_that_cannot_be_written_says_why_and_not_that_somebody_has_it(
     with pytest.raises(kind) as deleted:
         delete_cluster("train", training.site, apply=True)
     for each in (used.value, deleted.value):
-        assert each.message.startswith("cluster train: its use cannot be marked: ")
+        assert each.message.startswith("cluster train: it cannot be marked as in use: ")
         assert says in each.message and "is in use" not in each.message
         assert next_move in each.hint
     training.server.world.injector.clear()

@@ -287,6 +287,6 @@ def test_what_cannot_be_sent_is_refused_and_nothing_is_started(lab: Lab) -> None
         lab.start("large", "echo", *["x" * 4096] * 20)
     with pytest.raises(Refused, match="control character"):
         lab.start("escape", "echo", "\x1b[2J")
-    with pytest.raises(UsageError, match="names no attempt"):
+    with pytest.raises(UsageError, match="is not the name of an attempt"):
         lab.start("../escape", "true")
     assert lab.guest.containers() == [] and lab.containers.look(lab.vm, "large").state is ContainerPhase.ABSENT
