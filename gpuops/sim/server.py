@@ -49,14 +49,14 @@ def start(
     username: str = USERNAME,
     password: str | None = None,
 ) -> SimServer:
-    """A simulated vCenter, listening: of a scenario (`lab`, `fleet:hosts=20`, a YAML file, a bundle) or a ready world.
+    """Start and return a simulated vCenter of a scenario (`lab`, `fleet:hosts=20`, a YAML file, a bundle) or a world.
 
-    `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), `rules` say what goes wrong,
-    and `deviations` are ids of the table of assumptions; `api_version` is that of vSphere (9.0.0.0), None = the
-    scenario's own. With `state` the world begins as that file says, if it is there, and is written to it when the
-    server closes.
-    Raises PolicyError for a scenario that cannot be had, StateDamaged for a state file that cannot be used, UsageError
-    for an unknown clock, an address that is not loopback or a port that is taken.
+    `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a World has its own). `rules` are fault rules,
+    `deviations` ids of the table of assumptions. `api_version` is a vSphere API version (9.0.0.0), None = the
+    scenario's own. With `state` the world is restored from that file if it exists, and saved to it when the server
+    closes.
+    Raises PolicyError for an unknown or malformed scenario, StateDamaged for a state file that cannot be used,
+    UsageError for an unknown clock, an address that is not loopback or a port in use.
     """
     if isinstance(scenario, str):
         from gpuops.sim.scenario.build import build
@@ -99,7 +99,7 @@ class SimServer:
         server_certificates: certificates.Certificates | None = None,
         state_file: StateFile | None = None,
     ) -> None:
-        """Listens at once. Raises UsageError for an address that is not loopback, or a port that is taken."""
+        """Start to listen. Raises UsageError for an address that is not loopback, or a port in use."""
         require_loopback(host)
         self.world = world
         self._kept = state_file
@@ -119,7 +119,10 @@ class SimServer:
             self._http = _Listener((host, port), Endpoint(world), context)
         except OSError as error:
             self._clean()
-            raise UsageError(f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}") from error
+            raise UsageError(
+                f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}",
+                hint="choose another port; 0 takes a free one",
+            ) from error
         self._context = context
         world.guests.transfers.base = f"{'https' if context else 'http'}://*:{self.port}"
         self._horizon: HorizonListener | None = None
@@ -148,9 +151,10 @@ class SimServer:
         return {"url": served.url, "username": served.username, "domain": served.domain} if served else None
 
     def serve_horizon(self, port: int = 0) -> HorizonListener:
-        """A simulated Horizon Connection Server for this vCenter, with the same user, password and certificate.
+        """Start a simulated Horizon Connection Server for this vCenter, with the same user, password and certificate.
 
-        Its users come from now on. Raises UsageError for a scenario without desktop pools, or a port that is taken.
+        Its users log in from now on. A second call returns the same server. Raises UsageError for a scenario without
+        desktop pools, or a port in use.
         """
         if self._horizon is None:
             if not self.world.desktop_pools:
@@ -176,8 +180,8 @@ class SimServer:
             return tuple(self.world.ledger)
 
     def close(self) -> None:
-        """Stop listening, end the connections, remove the certificates."""
-        with self.world.changed:
+        """Stop listening, end connections and guest processes, remove the certificates and save the state file."""
+        with self.world.changed:  # wake the requests that wait for changes; `_http.stop` would wait for them
             self.world.closing = True
             self.world.changed.notify_all()
         if self._horizon is not None:
@@ -318,7 +322,8 @@ class HorizonListener:
             self._http = _Listener((host, port), self.endpoint, context)
         except OSError as error:
             raise UsageError(
-                f"the simulated Connection Server cannot listen on {host} port {port}: {error.strerror}"
+                f"the simulated Connection Server cannot listen on {host} port {port}: {error.strerror}",
+                hint="choose another port; 0 takes a free one",
             ) from error
         self.port = int(self._http.server_address[1])
         self.url = f"{'https' if context else 'http'}://{server.host}:{self.port}"

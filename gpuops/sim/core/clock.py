@@ -68,10 +68,10 @@ class Clock:
         return self._running_at if self._running_at is not None else self._time()
 
     def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Alarm:
-        """An alarm that runs `action` once, `delay_s` from now.
+        """Return a new alarm that runs `action` once, `delay_s` seconds from now.
 
-        A background alarm (a task's retirement, a progress mark) runs when time passes it, but no client's wait
-        jumps to it.
+        Virtual time jumps to the next alarm while a client waits, but not to a background alarm (a task's retirement, a
+        progress mark). That one runs when time passes it.
         """
         alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), action)
         entry = (alarm.due, next(self._numbers), alarm)

@@ -239,7 +239,7 @@ class XmlEncoder:
         return _Field(info.name, not optional, self._emitter(info))
 
     def _emitter(self, info: Any) -> Emit:
-        """The writer of one field, chosen by its declared type once instead of by each value."""
+        """Return the function that writes one field; the choice by the declared type is made once, not per value."""
         name, static = info.name, info.type
         opening, closing = f"<{name}>", f"</{name}>"
         if info.flags & VmomiSupport.F_LINK and not issubclass(static, list):
@@ -289,7 +289,7 @@ def _text(vmomi_value: Any) -> str:
 
 
 def other_text(vmomi_value: Any) -> str:
-    """A simple value that is not a string, as both wires write it."""
+    """Return the text of a simple value other than a string, for SOAP and JSON alike. Raises EncodeError."""
     if isinstance(vmomi_value, bool):
         return "true" if vmomi_value else "false"
     if isinstance(vmomi_value, (int, float)):

@@ -34,7 +34,10 @@ class PropertyPath:
 
 @lru_cache(maxsize=20000)
 def resolve(wsdl_name: str, text: str, version: str) -> PropertyPath:
-    """The path `text` of a managed object type. Raises vmodl.query.InvalidProperty for one it does not have."""
+    """Parse the property path `text` of a managed object type.
+
+    Raises vmodl.query.InvalidProperty if the type does not have this path in that API version.
+    """
     segments = _segments(text)
     info = _declared_info(vmomi_type(wsdl_name), segments[0][0], version)
     names: list[str] = []
@@ -156,9 +159,9 @@ class Fragments:
         """Written values, cut at their placeholders, by type, path, encoding and the shape's key."""
 
     def read(self, managed_object: ManagedObject, path: str, encoding: Encoding) -> bytes:
-        """The fragment, rendered if need be; ABSENT for an unset property.
+        """Return the encoded property, from the cache if it has not changed; ABSENT for an unset property.
 
-        Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
+        Raises vmodl.query.InvalidProperty for a wrong path, and any fault that reading the object raises.
         """
         if managed_object.volatile:
             return self.render(managed_object, path, encoding)
@@ -182,7 +185,7 @@ class Fragments:
     def _fill_shape(
         self, managed_object: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding
     ) -> bytes:
-        """What was written for the first object of this shape, with this object's own text filled in."""
+        """Return the encoding of the first object of this shape, with this object's own texts filled in."""
         key = (managed_object.wsdl_name, path.text, encoding, shape.key)
         parts = self.shapes.get(key)
         if parts is None:
@@ -190,13 +193,14 @@ class Fragments:
                 self.shapes.clear()
             parts = PLACEHOLDER.split(encoding.fragment(typed(shape.read(), path.static)))
             self.shapes[key] = parts
-        if len(parts) == 1:
+        if len(parts) == 1:  # the shape has no placeholder
             return parts[0]
         fills = {
             placeholder.encode(): encoding.text(placeholder_text).encode()
             for placeholder, placeholder_text in shape.fills.items()
         }
         filled = list(parts)
+        # re.split with a group puts the placeholders at the odd places
         filled[1::2] = [fills.get(each, each) for each in parts[1::2]]
         return b"".join(filled)
 
@@ -262,7 +266,7 @@ def value_of(managed_object: ManagedObject, path: PropertyPath) -> tuple[Any, An
 
 
 def typed(vmomi_value: Any, static: Any) -> Any:
-    """The value as its declared type where Python's own is vaguer: `long` for an int, `VirtualDevice[]` for a list."""
+    """Return the value as its declared vmomi type if that says more: `long` for int, `VirtualDevice[]` for list."""
     if type(vmomi_value) is static or static is object or static is None or vmomi_value is None:
         return vmomi_value
     if isinstance(vmomi_value, list):

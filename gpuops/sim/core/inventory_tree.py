@@ -96,7 +96,10 @@ OF_CONTAINER: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool) -> dict[str, ManagedObject]:
-    """The objects in a container by moid, in inventory order; of any of these types, or all if no type is given."""
+    """Return the objects of these types (empty: all types) in a container, by moid in inventory order.
+
+    Without `recursive` only its direct children are returned.
+    """
     members_by_moid: dict[str, ManagedObject] = {}
     within_pool = _is_below_datacenter(container)
     waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]

@@ -59,7 +59,10 @@ class Ledger:
         after: Mapping[str, Any],
         method: str = "",
     ) -> Entry:
-        """The new entry: `call` made `entity` go from `before` to `after` (plain JSON values)."""
+        """Add and return an entry: `call` changed `entity` from `before` to `after` (plain JSON values).
+
+        `method` replaces the name of the call's method.
+        """
         entry = Entry(
             sequence=len(self._entries) + 1,
             at=self._now(),

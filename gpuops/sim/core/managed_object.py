@@ -120,7 +120,10 @@ class ManagedObject:
         return self
 
     def read(self, path: str) -> Any:
-        """The value at a property path: the longest declared prefix, then plain attributes. UNSET without a value."""
+        """Return the value at a property path; UNSET without a value.
+
+        The longest declared prefix of the path is read by its reader, the rest as attributes of that value.
+        """
         if path not in self.routes:
             self.routes[path] = _route(self.readers, path)
         route = self.routes[path]

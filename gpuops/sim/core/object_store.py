@@ -142,6 +142,7 @@ class ObjectStore:
             self.sessions.keep_alive(self.clock.now() - begun)
 
     def _jump(self, ready: Callable[[], Found | None], deadline: datetime | None) -> Found | None:
+        """Wait on virtual time: advance it to the next alarm until `ready` returns a value; None at the deadline."""
         while not self.closing:
             self.clock.run_due()
             self._coalesce(deadline)
@@ -153,6 +154,7 @@ class ObjectStore:
                 self.clock.advance_to(due)
             elif deadline is None:
                 self.changed.wait(1.0)
+            # no alarm is due before the deadline: real time is given for another client's request to change something
             elif not (self.patience_s and self.changed.wait(self.patience_s)):
                 self.clock.advance_to(deadline)
                 return ready()
@@ -165,6 +167,7 @@ class ObjectStore:
             self.clock.advance_to(soon)
 
     def _wait_real(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
+        """Wait in real time until `ready` returns a value; None after the timeout or when the server closes."""
         deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
         while not self.closing:
             self.clock.run_due()

@@ -163,7 +163,10 @@ class Injector:
         return rules
 
     def _strikes(self, armed: ActiveRule, target: ManagedObject | None) -> bool:
-        """Whether a rule that matches the method applies to this object now; counts both."""
+        """Return whether a rule that matches the method applies to this object now; count matches and strikes.
+
+        Example: `skip=1, every=2` applies to the second, fourth and sixth match.
+        """
         rule = armed.rule
         if not (target is None or matches(target, rule.target)):
             return False
@@ -175,11 +178,12 @@ class Injector:
         if rule.probability < 1.0 and self._rng.random() >= rule.probability:
             return False
         armed.struck += 1
-        if rule.effect is not Effect.HAPPEN:  # `_happen` reports that
+        if rule.effect is not Effect.HAPPEN:  # `_happen` reports an outside event itself, if it changed anything
             self.on_strike(rule, () if target is None else (target,))
         return True
 
     def _interruption(self, armed: ActiveRule, call: Call, receiver: ManagedObject) -> Interruption | None:
+        """Apply a rule's effect to a call; return what replaces the reply, or None if the call goes on."""
         rule = armed.rule
         match rule.effect:
             case effect if effect in REPLIES:
@@ -205,6 +209,7 @@ class Injector:
             call.session = None
 
     def _happen(self, armed: ActiveRule) -> None:
+        """Let a rule's outside event happen to its targets; report the rule if anything changed."""
         rule = armed.rule
         if rule.at_s is not None:
             if armed not in self._armed:
@@ -220,7 +225,7 @@ class Injector:
 
 
 def checked(rule: Rule, outside_events: Mapping[str, OutsideEvent]) -> Rule:
-    """Return the rule. Raises UsageError where its fault, its happening or its method does not exist."""
+    """Return the rule. Raises UsageError if its fault, outside event or method does not exist."""
     if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
         fault_type(rule.fault)
     if rule.effect is Effect.HAPPEN:
@@ -228,7 +233,7 @@ def checked(rule: Rule, outside_events: Mapping[str, OutsideEvent]) -> Rule:
     if not any(wild in rule.method for wild in "*?[") and not _is_method(rule.method):
         raise UsageError(
             f"no method of the vSphere API is called {rule.method!r}",
-            hint="as in PowerOnVM_Task, WaitForUpdatesEx or a pattern: *_Task",
+            hint="use a name such as PowerOnVM_Task or WaitForUpdatesEx, or a pattern such as *_Task",
         )
     return rule
 
@@ -277,9 +282,7 @@ def fault_type(name: str) -> Any:
     except KeyError:
         kind = None
     if kind is None or not issubclass(kind, vmodl.MethodFault):
-        raise UsageError(
-            f"{name} is no fault of the vSphere API", hint="as it says: NoDiskSpace, NoCompatibleHost, ..."
-        )
+        raise UsageError(f"{name} is no fault of the vSphere API", hint="use a name of the API, such as NoDiskSpace")
     return kind
 
 

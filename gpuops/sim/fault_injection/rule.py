@@ -206,7 +206,7 @@ def rules_of(fault: str, changes: Mapping[str, Any] | None = None) -> tuple[Rule
     if declared_fault is None:
         raise UsageError(f"no fault is called {fault!r}", hint="gpuops sim faults lists them")
     if "effect" in (changes or {}):
-        raise UsageError(f"{fault} has its effect", hint="leave out `fault` to write a rule of your own")
+        raise UsageError(f"the effect of {fault} cannot be changed", hint="remove `fault` to write a rule of your own")
     return tuple(Rule.from_json({**rule.to_json(), **(changes or {})}) for rule in declared_fault.rules)
 
 
@@ -261,7 +261,7 @@ class AwaitingAnswer:
 
 
 def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
-    """The end of a task after which the GPU still counts as taken for a while."""
+    """Return `complete`, changed so that the VM's GPUs stay in use for `lingers_s` seconds after it stopped."""
     if not lingers_s or task.entity.wsdl_name != "VirtualMachine":
         return complete
     vm: Any = task.entity

@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.01
 
 
 def marked(mark: str) -> Iterator[int]:
-    """The processes whose mark begins so; none that has ended."""
+    """Yield the ids of the running processes whose mark begins with `mark`."""
     variable = f"{VARIABLE}={mark}".encode()
     for entry in _PROC.iterdir():
         if not entry.name.isdecimal():

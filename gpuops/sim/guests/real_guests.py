@@ -105,9 +105,9 @@ class RealGuests:
         directory: Path,
         environment: Mapping[str, str],
     ) -> RealProcess:
-        """Start a program as VMware Tools do on Linux, by a shell that reads its arguments.
+        """Start a program with a shell that reads its arguments, as VMware Tools do on Linux.
 
-        `program`: its path in the guest, where that is on this machine, and its arguments. Raises OSError.
+        `program` is (path in the guest, path on this machine, arguments). Raises OSError.
         """
         guest = self.guest(vm)
         guest.boot_time = boot_time
@@ -139,7 +139,7 @@ class RealGuests:
         return {"PATH": PATH, "HOME": home, "TMPDIR": temporary, "LANG": "C.UTF-8", "SHELL": SHELL}
 
     def power_changed(self, vm: str, power: Power, boot_time: datetime | None) -> None:
-        """Its processes end with it, are stopped while it is suspended, and go on with it."""
+        """End the VM's processes if it is off or has booted again, stop them while it is suspended, then continue."""
         guest = self._guests.get(vm)
         if guest is None:
             return
@@ -205,15 +205,17 @@ def make_root(root: Path) -> None:
 
 
 def locate_in_guest(root: Path, path: str) -> Path:
-    """Where a path of the guest lies. Raises PermissionError for one that leads out of it, ValueError for none.
+    """Return where a path of the guest is on this machine.
 
-    The last part is not followed where it is a link, so that a link itself can be removed.
+    If the last part is a link, it is not followed, so that the link itself can be removed. Raises PermissionError for a
+    path that leads out of the guest, ValueError for an empty path or one with a NUL character.
     """
     if not path or "\0" in path:
         raise ValueError(f"{path!r} is no path")
     home = root.resolve()
     guest_path = Path(path)
     inside = guest_path.is_relative_to(root) or guest_path.is_relative_to(home)
+    # a guest path may also be given as the path on this machine, as a program started in the guest sees it
     whole = Path(os.path.normpath(guest_path if inside else home / path.lstrip("/")))
     resolved = whole.parent.resolve() / whole.name
     if not resolved.is_relative_to(home):

@@ -62,7 +62,7 @@ class MachineRecord:
 
 
 def record_of(form: RecordForm, identity: str, pool: DesktopPoolState, vm: VmEntity, vcenter: str) -> MachineRecord:
-    """The record of a machine in that form."""
+    """Return the pod's record of a machine, with the deviation from vCenter that `form` names."""
     name, path = vm.name, inventory_path(vm)
     folder = path.rpartition("/")[0]
     match form:
@@ -160,7 +160,7 @@ class Pod:
                 yield pool, vm
 
     def records(self) -> Iterator[MachineRecord]:
-        """The list of machines, as the server has it: those of every vCenter of the pod."""
+        """Yield the server's records of machines of every vCenter of the pod; `vm` is None where this one has none."""
         for pool, vm in self.machines():
             form, identity = self.forms.get(vm.moid, pool.records), self.machine_id(vm)
             yield record_of(form, identity, pool, vm, self.vcenter_id(1))
@@ -220,12 +220,16 @@ class Pod:
     # --- users ----------------------------------------------------------------------------------------------------
 
     def log_in(self, pool: DesktopPoolState, vm: VmEntity) -> PodSession | None:
-        """A user asks for this machine; None = does not get it (in maintenance, taken, or it cannot be resumed)."""
+        """Log a user in to the machine and return the session.
+
+        None = the login is refused: the machine is in maintenance, in use, or not powered on. In the last case it is
+        started for a later login.
+        """
         if self.in_maintenance(vm) or self.session_of(vm) is not None:
             self.refused_logins.append(vm.name)
             return None
         if vm.state.power is not Power.ON:
-            vm_events.power_on(vm, _NOTHING)  # it is on after its task, or stays as it is where vCenter refuses it
+            vm_events.power_on(vm, _NOTHING)  # the task takes time, and vCenter may refuse it
             self.refused_logins.append(vm.name)
             return None
         number = self._chance.randrange(1000, 10_000)
@@ -260,6 +264,8 @@ class Pod:
     # --- the power policy -----------------------------------------------------------------------------------------
 
     def _await_power_check(self, pool: DesktopPoolState) -> None:
+        """Schedule the next check. It starts all machines of an ALWAYS_ON pool, or else as many as are to be spare."""
+
         def check() -> None:
             of_pool = [
                 vm for machine_pool, vm in self.machines() if machine_pool is pool and not self.in_maintenance(vm)

@@ -350,7 +350,7 @@ class VmEntity(ManagedEntity):
             self.leave_pool()
             self.world.get(pool).add(self)
             self.state.pool = pool
-        for changed in (old, self.host()):
+        for changed in (old, self.host()):  # both hosts have another load and list of VMs now
             changed.touch("vm")
             changed.load_changed()
         self.touch("runtime", "summary", "resourcePool", "environmentBrowser", "config")

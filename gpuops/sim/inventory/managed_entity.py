@@ -117,7 +117,7 @@ class ManagedEntity(ManagedObject):
 
     @method
     def Rename_Task(self, call: Call, newName: str) -> Any:
-        """Declared faults: DuplicateName, InvalidName."""
+        """Return the task that renames the object. Raises DuplicateName, InvalidName, also in the task."""
 
         def check_new_name() -> str:
             above = self.above()
@@ -161,7 +161,7 @@ def new_moid(world: World, prefix: str) -> str:
 
 
 def enter(vm: VmEntity) -> VmEntity:
-    """The VM, registered where its state says: in its folder, on its host, in its pool."""
+    """Register a VM in the folder, host, pool and datastore that its state names, and return it."""
     world, state = vm.world, vm.state
     world.register(vm)
     vm.host().state.vms[vm.moid] = None
@@ -185,7 +185,7 @@ def enter_new(vm: VmEntity) -> VmEntity:
 
 
 def leave(vm: VmEntity) -> None:
-    """Remove a VM from every list it is in."""
+    """Remove a VM from the inventory: folder, host, pool, datastore, cluster settings and networks."""
     world, state = vm.world, vm.state
     world.guests.forget(vm.moid)
     vm.host().state.vms.pop(vm.moid, None)

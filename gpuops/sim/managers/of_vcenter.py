@@ -128,9 +128,9 @@ LICENCES: Final[Properties] = {
 
 
 def _logs(manager: Any, host: Any) -> list[Any]:
-    """The logs of a host, or of the vCenter; their content is not simulated."""
+    """Return the log descriptors of a host, or of vCenter if `host` is None; the logs' content is not simulated."""
     if host is not None:
-        manager.world.get(host)
+        manager.world.get(host)  # raises ManagedObjectNotFound for an unknown host
     return [
         default(
             "DiagnosticManagerLogDescriptor",
@@ -230,9 +230,9 @@ def _kind(wsdl_name: str) -> type[Any]:
 
 
 def plain_kind(wsdl_name: str, base: type[ManagedObject], properties: Properties, methods: Methods) -> type[Any]:
-    """The class of a manager: these properties and methods, and plain values for the properties that it must have.
+    """Return the class of a manager with these properties and methods; its other required properties have plain values.
 
-    Its other methods are answered with NotSupported, as every method that is not simulated.
+    Its other methods raise NotSupported, as all methods that are not simulated.
     """
     required = {
         info.name: partial(_plain, info.type)

@@ -123,7 +123,10 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
 
 
 def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
-    """Whether a port is one of those asked for (vSphere API, DistributedVirtualSwitchPortCriteria)."""
+    """Return whether a port meets all criteria (vSphere API, DistributedVirtualSwitchPortCriteria).
+
+    With `inside` False, `portgroupKey` lists the port groups to exclude.
+    """
     uplinks = {portgroup.moid for portgroup in switch.portgroups() if portgroup.is_uplink}
     hosts = [host._moId for host in criteria.host]
     inside = criteria.inside is not False

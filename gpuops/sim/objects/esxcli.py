@@ -61,7 +61,7 @@ class EsxcliCommand:
         return f"VimEsxCLI{self.namespace.replace('.', '')}{self.name}{self.row}"
 
     def described(self) -> str:
-        """The `method` element of its namespace's CLIInfo."""
+        """Return the `method` element that describes the command in the CLIInfo of its namespace."""
         parameters = "".join(
             f"<param><name>{name}</name><displayName>{spelling}</displayName><help>The {spelling}.</help>"
             f"<aliases>{short}</aliases><aliases>--{spelling}</aliases><flag>false</flag></param>"
@@ -119,7 +119,7 @@ class ManagedMethodExecuter(HostManager):
 
     @method
     def ExecuteSoap(self, call: Call, moid: str, version: str, method: str, argument: list[Any]) -> Any:
-        # from memory: no public table names the privilege; it is that of the calls it stands for
+        # from memory: no public table names the privilege; the API methods with the same effect need this one
         self.world.authority.require(call, self.host, "Host.Config.Settings")
         arguments = {parameter.name: _text(parameter.val) for parameter in argument}
         method_name = method.removeprefix("vim.")
@@ -140,7 +140,7 @@ class ManagedMethodExecuter(HostManager):
         return response(f"{_OPEN.format(command.row_type)}{_fields(answer)}</obj>")
 
     def _answer(self, command: EsxcliCommand, call: Call, arguments: Mapping[str, str]) -> list[Row] | Row:
-        """The rows of a command, or the one row of a `get`."""
+        """Return the rows of a `list` command, or the single row of a `get` command."""
         host = self.host
         match command.namespace:
             case "graphics.device":
@@ -228,7 +228,7 @@ def graphics_devices(host: HostEntity) -> list[Row]:
 
 
 def graphics_stats(host: HostState, measured: Values) -> list[Row]:
-    """`graphics device stats list`: what the driver says of each GPU now, as the performance counters have it."""
+    """`graphics device stats list`: the driver's measurements of each GPU, from the performance counters."""
     return [
         {
             "Address": gpu.pci_id,
@@ -285,7 +285,7 @@ def _identity(device: Any) -> dict[str, str]:
 
 
 def _owner(host: HostState, device: Any, gpu: HostGpu | OtherHostDevice | None) -> dict[str, str]:
-    """Whose the device is and will be after a reboot, and the kernel module that drives it."""
+    """Return the device's current owner, the owner after the next reboot, and its kernel module."""
     if gpu is None:
         module = "None" if device.classId == BRIDGE else "nmlx5_core"
         return {
@@ -338,7 +338,7 @@ def _data(name: str, *fields: tuple[str, str, int]) -> None:
 
 
 def _register() -> None:
-    """Makes pyVmomi know the types; once in a process."""
+    """Declare the types of esxcli to pyVmomi, which does not have them; once in a process."""
     optional = VmomiSupport.F_OPTIONAL
     _data("SoapArgument", ("name", "string", 0), ("val", "string", 0))
     _data("SoapFault", ("faultMsg", "string", 0), ("faultDetail", "string", optional))

@@ -25,7 +25,7 @@ RECONFIGURE_S: Final = 1.0
 
 
 def reconfigure(cluster: ComputeEntity, call: Call, spec: Any, *, modify: bool) -> Any:
-    """The task that applies a ClusterConfigSpecEx."""
+    """Return the task that applies a ClusterConfigSpecEx; without `modify` the spec replaces all settings."""
     permissions.to_edit_cluster(cluster, call)
 
     def finish() -> None:

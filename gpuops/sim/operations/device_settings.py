@@ -37,7 +37,10 @@ GRAPHICS_TYPES: Final = ("basic", "shared", "direct", SHARED_DIRECT)
 
 
 def update_graphics(host: HostEntity, call: Call, config: Any) -> None:
-    """Apply a HostGraphicsConfig. Raises InvalidArgument, ResourceInUse; on a fault nothing has changed."""
+    """Apply a HostGraphicsConfig. Raises InvalidArgument, ResourceInUse; on a fault nothing has changed.
+
+    A GPU that the config does not name gets the host's default graphics type.
+    """
     default, policy = config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy
     if default not in ("shared", SHARED_DIRECT):
         raise faults.wrong_argument("config.hostDefaultGraphicsType")
@@ -65,7 +68,7 @@ def update_graphics(host: HostEntity, call: Call, config: Any) -> None:
 
 
 def facts(host: HostEntity) -> dict[str, Any]:
-    """What the ledger says of a host's GPUs and other devices, and the virtual functions of its network ports."""
+    """Return what the ledger records about a host's GPUs, other devices and the virtual functions of its ports."""
     return {
         "default_graphics_type": host.state.default_graphics_type,
         "policy": host.state.policy.value,
@@ -119,9 +122,10 @@ REBOOT: Final = "HOST_REBOOT_REQUIRED"
 
 
 def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> list[str]:
-    """The impacts of the change; a mode that is not given, or is there already, changes nothing.
+    """Set the DirectPath mode of a device and return the impacts of the change.
 
-    Raises NotFound, InvalidArgument, HostConfigFault; on a fault nothing has changed.
+    None, or the mode that is already configured, changes nothing. Raises NotFound for an unknown device,
+    InvalidArgument for a mode that it does not have, HostConfigFault for a device in use; then nothing has changed.
     """
     gpu = host.state.device(pci_id)
     if gpu is None:
@@ -197,7 +201,10 @@ def update_passthrough(host: HostEntity, call: Call, configs: list[Any]) -> None
 
 
 def update_labels(host: HostEntity, call: Call, config: Any) -> None:
-    """UpdateAssignableHardwareConfig: the overrides are all that there are then. Raises HostConfigFault."""
+    """UpdateAssignableHardwareConfig: these overrides replace all hardware labels of the host.
+
+    Raises HostConfigFault for an unknown device or attribute.
+    """
     labels = {}
     for override in config.attributeOverride:
         if override.name != HARDWARE_LABEL:
@@ -211,7 +218,7 @@ def update_labels(host: HostEntity, call: Call, config: Any) -> None:
 
 
 def _port(host: HostEntity, config: Any) -> NetworkPort:
-    """The network port that a HostSriovConfig can be given to."""
+    """Return the network port of a HostSriovConfig. Raises HostConfigFault where the config cannot be applied."""
     port = next((candidate for candidate in host.state.ports if candidate.pci_id == config.id.lower()), None)
     if port is None or not port.max_functions:
         raise faults.host_config(f"Device {config.id} of host {host.name} has no SR-IOV.")

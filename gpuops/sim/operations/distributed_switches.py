@@ -45,7 +45,7 @@ NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numP
 
 
 def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch, make_portgroup: MakePortgroup) -> Any:
-    """CreateDVS_Task: its result is the switch, with its uplink port group."""
+    """Return CreateDVS_Task, whose result is the new switch with its uplink port group and member hosts."""
     world, config_spec = folder.world, spec.configSpec
 
     def begin() -> None:
@@ -56,7 +56,7 @@ def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch,
         _check_switch(config_spec)
 
     def finish() -> DistributedSwitchEntity:
-        begin()
+        begin()  # checked again: the name may have been taken while the task ran
         name = folder.checked_name(config_spec.name)
         config = distributed.merged(new_config(world, _product(world, spec.productInfo)), _settings(config_spec))
         if config_spec.uplinkPortPolicy is not None and config_spec.defaultPortConfig is None:
@@ -88,7 +88,7 @@ def enter_switch(
 
 
 def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
-    """ReconfigureDvs_Task: hosts join and change their uplinks; nothing else of a switch is changed."""
+    """ReconfigureDvs_Task: hosts join the switch or change their uplinks. Raises NotSupported for other changes."""
     world = switch.world
     world.authority.require(call, switch, "DVSwitch.Modify")
     world.authority.require(call, switch, "DVSwitch.HostOp")
@@ -248,7 +248,7 @@ def may_go(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
 
 
 def forget(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
-    """Take it out of the inventory; a switch with its port groups, and out of its hosts."""
+    """Remove a port group, or a switch with its port groups, from the inventory and from its member hosts."""
     if isinstance(entity, DistributedSwitchEntity):
         for host, _ in entity.members():
             set_proxy(entity, host, None)
@@ -285,9 +285,10 @@ def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
 
 
 def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
-    """Let hosts join or change their uplinks: all of them or none.
+    """Let hosts join the switch or change their uplinks. On a fault no host is changed.
 
-    Raises AlreadyExists, NotFound, NotSupported, DvsOperationBulkFault.
+    Raises AlreadyExists for a host that is a member, NotFound for an edit of a host that is none, NotSupported for a
+    removal, DvsOperationBulkFault for uplinks that are missing or in use.
     """
     members, changed = dict(switch.members()), list[tuple["HostEntity", ProxySwitch]]()
     for change in changes:
@@ -373,10 +374,11 @@ def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> P
 def connection(
     vm: VmEntity, cards: Iterable[NetworkCard], index: int, connection: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
-    """The fields of a network card that is connected as a DistributedVirtualSwitchPortConnection asks.
+    """Return the fields of a network card connected by a DistributedVirtualSwitchPortConnection.
 
-    `cards` are those of the VM. `existing_card` is the card before the change; in the same port group it keeps its
-    port. Raises InvalidDeviceBacking for a port group that the VM's host has not (which fault: from memory).
+    `cards` are all cards of the VM. `existing_card` is the card before the change; in the same port group it keeps its
+    port. Raises InvalidDeviceBacking if the VM's host does not have the port group (the fault is from memory), or if
+    the port is in use or no port is free.
     """
     portgroup = reachable(vm.host(), connection)
     if portgroup is None:
@@ -422,9 +424,10 @@ def free_port(portgroup: PortgroupEntity, used_ports: Collection[str]) -> str | 
 
 
 def with_own_ports(world: World, cards: Iterable[NetworkCard], besides: str | None = None) -> tuple[NetworkCard, ...]:
-    """The cards, each whose port a VM has, other than the one of that moid, with another port.
+    """Return the cards, with a free port for each card whose port another VM uses.
 
-    A card is left as it is where its port group is gone or has no port free.
+    `besides` is the moid of the VM whose ports do not count as used. A card keeps its port if its port group was
+    removed or has no free port.
     """
     new_cards: list[NetworkCard] = []
     for card in cards:

@@ -43,7 +43,7 @@ MOST: Final = 50
 
 
 def fault_of(error: Exception, path: str) -> Exception:
-    """The fault that VMware Tools answer with for an error of the system."""
+    """Return the vim fault with which VMware Tools report an error of the guest's operating system about `path`."""
     number = getattr(error, "errno", None)
     fault: Exception
     if isinstance(error, PermissionError):
@@ -130,7 +130,7 @@ def _free_place(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -
 
 
 def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
-    """Permissions and times; whose it is cannot be changed here. Raises FileNotFound."""
+    """Set the permissions and times of a guest file; the owner is not changed. Raises FileNotFound."""
     with _faults(path):
         place = follow_in_guest(root_of(vm), path)
         status = place.stat()
@@ -144,7 +144,10 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
 
 
 def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str | None) -> Any:
-    """ListFileInfo of a file or of what is in a directory. `pattern` is a regular expression."""
+    """Return the ListFileInfo of a file, or of a directory's entries from index `first`, at most `most` of them.
+
+    `pattern` is a regular expression that names must contain. Raises InvalidArgument where it is none.
+    """
     with _faults(path):
         place = follow_in_guest(root_of(vm), path)
         if place.is_dir():
@@ -162,7 +165,10 @@ def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str |
 
 
 def download(vm: VmEntity, path: str) -> Any:
-    """FileTransferInformation. Raises FileNotFound, NotAFile for a directory, FileTooLarge."""
+    """Return the FileTransferInformation with the URL of a download.
+
+    Raises FileNotFound, NotAFile for anything but a regular file, FileTooLarge.
+    """
     with _faults(path):
         place = follow_in_guest(root_of(vm), path)
         status = place.stat()
@@ -245,7 +251,8 @@ class Process:
 
 
 def admit(vm: VmEntity, auth: Any) -> str:
-    """The guest user who logs in. Raises the fault that VMware Tools, or their absence, answer with."""
+    """Return the name of the guest user who logs in. Raises a vim fault if the VM is off, Tools do not run, or the
+    guest refuses the login."""
     vm.refuse_while_asked()
     if vm.state.power is not Power.ON:
         raise faults.wrong_power_state(vm.state.power, Power.ON)
@@ -263,11 +270,13 @@ def admit(vm: VmEntity, auth: Any) -> str:
 
 
 def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
-    """The file of the guest that the program writes, with its content, or removes (None); None = it touches none.
+    """Return (path, content) of the guest file that a program writes; content None means that it removes the file.
 
-    Only what a scenario declares: no shell is modelled, and a file is there as soon as its program is started.
+    Returns None if the program changes no file. Only the programs that a scenario declares change files: no shell is
+    simulated, and the change is made at once when the program starts.
     """
     program = next((candidate for candidate in vm.state.template.programs if candidate.path == spec.programPath), None)
+    # the path is the last word: of `-c "date > /tmp/marker"` it is /tmp/marker, without the closing quote
     words = (spec.arguments or "").rstrip("\"'").split()
     if program is None or not words:
         return None
@@ -290,7 +299,7 @@ def start_program(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
 
 
 def resident(vm: VmEntity) -> list[Any]:
-    """GuestProcessInfo of what its system runs, and of what each user with a session does; all that is modelled."""
+    """Return the GuestProcessInfo of the first system process and of one process for each user with a session."""
     linux, began = vm.state.template.linux, vm.state.boot_time
     first, system = ("systemd", "root") if linux else ("System", "NT AUTHORITY\\SYSTEM")
     shell, command = (
@@ -299,7 +308,7 @@ def resident(vm: VmEntity) -> list[Any]:
     of_users = [
         (shell, guest_user.name, command, guest_user.since)
         for guest_user in vm.state.guest_users
-        if guest_user.boot_time == began
+        if guest_user.boot_time == began  # sessions from before the last boot have ended
     ]
     return [
         vim.vm.guest.ProcessManager.ProcessInfo(name=name, pid=pid, owner=owner, cmdLine=line, startTime=since)
@@ -324,6 +333,7 @@ def shown_really(process: RealProcess, now: datetime) -> Any:
 
 
 def _process_info(process: Process | RealProcess, command: str, ended_at: datetime | None, now: datetime) -> Any:
+    """Return a GuestProcessInfo; None for a process that ended so long ago that Tools no longer report it."""
     if ended_at is not None and now - ended_at > KEPT:
         return None
     return vim.vm.guest.ProcessManager.ProcessInfo(
@@ -338,7 +348,10 @@ def _process_info(process: Process | RealProcess, command: str, ended_at: dateti
 
 
 def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
-    """A program that runs on this machine. Raises FileNotFound, CannotAccessFile or GuestPermissionDenied."""
+    """Start the program of a GuestProgramSpec as a process of this machine and return it.
+
+    Raises FileNotFound, CannotAccessFile or GuestPermissionDenied.
+    """
     guests = vm.world.guests
     root = guests.guest(vm.moid).root
     try:

@@ -51,7 +51,7 @@ class Admission:
 
 
 def admission(vm: VmEntity, host: HostEntity) -> Admission:
-    """The devices and slots the VM gets on that host. Raises the vim fault the host refuses it with."""
+    """Return the devices and vGPU slots that the VM would get on the host. Raises the vim fault of the refusal."""
     _host_is_up(host)
     _reservations_fit(vm, host)
     _memory_is_reserved(vm.state)
@@ -105,10 +105,10 @@ def _is_not_nested(vm: VmState) -> None:
 
 
 def _bars_fit(vm: VmState, host: HostState) -> None:
-    """A whole GPU maps its memory as a BAR: above 256 MB that takes EFI and enough 64-bit MMIO space.
+    """Raises unless the VM has EFI and enough 64-bit MMIO space for the memory of its whole GPUs.
 
-    The space a VM must name is published as a rule with room to spare (twice the memory, in powers of two); a host
-    only refuses what truly does not fit, so this asks for the memory of the GPUs itself.
+    A whole GPU maps its memory as a BAR. The published rule asks for more space than needed (twice the memory, rounded
+    up to a power of two). A host refuses only what does not fit, so this check compares with the memory itself.
     """
     static_devices = [device for device in map(host.device, _static_ids(vm)) if device is not None]
     needed_gib = sum(device.memory_mib for device in static_devices) >> 10
@@ -130,6 +130,7 @@ def _static_ids(vm: VmState) -> Iterable[str]:
 
 
 def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
+    """The GPU slots of the VM's vGPUs on the host. Raises InsufficientGraphicsResourcesFault where they do not fit."""
     wishes = [
         WantedVgpu(device.backing.type_name, _pin(vm.state, device))
         for device in sorted(vm.state.devices, key=lambda device: device.key)
@@ -141,7 +142,7 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
         wishes = [replace(wish, pin=None) for wish in wishes]
     gpus = host.state.for_admission(tuple(seat for seat in host.seats() if seat.vm != vm.moid))
     pools = [gpus]
-    if vm.state.groups:
+    if vm.state.groups:  # the vGPUs of a device group must be on GPUs that NVLink connects
         linked = [{gpu.pci_id for gpu in joined} for joined in host.state.nvlink_sets().values()]
         pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
     refusals = []
@@ -167,8 +168,10 @@ def _pin(vm: VmState, device: PciDevice) -> str | None:
 
 
 def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
+    """(device key, PCI id) of each DirectPath device and virtual function. Raises the fault of the first refusal."""
     held_pci_ids = host.held_pci_ids(besides=vm)
     assignments: list[tuple[int, str]] = []
+    # static devices first: a dynamic device could otherwise take the only GPU that a static one names
     fixed_first = sorted(vm.state.devices, key=lambda device: (isinstance(device.backing, DynamicBacking), device.key))
     for device in fixed_first:
         match device.backing:
@@ -234,7 +237,7 @@ def may_use_rdma(vm: VmEntity, host: HostEntity) -> None:
 
 
 def rdma_missing(host: HostEntity, switch: str) -> str | None:
-    """What the host has not of what PVRDMA needs on the distributed switch of that uuid; None = it is ready."""
+    """Return why PVRDMA cannot work on the host with the distributed switch of uuid `switch`; None = it can."""
     network = host.state.network
     tagged = str(host.state.options[PVRDMA_ADAPTER])
     if not tagged:
@@ -255,7 +258,7 @@ def rdma_missing(host: HostEntity, switch: str) -> str | None:
 
 
 def free_function(backing: SriovBacking, host: HostEntity, used_functions: set[str]) -> str:
-    """The PCI address of a virtual function that the card gets. Raises GenericVmConfigFault where none is free."""
+    """Return the PCI address of a free virtual function for the card. Raises GenericVmConfigFault if none is free."""
     ports = _ports(backing, host)
     if not ports:
         raise faults.will_not_power_on(

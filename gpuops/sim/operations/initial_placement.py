@@ -30,7 +30,7 @@ _LEAST_MHZ: Final = 32
 
 
 def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
-    """Raises InsufficientFailoverResourcesFault when the cluster's admission control is against it."""
+    """Raises InsufficientFailoverResourcesFault if vSphere HA's admission control forbids the VM on the host."""
     refuse_failover_host(vm, host)
     cluster = host.compute_resource()
     ha_admission = _asked_of(cluster)
@@ -78,7 +78,10 @@ def _admits(admission: HaAdmission, hosts: list[HostModel], running: list[VmStat
 
 
 def place(vm: VmEntity, requested_host: HostEntity | None) -> tuple[HostEntity, Admission]:
-    """The host the VM starts on and what it will hold there. Raises the fault of the refusal."""
+    """Return the host that the VM starts on, and its devices and slots there.
+
+    Raises the fault of the refusal, or NoCompatibleHost if hosts refuse for different reasons.
+    """
     current_host = vm.host()
     if requested_host is not None and requested_host.compute_resource() is not current_host.compute_resource():
         raise faults.wrong_argument("host")

@@ -46,7 +46,7 @@ MakePool = Callable[["World", str, str, PoolEntity], PoolEntity]
 
 
 def create_datacenter(folder: FolderEntity, call: Call, name: str, make: MakeDatacenter) -> ManagedEntity:
-    """CreateDatacenter: the new one, with its four folders."""
+    """CreateDatacenter: return the new datacenter with its four folders. Raises NotSupported below other folders."""
     if folder.kind != "root":
         raise faults.not_supported("Datacenters are made in the root folder and in folders of datacenters.")
     datacenter = make(folder.world, folder.checked_name(name), folder.moid)
@@ -71,9 +71,9 @@ def create_pool(parent: PoolEntity, call: Call, name: str, spec: Any, make: Make
 
 
 def refuse_limits(spec: Any) -> None:
-    """Raises NotSupported for a ResourceConfigSpec that limits a pool or reserves for it.
+    """Raises NotSupported for a ResourceConfigSpec with a limit, a reservation or custom shares.
 
-    InvalidArgument for what is out of range (vSphere API, ResourcePool.UpdateConfig).
+    Raises InvalidArgument for a negative reservation (vSphere API, ResourcePool.UpdateConfig).
     """
     for allocation in (spec.cpuAllocation, spec.memoryAllocation):
         if (allocation.reservation or 0) < 0:
@@ -87,7 +87,7 @@ def refuse_limits(spec: Any) -> None:
 
 
 def add_standalone_host(folder: FolderEntity, call: Call, spec: Any, *, connected: bool, make: MakeCompute) -> Any:
-    """AddStandaloneHost_Task: its result is the ComputeResource of the host."""
+    """Return AddStandaloneHost_Task, whose result is the ComputeResource of the new host."""
     _holds_hosts(folder)
 
     def finish() -> ComputeEntity:
@@ -111,7 +111,11 @@ def add_host(cluster: ComputeEntity, call: Call, spec: Any, *, connected: bool) 
 
 
 def _check_host(world: World, spec: Any) -> None:
-    """Raises what the API declares of a ConnectSpec that names no host, one that is known, or no account."""
+    """Check a ConnectSpec.
+
+    Raises InvalidArgument without a host name, InvalidLogin without an account, AlreadyConnected for a host that this
+    vCenter manages.
+    """
     if not spec.hostName:
         raise faults.wrong_argument("spec.hostName")
     if not spec.userName or not spec.password:
@@ -137,10 +141,11 @@ def _add_host(compute: ComputeEntity, call: Call, spec: Any, *, connected: bool)
 
 
 def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], FolderEntity]) -> HostEntity:
-    """Remove a host with its VMs from the inventory, and add it to its cluster again; `folder_of` a VM is for its VM.
+    """Remove a host with its VMs from the inventory and add it to its cluster again; return the new host.
 
-    Both get other ids. What vCenter alone keeps of them is lost: custom attributes, tags, permissions, settings of DRS.
-    What runs there runs on, and what they know of themselves stays: instance uuids, snapshots, moments.
+    `folder_of` returns the folder in which a VM is registered again. The host and its VMs get new ids. What only
+    vCenter stores about them is lost: custom attributes, tags, permissions, DRS settings. The VMs keep running, and
+    they keep their instance uuids, snapshots and times.
     """
     world, compute, browser = host.world, host.compute_resource(), host.world.get(f"datastoreBrowser-{host.moid}")
     vms = [(vm, folder_of(vm)) for vm in host.vms()]
@@ -164,14 +169,14 @@ def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], Fold
 
 
 def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntity) -> VmEntity:
-    """Register a VM again, whatever its power: its host was removed from the inventory and is added as `host`.
+    """Register a VM again in any power state, after its host was removed and added again as `host`.
 
-    What runs there has run on. It is in the root resource pool then, in `folder`, and under another id.
+    Returns the VM under its new id, in `folder` and in the root resource pool. A running VM kept running.
     """
     world, store, state = vm.world, vm.datastore(), copy.copy(vm.state)
     snapshots = [world.get(snapshot_state.moid) for snapshot_state in state.snapshots]
     leave(vm)
-    store.use(state.suspend_file_mib)  # its files stay
+    store.use(state.suspend_file_mib)  # `leave` freed the space of the suspend file, but the file is still there
     state.host, state.folder, state.attributes = host.moid, folder.moid, {}
     state.pool = None if state.is_template else host.compute_resource().pool.moid
     state.set_network_cards(with_own_ports(world, state.network_cards))
@@ -190,7 +195,7 @@ def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntit
 
 
 def _renumber_snapshots(world: World, state: VmState) -> None:
-    """Give its snapshots ids that were not given before."""
+    """Give the snapshots of a VM new ids."""
     new = {snapshot_state.moid: new_moid(world, "snapshot") for snapshot_state in state.snapshots}
     state.snapshots = tuple(
         replace(
@@ -204,7 +209,7 @@ def _renumber_snapshots(world: World, state: VmState) -> None:
 
 
 def disconnect(host: HostEntity, call: Call) -> Any:
-    """DisconnectHost_Task: vCenter no longer talks to the host, whose VMs go on."""
+    """DisconnectHost_Task: vCenter no longer talks to the host; its VMs keep running."""
 
     def begin() -> None:
         if host.state.connection == "disconnected":
@@ -233,10 +238,10 @@ def _connect(host: HostEntity, call: Call, task: str, connection: str, begin: Ca
 
 
 def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
-    """MoveIntoFolder_Task: VMs, folders, clusters and datacenters come in.
+    """MoveIntoFolder_Task: move VMs, folders, clusters and datacenters into this folder.
 
-    Raises NotSupported for what a folder of this kind does not hold, InvalidFolder for one that this folder is in, and
-    DuplicateName (vSphere API, Folder.MoveIntoFolder_Task).
+    Raises NotSupported for an object that this kind of folder cannot hold, InvalidFolder for this folder or one above
+    it, and DuplicateName for a name that is in use here (vSphere API, Folder.MoveIntoFolder_Task).
     """
     world = folder.world
 
@@ -252,7 +257,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
         return entities
 
     def finish() -> None:
-        for entity in check_moved():
+        for entity in check_moved():  # checked again: other calls may have changed the folder while the task ran
             before = entity.parent
             if isinstance(entity, VmEntity):
                 entity.move_to_folder(folder)
@@ -264,10 +269,11 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
 
 
 def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> Any:
-    """MoveInto_Task: hosts come into the cluster, with their VMs.
+    """MoveInto_Task: move hosts with their VMs into the cluster.
 
-    They are of the same datacenter, and in maintenance mode if they are in another cluster (vSphere API,
-    ClusterComputeResource.MoveInto_Task). Of a host that is in this one: DuplicateName, as vcsim answers.
+    Raises InvalidArgument for a host of another datacenter, and InvalidState for a host that is in another cluster and
+    not in maintenance mode (vSphere API, ClusterComputeResource.MoveInto_Task). A host that is already in this cluster
+    is DuplicateName, as in vcsim.
     """
     world = cluster.world
 
@@ -285,7 +291,7 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
         return hosts
 
     def finish() -> None:
-        for host in check_moved():
+        for host in check_moved():  # checked again: a host may have left maintenance mode while the task ran
             before = host.compute_resource()
             rehome(host, cluster)
             world.ledger.record(call, host, before={"parent": before.moid}, after={"parent": cluster.moid})
@@ -309,7 +315,7 @@ def rehome(host: HostEntity, cluster: ComputeEntity) -> None:
     for compute in (old, cluster):
         compute.touch("host", "summary", "datastore", "network")
         compute.load_changed()
-    if old.wsdl_name == "ComputeResource":
+    if old.wsdl_name == "ComputeResource":  # it existed only for this standalone host
         forget(old)
 
 

@@ -39,7 +39,10 @@ WAITED_S: Final = 3600.0
 
 
 def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any:
-    """EnterMaintenanceMode_Task. Raises Timedout when VMs still run at the end of the time given."""
+    """Return EnterMaintenanceMode_Task. It fails with Timedout if VMs still run after `timeout_s` (0 = the default).
+
+    DRS moves VMs away if it can; agent VMs are stopped.
+    """
     vsan = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
 
     def begin() -> None:
@@ -72,7 +75,7 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
 
 
 def leave(host: HostEntity, call: Call) -> Any:
-    """ExitMaintenanceMode_Task."""
+    """ExitMaintenanceMode_Task: also starts the agent VMs that are off."""
 
     def begin() -> None:
         _must_respond(host)
@@ -92,7 +95,7 @@ def leave(host: HostEntity, call: Call) -> Any:
 
 
 def reboot(host: HostEntity, call: Call, *, force: bool) -> Any:
-    """RebootHost_Task: ends when the reboot has begun; the host is back ten minutes later."""
+    """RebootHost_Task: ends when the reboot has begun; the host responds again after `host.boot.takes_s` seconds."""
 
     def begin() -> None:
         _must_respond(host)
@@ -111,7 +114,7 @@ def reboot(host: HostEntity, call: Call, *, force: bool) -> Any:
 
 
 def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
-    """The host stops, and its VMs with it; it boots again after that time (None = never)."""
+    """Stop the host and its VMs, and boot it again after `back_after_s` seconds (None = never)."""
     for vm in host.running_vms():
         stop(vm, call, clean=False)
     if "ha-suspended-vms" in host.world.deviations:  # assumption: ha-suspended-vms
@@ -133,9 +136,9 @@ def _resume_elsewhere(vm: VmEntity, failed: HostEntity, call: Call) -> None:
 
 
 def boot(host: HostEntity, call: Call) -> None:
-    """It is there again, with all that was pending in force."""
+    """Bring a host back after a reboot; the settings that waited for the reboot are active."""
     state, how = host.state, host.boot
-    host.boot = Boot()
+    host.boot = Boot()  # a scripted boot (late driver, lost MIG mode) is for one boot only
     profiles = [profile.module_options for profile in host.world.by_type("HostProfile") if profile.holds(host)]
     for options in (*profiles, how.options):
         if options is not None:
@@ -218,7 +221,7 @@ def _evacuate(vm: VmEntity, host: HostEntity, call: Call) -> None:
 
 
 def _refuge(vm: VmEntity, host: HostEntity) -> HostEntity | None:
-    """The host DRS moves a VM to by itself; None = it does not."""
+    """Return the host to which DRS moves a VM of `host` by itself; None = it does not move the VM."""
     cluster = host.compute_resource()
     if not cluster.moves(vm.moid) or (vm.state.vgpus and not cluster.evacuates_vgpus):
         return None

@@ -59,7 +59,7 @@ def to_reconfigure(vm: VmEntity, call: Call, spec: Any) -> None:
 
 
 def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any) -> None:
-    """The same for a move, in addition to what the method itself is declared with."""
+    """Raises NoPermission for a privilege that a move needs in addition to those declared for its method."""
     if vm.state.power is Power.ON:
         _require(call, vm, "Resource.HotMigrate")
     if pool is not None and pool != vm.state.pool:
@@ -71,7 +71,7 @@ def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any)
 
 
 def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
-    """The same for a copy: of a template or a VM, into a folder, a resource pool and a datastore."""
+    """Raises NoPermission without the privileges to clone a VM or template into a folder, pool and datastore."""
     into, source = bool(spec.template), vm.state.is_template
     kinds = {
         (True, False): "DeployTemplate",

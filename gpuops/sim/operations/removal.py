@@ -34,7 +34,7 @@ DELETING: Final = {
 
 
 def destroy(entity: ManagedEntity, call: Call) -> Any:
-    """Destroy_Task of anything but a VM. A folder takes what is in it along (vSphere API, Folder)."""
+    """Destroy_Task of an object other than a VM. A folder is removed with its content (vSphere API, Folder)."""
     world = entity.world
     world.authority.require(call, entity, DELETING[entity.wsdl_name])
 
@@ -42,14 +42,14 @@ def destroy(entity: ManagedEntity, call: Call) -> Any:
         _may_go(entity)
 
     def finish() -> None:
-        _may_go(entity)
+        _may_go(entity)  # checked again: a VM may have been started on it while the task ran
         _remove_entity(entity, call)
 
     return world.tasks.start(call, "Destroy_Task", entity, REMOVAL_S, begin=begin, finish=finish)
 
 
 def _may_go(entity: Any) -> None:
-    """Raises what keeps an object from being removed: of a root pool InvalidType (vSphere API, ResourcePool)."""
+    """Raises ResourceInUse for an object that is in use, InvalidType for a root pool (vSphere API, ResourcePool)."""
     match entity:
         case FolderEntity():
             _folder_may_go(entity)
@@ -90,7 +90,7 @@ def _host_may_go(host: HostEntity) -> None:
 
 
 def _remove_entity(entity: Any, call: Call) -> None:
-    """Remove it, with what belongs to it alone."""
+    """Remove an object: a folder with its content, a standalone host with its compute resource."""
     world = entity.world
     match entity:
         case FolderEntity():
@@ -155,7 +155,7 @@ def _forget_host(host: HostEntity) -> None:
 
 
 def _hand_over(pool: PoolEntity) -> None:
-    """What is in a pool that goes moves to the pool above (vSphere API, ResourcePool.Destroy_Task)."""
+    """Move the VMs and pools of a removed pool to the pool above it (vSphere API, ResourcePool.Destroy_Task)."""
     above: PoolEntity = pool.world.get(pool.parent)
     above.pools.remove(pool)
     for child in pool.pools:

@@ -67,7 +67,10 @@ def taken_on(host: HostEntity) -> HostLoad:
 def capacity(
     config: DirectPathConfig, hosts: Sequence[HostEntity], reservations: Iterable[ReservationState]
 ) -> TypeCapacity:
-    """What these hosts have of it; `reservations` are those of their cluster."""
+    """Return the used, free and total units of a DirectPath configuration on these hosts.
+
+    `reservations` are those of their cluster; `unused_reservation` counts reserved units that no VM uses.
+    """
     loads = {host.moid: taken_on(host) for host in hosts}
     unused = sum(
         _count_unused_units(reservation, hosts, loads) for reservation in reservations if reservation.config == config
@@ -94,8 +97,8 @@ def at_host(
 def refuse_over_reservations(
     vm: VmEntity, host: HostEntity, seats: tuple[RunningVgpu, ...], held_pci_ids: Iterable[str]
 ) -> None:
-    """Raises InsufficientGraphicsResourcesFault where a start with these vGPUs and whole devices (PCI ids) takes what
-    is reserved for others."""
+    """Raises InsufficientGraphicsResourcesFault if starting the VM on the host with these vGPUs and whole devices (PCI
+    ids) would take capacity that is reserved for other VMs."""
     place = host.compute_resource()
     reservations = [reservation for reservation in _all(vm) if reservation.place == place.moid]
     if not reservations:
@@ -111,7 +114,7 @@ def refuse_over_reservations(
     )
     for reservation in reservations:
         margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
-        if margin_after < min(0, margin_before):
+        if margin_after < min(0, margin_before):  # a margin that was negative before must only not get worse
             missing = f"{-margin_after} of {reservation.units} {reservation.config} that are reserved in {place.name}"
             raise faults.no_graphics(f"{missing} would have no room left")
 

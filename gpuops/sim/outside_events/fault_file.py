@@ -77,7 +77,8 @@ def read(path: Path) -> tuple[Rule, ...]:
     document = parse_yaml(read_text(path), str(path))
     if not isinstance(document, dict) or set(document) != {"faults"} or not isinstance(document["faults"], list):
         raise UsageError(
-            f"the fault file {path} is not one list named `faults`", hint="as in: `faults: [T2, {fault: V1, skip: 3}]`"
+            f"the fault file {path} is not one list named `faults`",
+            hint="write it as `faults: [T2, {fault: V1, skip: 3}]`",
         )
     return parse(document["faults"], str(path))
 
@@ -97,7 +98,10 @@ def _rules(entry: Any) -> tuple[Rule, ...]:
     if isinstance(entry, str):
         return rules_of(entry)
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{entry!r} is neither an id nor a rule")
+        raise UsageError(
+            f"{entry!r} is neither an id nor a rule",
+            hint="write an id such as T2, or a rule such as {fault: V1, skip: 3}",
+        )
     # `fault` is an id of the catalogue, or the API's fault of a rule that says its effect itself
     if "effect" in entry or str(entry.get("fault")) not in catalogue():
         return (Rule.from_json(entry),) if "effect" in entry else rules_of(str(entry.get("fault")))

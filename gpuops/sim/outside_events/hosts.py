@@ -35,7 +35,7 @@ AGAIN_AFTER_S: Final = 600.0
 
 
 def fail_gpu(host: HostEntity, rule: Rule) -> None:
-    """Its first GPU falls off the bus: the VMs on it stop, the host shows it no more."""
+    """The host's first GPU fails: the VMs that use it stop, and vCenter no longer lists it."""
     if not host.state.gpus:
         return
     lost_gpu, call = host.state.gpus[0], _outside_call(host, "XidError")
@@ -51,7 +51,7 @@ def fail_gpu(host: HostEntity, rule: Rule) -> None:
 
 
 def lose_gpu(host: HostEntity, rule: Rule) -> None:
-    """Its first GPU falls off the bus: the VMs on it stop. vCenter still lists it; nvidia-smi reports it as lost."""
+    """The host's first GPU fails: the VMs that use it stop. vCenter still lists it; nvidia-smi reports it as lost."""
     if not host.state.gpus:
         return
     if "lost-gpu-listed" in host.world.deviations:  # assumption: lost-gpu-listed
@@ -148,7 +148,7 @@ def _unfiled_folder(vm: VmEntity, call: Call) -> FolderEntity:
 
 
 def replace_driver(host: HostEntity, rule: Rule) -> None:
-    """It boots anew with a driver that lacks the vGPU types of its VMs; the earlier one is back after `for_s`."""
+    """The host reboots with a driver that lacks the vGPU types of its VMs; after `for_s` the old driver is back."""
     lost = {vgpu.type_name for vm in host.vms() for vgpu in vm.state.vgpus}
     before = [(gpu, gpu.board) for gpu in host.state.gpus]
     crash(host, replace(rule, for_s=0.0))
@@ -221,9 +221,9 @@ def restart_vcenter(world: World, rule: Rule) -> None:
 
 
 def rebuild_vcenter(world: World, rule: Rule) -> None:
-    """vCenter is installed anew and the hosts are added to it: another instance uuid, no custom attributes, no history.
+    """vCenter is reinstalled and the hosts are added again: a new instance uuid, no custom attributes, no history.
 
-    Hosts and VMs get other ids. The VMs keep their instance uuids and power states, and somebody files them as before.
+    Hosts and VMs get new ids. The VMs keep their instance uuids and power states and are in the same folders as before.
     """
     for session in world.sessions:
         world.sessions.close(session)
@@ -241,7 +241,7 @@ def lose_vcenter(world: World, rule: Rule) -> None:
 
 
 def revoke_permissions(world: World, rule: Rule) -> None:
-    """Every login may only read from now on, or for `for_s`."""
+    """All users have read-only permissions from now on, or for `for_s` seconds."""
     users = list(world.sessions.passwords)
     for user in users:
         world.authority.permit(user, READ_ONLY)

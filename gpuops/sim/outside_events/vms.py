@@ -55,7 +55,7 @@ def clone(vm: VmEntity, rule: Rule) -> None:
     try:
         name = folder.checked_name(COPY.format(vm.name))
     except vmodl.MethodFault:
-        return  # it was cloned before
+        return  # the clone's name is in use: the VM was cloned before
     pool = vm.host().compute_resource().pool.moid
     state = copy_state(vm, name, folder.moid, vm.host(), pool, template=False)
     state.devices = ()
@@ -138,7 +138,7 @@ def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
 
 
 def restart_by_ha(vm: VmEntity, rule: Rule) -> None:
-    """vSphere HA finds it failed and starts it anew, without a task, on any host that takes it; otherwise it is off."""
+    """vSphere HA restarts the VM, without a task, on a host that admits it; if there is none, the VM stays off."""
     if vm.state.power is not Power.ON:
         return
     call = Call(method="FailOver", version=vm.world.api_version)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def config_target(hosts: list[HostEntity]) -> Any:
-    """The ConfigTarget of these hosts: of one, or what any of a cluster offers (the union is from memory)."""
+    """Return the ConfigTarget of one host, or for a cluster the union of its hosts' offers (from memory)."""
     states = [host.state for host in hosts]
     types = dict.fromkeys(
         name for host in hosts for name in host_graphics.offered(host.state.for_admission(host.seats()))
@@ -63,7 +63,7 @@ def config_target(hosts: list[HostEntity]) -> Any:
 
 
 def dynamic_devices(states: Iterable[HostState]) -> list[Any]:
-    """What Dynamic DirectPath I/O may ask for: each device type and label once."""
+    """Return each combination of device type and label that Dynamic DirectPath I/O can request, once."""
     offered = {
         (device.vendor_id, device.device_id, device.label): device
         for state in states

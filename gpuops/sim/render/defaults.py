@@ -76,11 +76,10 @@ PLAIN_ENUM: Final[dict[str, str]] = {
 
 
 def filled(kind: Any, **values: Any) -> Any:
-    """A vmomi value of `kind` with these fields, and plain values for the required ones left out.
+    """Return a vmomi value of type `kind` with these fields; other required fields get plain values (0, "", empty).
 
-    A field given as None is left unset when it is optional. The types of the fields are checked the first time that
-    these fields of this kind are given, not for each of ten thousand VMs: pyVmomi's constructor takes longer than all
-    the rest of a bulk read.
+    A field given as None is left unset if it is optional. The fields' types are only checked for the first value with
+    the same fields: pyVmomi's constructor, which checks each value, would take longer than the rest of a bulk read.
     """
     blank = _blank(kind)
     instance = kind.__new__(kind)

@@ -54,7 +54,7 @@ def _passthrough(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
 
 
 def _summary(device: PciDevice) -> str:
-    """The line the client shows for the device."""
+    """Return the text that the vSphere Client shows for the device."""
     match device.backing:
         case VgpuBacking(type_name):
             return f"NVIDIA GRID vGPU {type_name}"
@@ -71,7 +71,7 @@ def _summary(device: PciDevice) -> str:
 
 
 def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
-    """The backing of a VirtualPCIPassthrough; of an SR-IOV network card, its network."""
+    """Return the backing of a VirtualPCIPassthrough; for an SR-IOV network card it is the card's network."""
     backing = device.backing
     match backing:
         case VgpuBacking(type_name):
@@ -108,7 +108,7 @@ def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
 
 
 def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: HostState | None, mac: str) -> Any:
-    """A VirtualSriovEthernetCard: a network card to the VM, and a passthrough device to all that binds it to a host."""
+    """Return a VirtualSriovEthernetCard: a network card for the VM, which passthrough binds to its host."""
     function = _nic_function(backing.physical_function, NIC_NAME, NIC_DEVICE, host)
     return default(
         "VirtualSriovEthernetCard",
@@ -211,6 +211,7 @@ def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
 
 
 def _controllers(vm: VmState) -> list[Any]:
+    # the PCI controller's `device` lists everything on it; 500 and 12000 are the keys of video card and VMCI device
     return [
         *(_ide_controller(vm, number) for number in range(len(IDE_KEYS))),
         default("VirtualPS2Controller"),

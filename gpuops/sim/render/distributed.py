@@ -53,7 +53,10 @@ def merged(current: Any, changes: Any) -> Any:
 
 
 def in_force(below: Any, own_setting: Any) -> Any:
-    """A policy with what it inherits taken from `below` and marked so (vSphere API, InheritablePolicy)."""
+    """Return the policy with each inherited field taken from `below` and marked as inherited.
+
+    `below` is the policy to inherit from, for example the one of a port's port group (vSphere API, InheritablePolicy).
+    """
     if own_setting is None or own_setting.inherited:
         if below is None:
             return own_setting
@@ -158,7 +161,7 @@ def portgroup_config(portgroup: PortgroupEntity) -> Any:
 
 
 def portgroup_info(portgroup: PortgroupEntity) -> Any:
-    """DistributedVirtualPortgroupInfo, as config targets list it."""
+    """Return the DistributedVirtualPortgroupInfo for a config target."""
     switch = portgroup.switch()
     return default(
         "DistributedVirtualPortgroupInfo",
@@ -202,6 +205,11 @@ def _port(
     connection: Any,
     uplink: Any,
 ) -> Any:
+    """Return the DistributedVirtualPort of a key.
+
+    `connection` is (VM, its card) or (host, its VMkernel adapter), `uplink` is (host, index of the uplink); None
+    without them.
+    """
     kind = vim.dvs.DistributedVirtualPort
     port = filled(
         kind,

@@ -193,7 +193,7 @@ def system(host: HostState) -> Any:
 
 
 def numa(host: HostState) -> Any:
-    """`hardware.numaInfo`: the nodes, their logical CPUs and memory, and the PCI devices beside each."""
+    """`hardware.numaInfo`: the nodes with their logical CPUs, memory and PCI devices."""
     nodes, first = [], 0
     for node in host.model.every_node():
         size = node.memory_mib * MIB
@@ -233,7 +233,7 @@ BLOCKS_PER_MIB: Final = (1 << 20) // BLOCK
 
 
 def device(stores: list[DatastoreEntity]) -> Any:
-    """HostStorageDeviceInfo: disks in the order of the datastores on them."""
+    """HostStorageDeviceInfo: one disk for each datastore, in the same order."""
     numbered = list(enumerate(stores))
     return vim.host.StorageDeviceInfo(
         hostBusAdapter=[default("HostBlockHba", key=ADAPTER_KEY, device=ADAPTER)],

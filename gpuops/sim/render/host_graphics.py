@@ -31,7 +31,7 @@ def stun_s(type_: VgpuType) -> int | None:
 
 
 def graphics_info(host: HostState, seats: tuple[RunningVgpu, ...]) -> list[Any]:
-    """`config.graphicsInfo`: every GPU of the host's graphics stack, and the VMs on it now."""
+    """`config.graphicsInfo`: every GPU of the host's graphics stack, with the VMs that use it now."""
     return [
         vim.host.GraphicsInfo(
             deviceName=device_name(gpu),
@@ -48,7 +48,7 @@ def graphics_info(host: HostState, seats: tuple[RunningVgpu, ...]) -> list[Any]:
 
 
 def graphics_config(host: HostState) -> Any:
-    """`config.graphicsConfig`: what is configured; graphicsInfo tells what is in force."""
+    """`config.graphicsConfig`: the configured settings; graphicsInfo has the active ones."""
     return vim.host.GraphicsConfig(
         hostDefaultGraphicsType=host.default_graphics_type,
         sharedPassthruAssignmentPolicy=host.policy.value,
@@ -73,7 +73,7 @@ def offered(gpus: list[GpuLoad]) -> list[str]:
 
 
 def capabilities(host: HostState, gpus: list[GpuLoad]) -> list[Any]:
-    """`config.sharedGpuCapabilities` of every type the GPUs support in their modes."""
+    """`config.sharedGpuCapabilities` of every vGPU type that the GPUs support in their current modes."""
     return [
         vim.host.SharedGpuCapabilities(
             vgpu=type_.name,
@@ -87,7 +87,7 @@ def capabilities(host: HostState, gpus: list[GpuLoad]) -> list[Any]:
 
 
 def passthrough_info(host: HostState) -> list[Any]:
-    """`config.pciPassthruInfo`: configured and in force; the two differ while the host waits for a reboot."""
+    """`config.pciPassthruInfo`: configured and active passthrough; they differ while the host waits for a reboot."""
     nics = [passthrough for port in network_ports(host) for passthrough in _port_passthrough(port)]
     bridges = [
         vim.host.PciPassthruInfo(
@@ -103,7 +103,7 @@ def passthrough_info(host: HostState) -> list[Any]:
 
 
 def _port_passthrough(port: NetworkPort) -> list[Any]:
-    """A network port, and its virtual functions, which are passed through from the first on (from memory)."""
+    """Return a network port and its virtual functions; passthrough of the functions is always active (from memory)."""
     fields = {"id": port.pci_id, "dependentDevice": port.pci_id}
     flags = {"passthruEnabled": False, "passthruCapable": True, "passthruActive": False}
     if not port.max_functions:

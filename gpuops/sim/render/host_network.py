@@ -39,7 +39,7 @@ def info(host: HostState) -> Any:
 
 
 def config(host: HostState) -> Any:
-    """HostNetworkConfig: what would set the host up as `info` shows it."""
+    """HostNetworkConfig: the configuration that leads to the network that `info` returns."""
     network = info(host)
     return vim.host.NetworkConfig(
         vswitch=[vim.host.VirtualSwitch.Config(name=switch.name, spec=switch.spec) for switch in network.vswitch],
@@ -61,7 +61,7 @@ def vnics(host: HostState) -> list[Any]:
 
 
 def selections(host: HostState) -> Any:
-    """HostVirtualNicManagerInfo: which VMkernel adapters serve what."""
+    """HostVirtualNicManagerInfo: the VMkernel adapters that carry each type of traffic, such as vMotion."""
     return vim.host.VirtualNicManagerInfo(
         netConfig=[
             vim.host.VirtualNicManager.NetConfig(
@@ -136,7 +136,7 @@ def _group(host: HostState, group: PortGroup) -> Any:
 
 
 def _policy(switch: VirtualSwitch) -> Any:
-    """The policy of a new standard switch: all three are Reject, and the originating port chooses the uplink.
+    """The policy of a new standard switch: its three security settings are Reject; the port chooses the uplink.
 
     Source: VMware, vSphere Networking.
     """
@@ -162,7 +162,7 @@ def _pnic(host: HostState, number: int, port: NetworkPort) -> Any:
 
 
 def _rdma_devices(host: HostState) -> list[Any]:
-    """HostRdmaDevice of each network port that has one; its state is `active` while there is a link (from memory)."""
+    """HostRdmaDevice of each network port with RDMA; its state is `active` while the port has a link (from memory)."""
     kind = vim.host.RdmaDevice
     ports = [(number, port) for number, port in enumerate(network_ports(host)) if port.rdma]
     return [

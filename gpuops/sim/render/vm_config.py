@@ -51,7 +51,7 @@ SHARES_PER_MIB = 10
 
 
 def config(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> Any:
-    """The whole VirtualMachineConfigInfo."""
+    """Return the complete VirtualMachineConfigInfo of a VM; `host` is the VM's host, whose GPUs set vGPU sizes."""
     settings: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for path, setting in {**KEPT, **dict(vm.settings)}.items():
         group, _, name = path.rpartition(".")

@@ -105,7 +105,7 @@ def config_summary(vm: VmState) -> Any:
 def summary(
     vm: VmState, running: Any, entity: Any, custom: list[Any], now: datetime, vm_identity: Identity | None = None
 ) -> Any:
-    """`summary`, with what `runtime` shows of it, and its custom values."""
+    """`summary` of the VM `entity`, with its rendered `runtime` and its custom values."""
     return vim.vm.Summary(
         vm=entity,
         runtime=running,
@@ -167,7 +167,7 @@ def _ip_stack() -> Any:
 
 
 def _net(vm: VmState, vm_identity: Identity) -> list[Any]:
-    """GuestNicInfo of its network cards; the first has its address."""
+    """GuestNicInfo of each network card; the first one has the VM's IP address."""
     return [
         vim.vm.GuestInfo.NicInfo(
             network=card.network_name,
@@ -229,7 +229,7 @@ def layout(vm: VmState) -> Any:
 
 
 def layout_ex(vm: VmState) -> Any:
-    """layoutEx: a suspended VM shows its checkpoint as types `suspend` and `suspendMemory`."""
+    """layoutEx: the VM's files; the checkpoint of a suspended VM has the types `suspend` and `suspendMemory`."""
     home = vm.home
     listed = [("config", f"{home}.vmx", 4096), ("nvram", f"{home}.nvram", 270840)]
     for disk in vm.hardware.disks:

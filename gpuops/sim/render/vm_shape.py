@@ -35,7 +35,7 @@ _configured: Final = attrgetter(*(each.name for each in fields(VmState) if each.
 
 
 def config(vm: VmState, host: HostState) -> SharedValue:
-    """The shape of `config`."""
+    """Return the shared form of `config`, and the texts of this VM that replace its placeholders."""
     vm_identity = identity(vm)
     fills = {**_names(vm), UUID: vm.uuid, INSTANCE: vm.instance_uuid, PLACEHOLDERS.disk_uuid: vm_identity.disk_uuid}
     fills[PLACEHOLDERS.mac] = vm_identity.mac
@@ -72,7 +72,7 @@ def runtime(vm: VmState, company: Company) -> SharedValue:
 
 
 def summary(vm: VmState, company: Company, attributes: Mapping[int, str], moid: str) -> SharedValue:
-    """The shape of `summary`."""
+    """Return the shared form of `summary`, and the texts of this VM that replace its placeholders."""
     vm_identity = identity(vm)
     fills = {**_names(vm), UUID: vm.uuid, INSTANCE: vm.instance_uuid, HOST: vm.host, VM: moid}
     fills[PLACEHOLDERS.address] = vm_identity.address

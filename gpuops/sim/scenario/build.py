@@ -67,12 +67,12 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
 def build(
     spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.STEPPED, api_version: str | None = None
 ) -> World:
-    """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`), a YAML file or a bundle.
+    """Return the world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`), a YAML file or a bundle.
 
-    The same name and seed give the same world, ids included; its time is moved by requests and waits alone unless
-    `clock` says otherwise, as that of `sim.server.start` does. It speaks `api_version`, or the one of the scenario.
-    Raises PolicyError for a scenario that cannot be had: unknown, malformed, with VMs that its hosts would refuse to
-    run, or of an API version that pyVmomi does not know.
+    The same name and seed give the same world, ids included. By default only requests and waits move its time; see
+    `clock`. It has the vSphere API version `api_version`, or else the one of the scenario. Raises PolicyError for a
+    scenario that is unknown or malformed, has VMs that its hosts refuse to run, or names an API version that pyVmomi
+    does not know.
     """
     declared, parameters = scenario_file.read(spelled)
 
@@ -80,7 +80,7 @@ def build(
         return build_declared(declared, parameters, seed=seed, clock=clock, api_version=api_version)
 
     world = afresh()
-    # Its own for each scenario and seed: what a client keeps by it (journals, locks) must not mix two vCenters up.
+    # Each scenario and seed has its own uuid: clients store journals and locks by it, and must not mix two vCenters up.
     world.get("ServiceInstance").instance_uuid = str(uuid5(NAMESPACE_URL, f"gpuops-sim:{spelled}:{seed}"))
     world.state_hooks = (
         lambda: save(world, spelled, seed, afresh),
@@ -97,15 +97,21 @@ def build_declared(
     clock: ClockMode = ClockMode.STEPPED,
     api_version: str | None = None,
 ) -> World:
-    """The world of a parsed scenario."""
+    """Return the world of a parsed scenario; `parameters` replace its own. Raises PolicyError as `build` does."""
     version = api_version or declared.api_version or API_VERSION
     if f"vim25/{version}" not in VmomiSupport.versionMap:
-        raise PolicyError(f"there is no vSphere API version {version!r}", hint="8.0.2.0, 8.0.3.0, 9.0.0.0 or 9.1.0.0")
+        raise PolicyError(
+            f"there is no vSphere API version {version!r}", hint="use 8.0.2.0, 8.0.3.0, 9.0.0.0 or 9.1.0.0"
+        )
     real = next((name for name, guest in declared.guests.items() if guest.processes == "real"), None)
     if real is not None and not declared.guests[real].linux:
-        raise PolicyError(f"guest {real!r}: a Windows guest runs no real processes", hint="linux: true")
+        raise PolicyError(
+            f"guest {real!r}: a Windows guest runs no real processes", hint="set `linux: true`, or remove `processes`"
+        )
     if real is not None and clock is ClockMode.STEPPED:
-        raise PolicyError(f"guest {real!r} runs real processes, which take real time", hint="clock: virtual or real")
+        raise PolicyError(
+            f"guest {real!r} runs real processes, which take real time", hint="use a virtual or real clock"
+        )
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"
@@ -135,7 +141,7 @@ def new_world(
     start: datetime = VIRTUAL_START,
     api_version: str = API_VERSION,
 ) -> World:
-    """A vCenter with an empty inventory: its service objects, and all that can happen in it by a fault rule."""
+    """Return a vCenter with an empty inventory: its service objects and the outside events of fault rules."""
     world = World(seed=seed, clock=clock, start=start, api_version=api_version, outside_events=OUTSIDE_EVENTS)
     world.register(ServiceInstance(world))
     for kind, moid in _SERVICES:
@@ -151,8 +157,11 @@ def new_world(
 
 
 def add_direct_path(site: ScenarioSite) -> None:
-    """Raises PolicyError for a cluster that the scenario has not, for a reservation of what has no profile, and for a
-    profile of no one thing."""
+    """Add the declared DirectPath profiles and reservations.
+
+    Raises PolicyError for an unknown cluster, a reservation without a profile, or a profile that does not name exactly
+    one of vgpu, group and devices.
+    """
     declared = site.declared
     profiles = [
         DirectPathProfileState(f"dpp-{number}", profile.name, "", _config(profile))
@@ -171,14 +180,17 @@ def add_direct_path(site: ScenarioSite) -> None:
         )
         config = next(like, None)
         if config is None:
-            raise PolicyError(f"reservation of {name}: no DirectPath profile is declared for it")
+            raise PolicyError(
+                f"reservation of {name}: no DirectPath profile is declared for it",
+                hint="add it to `direct_path_profiles`",
+            )
         reservations.append(ReservationState(config, reservation.units, clusters[reservation.on], reservation.vms))
     site.world.direct_path = DirectPathState({profile.id: profile for profile in profiles}, tuple(reservations))
 
 
 def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
     if sum(map(bool, (declared.vgpu, declared.group, declared.devices))) != 1:
-        raise PolicyError(f"DirectPath profile {declared.name}: say one of vgpu, group and devices")
+        raise PolicyError(f"DirectPath profile {declared.name}: declare exactly one of vgpu, group and devices")
     ids = []
     for text in declared.devices:
         vendor, _, device = text.partition(":")
@@ -186,6 +198,6 @@ def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
             ids.append((int(vendor, 16), int(device, 16)))
         except ValueError:
             raise PolicyError(
-                f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE, as 10de:26b9"
+                f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE, such as 10de:26b9"
             ) from None
     return DirectPathConfig(declared.vgpu, declared.group, tuple(ids), declared.label)

@@ -56,7 +56,8 @@ def moids_read(scenario: ScenarioFile) -> Iterator[tuple[str, str]]:
 
 
 def _reasons(scenario: ScenarioFile) -> Iterator[str]:
-    """What no bundle has; only the first is asked for, and later ones go by what those before let through."""
+    """Yield why this scenario cannot come from a bundle. The caller reads only the first reason: each check relies on
+    the ones before it."""
     hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
     things: tuple[HostsDeclared | VmsDeclared, ...] = (*hosts, *scenario.vms)
     if scenario.parameters or any(thing.as_read is None for thing in things):
@@ -85,7 +86,7 @@ def _wrong_models(scenario: ScenarioFile) -> Iterator[str]:
 
 
 def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
-    """Each id is that of one thing, as a vCenter gives them to things of its kind."""
+    """Yield the ids that do not have the form of their type, belong to several objects, or belong to none."""
     hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
     moids = list(moids_read(scenario))
     for kind, moid in moids:
@@ -100,7 +101,7 @@ def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
 
 
 def _out_of_bounds(value: Any, at: str = "", key: str = "") -> Iterator[str]:
-    """Numbers and moments, wherever they are."""
+    """Yield each number and time of the nested `value` that is out of range; `at` is its path, `key` its last name."""
     match value:
         case dict():
             for name, part in value.items():
@@ -110,7 +111,7 @@ def _out_of_bounds(value: Any, at: str = "", key: str = "") -> Iterator[str]:
                 yield from _out_of_bounds(part, f"{at}.{number}", key)
         case int() | float() if not isinstance(value, bool):
             most = _MOST.get(key, _MOST_SIZE)
-            if not 0 <= value <= most:  # so it is for NaN too
+            if not 0 <= value <= most:  # also true for NaN, with which every comparison is false
                 yield f"{at} is {value}, and not from 0 to {most}"
         case datetime() if value.tzinfo is None or value.year not in _YEARS:
             yield f"{at} is no moment of a time zone from {_YEARS[0]} to {_YEARS[-1]}"

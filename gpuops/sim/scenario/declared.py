@@ -464,7 +464,10 @@ def expand_name(pattern: str, number: int) -> str:
 
 
 def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
-    """What the counts of one list come to; shares of one parameter are rounded so that they add up."""
+    """Return the counts of one list as numbers; shares of one parameter are rounded so that their sum is right.
+
+    Example: three shares of 33, 33 and 34 percent of a parameter 10 are 3, 4 and 3.
+    """
     numbers_used: list[int] = []
     so_far: dict[str, float] = {}
     for count in counts:
@@ -482,7 +485,7 @@ def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
 
 
 def wrong_repetitions(scenario: ScenarioFile) -> Iterator[str]:
-    """The names that cannot be expanded and the counts by unknown parameters, with their places in the file."""
+    """Yield a message with its place in the file for each wrong name pattern and each count by an unknown parameter."""
     entries: list[tuple[str, str, Count]] = []
     for number, cluster in enumerate(scenario.clusters):
         entries.append((f"clusters.{number}", cluster.name, 1))

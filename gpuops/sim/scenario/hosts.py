@@ -155,7 +155,7 @@ def _add_switch(site: ScenarioSite, declared: SwitchDeclared) -> None:
 
 
 def port(declared: NetworkPortDeclared) -> NetworkPort:
-    """A port of a network card, as a host keeps it."""
+    """Return the state of a host's network port from its declaration."""
     return NetworkPort(
         pci_id=str(PciAddress.parse(declared.at)),
         numa_node=declared.node,
@@ -169,11 +169,16 @@ def port(declared: NetworkPortDeclared) -> NetworkPort:
 
 
 def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None:
-    """Give a host what is declared of its network. Raises PolicyError for what is not there."""
+    """Give a host its declared uplinks, VMkernel adapters, advanced settings and firewall rule sets.
+
+    Raises PolicyError for an adapter, network, setting or rule set that does not exist.
+    """
     for name, nics in declared.uplinks.items():
         nics_of_host = nic_names(host.state)
         if missing := [nic for nic in nics if nic not in nics_of_host]:
-            raise PolicyError(f"host {host.name} has no {missing[0]}", hint=f"it has {', '.join(nics_of_host)}")
+            raise PolicyError(
+                f"host {host.name} has no network port {missing[0]}", hint=f"it has {', '.join(nics_of_host)}"
+            )
         switch = _network_named(site, "distributed switch", name, DistributedSwitchEntity)
         set_proxy(switch, host, ProxySwitch(switch.moid, nics))
     for number, adapter in enumerate(declared.adapters, start=1):
@@ -213,7 +218,7 @@ _RULES: Final = {
 
 
 def add_clusters(site: ScenarioSite) -> None:
-    """All clusters with their hosts."""
+    """Add all clusters with their hosts. A declaration with `size` becomes as many clusters of that size as needed."""
     counts = iter(
         numbers([hosts.count for cluster in site.declared.clusters for hosts in cluster.hosts], site.parameters)
     )
@@ -256,7 +261,10 @@ def _add_cluster(
 
 
 def _give(drs: DrsState, read: ClusterAsRead) -> None:
-    """HA, overrides and rules, as they were read."""
+    """Set HA, DRS overrides and rules as they were read from a real cluster.
+
+    A rule of type "hosts" needs groups: NAME-vms for its VMs, NAME-on or NAME-off for its hosts.
+    """
     if read.ha is not None:
         drs.ha_enabled, drs.ha_admission = True, read.ha
     for vm, behavior in read.overrides.items():

@@ -113,7 +113,7 @@ def _activity_percent(name: str, moment: datetime) -> int:
 
 
 def _vgpus(vm: VmEntity, signs: Signs, moment: datetime) -> dict[tuple[str, str], int]:
-    """What a VM's time-sliced vGPUs use; of MIG-backed ones there is nothing (VMware KB 319982)."""
+    """Return the counters of a VM's time-sliced vGPUs; MIG-backed vGPUs have none (VMware KB 319982)."""
     state = vm.state
     if not state.seats or any(seat.type.instance is not None for seat in state.seats):
         return {}
@@ -131,7 +131,7 @@ def _vgpus(vm: VmEntity, signs: Signs, moment: datetime) -> dict[tuple[str, str]
 
 
 def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float]:
-    """What each VM uses of a GPU, in percent of the GPU, by managed object id; they add up to what the GPU shows."""
+    """Return each VM's use of a GPU by managed object id, in percent of the GPU; the sum is the GPU's utilization."""
     gpu = next((gpu for gpu in host.state.gpus if gpu.pci_id == pci_id), None)
     uses: dict[str, float] = {}
     pressed: dict[str, float] = {}
@@ -147,7 +147,7 @@ def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float
         if signs.others_press:
             pressed[vm.moid] = uses[vm.moid]
     other_keys = sorted(uses.keys() - pressed.keys())
-    if pressed and other_keys:  # one of the others takes all that is left of the GPU
+    if pressed and other_keys:  # a VM slowed down by a neighbour: one of the other VMs uses all the rest of the GPU
         uses[other_keys[0]] += 100 - sum(uses.values())
     return uses
 
@@ -195,7 +195,7 @@ def _cluster(cluster: ComputeEntity, moment: datetime) -> Values:
 
 
 def _gpu(gpu: HostGpu, instance: str, seats: list[RunningVgpu], percent: float) -> dict[tuple[str, str], int]:
-    """What a GPU shows that is used to so many percent: its power follows its use, its temperature its power."""
+    """Return the counters of a GPU used to `percent`; power rises with the use, temperature with the power."""
     total_kib = gpu.board.framebuffer_mib << 10
     used_kib = sum(seat.type.framebuffer_mib << 10 for seat in seats)
     more_w = round(2 * percent)
@@ -241,11 +241,11 @@ NOTHING: Final = Signs()
 
 
 def signs_of(state: VmState, moment: datetime) -> Signs:
-    """What the component that slows it down shows at a moment; nothing where none does.
+    """Return the measurable signs of the VM's declared slowdown at a moment; NOTHING if it has none.
 
-    Sources are those of `gpuops diagnose`: CPU ready from VMware KB 2002181 on, packets that were dropped, memory that
-    its host takes back. What only a host's nvidia-smi shows (licence, heat, link, ECC errors) has no sign here, and
-    remote memory is a setting of the VM.
+    The signs exceed the limits of `gpuops diagnose`, for example CPU ready as in VMware KB 2002181. Slowdowns that only
+    nvidia-smi on the host shows (licence, heat, link, ECC errors) have no signs here, and remote memory is a setting
+    of the VM.
     """
     if state.slowed_by is None:
         return NOTHING

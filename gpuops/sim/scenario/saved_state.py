@@ -60,7 +60,7 @@ HOST_FIELDS: Final = (
 
 
 def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
-    """How `world` differs from what `afresh` builds, as JSON values."""
+    """Return as JSON values how `world` differs from the new world that `afresh` builds."""
     untouched = afresh()
     return {
         "format": FORMAT,
@@ -86,12 +86,15 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
 
 
 def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> None:
-    """Make a freshly built world what was saved of it. Raises ValueError, KeyError or TypeError for anything else."""
+    """Apply a saved state to a newly built world of the same scenario and seed.
+
+    Raises ValueError, KeyError or TypeError if `saved` is not such a state.
+    """
     named = (saved["format"], saved["scenario"], saved["seed"])
     if named != (FORMAT, scenario, seed):
         raise ValueError(f"it is of format {named[0]}, scenario {named[1]!r}, seed {named[2]}")
     world.clock.advance_to(datetime.fromisoformat(saved["now"]))
-    while world.next_number() < saved["number"]:  # ids that were given before are not given again
+    while world.next_number() < saved["number"]:  # no id of the saved run is given a second time
         continue
     world.rng.seed(f"{seed}:{saved['number']}")
     world.custom_fields.load(saved["fields"])
@@ -107,11 +110,11 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
     world.direct_path = adapter(DirectPathState).validate_python(saved["direct_path"])
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
-    world.tasks.load(saved.get("tasks", ()), world.sessions)  # a state of before has none
+    world.tasks.load(saved.get("tasks", ()), world.sessions)  # states of older releases have no tasks
 
 
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
-    """What was made, then the VMs, then what was moved and removed."""
+    """Restore the inventory in an order in which each step finds its objects: new objects, VMs, moves, removals."""
     for new_vm in saved["made"]:
         restore_made(world, new_vm)
     for moid in saved["removed"]["vms"]:
@@ -188,13 +191,13 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
     state.policy, state.boot_time = VgpuPolicy(values["policy"]), datetime.fromisoformat(values["boot_time"])
     for gpu in state.gpus:
         gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
-        # fields that are newer than the file stay
+        # fields that the saved state does not have, because they are newer, keep their values
         _set_fields(gpu, GPU_FIELDS, {**_fields(gpu, GPU_FIELDS), **values["gpus"][gpu.pci_id]})
     for device in state.others:
         _set_fields(device, DEVICE_FIELDS, values["others"][device.pci_id])
     for port in state.ports:
         _set_fields(port, PORT_FIELDS, values["ports"][port.pci_id])
-    # in place, for a manager shows them; a state of before has none
+    # changed in place, because the host's OptionManager has the same dict; states of older releases have no options
     state.options.update(values.get("options", {}))
 
 
@@ -255,7 +258,7 @@ def dump(state: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """JSON values of a data object: its type, and the fields that are set."""
+    """Return a vmomi value as JSON values; a data object is its type name with the fields that are set."""
     match value:
         case VmomiSupport.ManagedObject():
             return {TYPE: VmomiSupport.GetWsdlName(type(value)), REFERENCE: value._moId}
@@ -276,7 +279,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(saved: Any, static: Any = None) -> Any:
-    """The data object of such JSON values; `static` is the type of the field that it is in."""
+    """Return the vmomi value of JSON values from `to_json`; `static` is the declared type of the field that has it."""
     if isinstance(saved, dict):
         kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
         if REFERENCE in saved:
@@ -405,7 +408,7 @@ def _entity_to_json(entity: Any) -> dict[str, Any]:
 
 
 def restore_made(world: World, saved: dict[str, Any]) -> None:
-    """Make it again, with the ids that it had."""
+    """Make a saved object again with its old ids, and put it in its folder or cluster."""
     moid, name, parent = saved["moid"], saved["name"], saved["parent"]
     match saved["type"]:
         case "Folder":
@@ -433,7 +436,7 @@ def places(world: World) -> Iterator[tuple[str, list[str | None]]]:
 
 
 def restore_place(entity: ManagedEntity, place: list[str]) -> None:
-    """Give it the name and the parent that it had."""
+    """Give an object its saved name and parent; `place` is (name, moid of the parent)."""
     name, parent = place
     if entity.name != name:
         entity.rename(name)

@@ -78,10 +78,10 @@ def names() -> tuple[str, ...]:
 
 
 def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
-    """The scenario of a name such as `lab` or `fleet:hosts=200,vms=2000`, of a YAML file, or of a bundle that `gpuops
-    bundle` wrote; and its parameters.
+    """Return a scenario and its parameters.
 
-    Raises PolicyError for an unknown name or parameter, a value out of range, or a file that is not as declared here.
+    `spelled` is a name such as `lab` or `fleet:hosts=200,vms=2000`, a YAML file, or a bundle that `gpuops bundle`
+    wrote. Raises PolicyError for an unknown name or parameter, a value out of range, or a file with wrong fields.
     """
     name, _, settings = spelled.partition(":")
     if name.endswith(SUFFIX):

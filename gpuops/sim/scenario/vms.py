@@ -170,7 +170,7 @@ def _datastore_read(site: ScenarioSite, declared: VmsDeclared, moid: str) -> Vmf
 
 
 def _folder(site: ScenarioSite, path: str) -> FolderEntity:
-    """The VM folder at a path such as `ml/team-a`, made if need be."""
+    """Return the VM folder at a path such as `ml/team-a`; missing folders are created."""
     folder = site.datacenter.folders["vm"]
     for name in filter(None, path.split("/")):
         found = next(
@@ -247,6 +247,7 @@ def _power_of(declared: VmsDeclared, index: int) -> str:
 
 
 def _set_power(site: ScenarioSite, vm: VmEntity, word: str) -> None:
+    """Set the declared power state. Raises PolicyError if the host refuses a VM declared "on"; "fit" is then off."""
     state, start = vm.state, site.declared.start
     if word == "suspended":
         state.power, state.boot_time, state.suspend_time = Power.SUSPENDED, start - BOOTED, start - SUSPENDED
@@ -274,7 +275,7 @@ _POWERS: Final = {"on": Power.ON, "suspended": Power.SUSPENDED}
 
 
 def set_as_read(state: VmState, read: VmAsRead) -> None:
-    """All that does not depend on where it runs."""
+    """Set all that was read from a real VM except power, GPUs and held devices."""
     for name in _SAME:
         setattr(state, name, getattr(read, name))
     state.cores_per_numa_node = read.cores_per_numa_node or None
@@ -294,10 +295,13 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
 
 
 def runs_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
-    """Give it the power state that it had; False where its host must say on which GPUs it runs."""
+    """Set the power state that was read from a real VM and return True.
+
+    Returns False, with the VM off, if it ran but the GPUs that it ran on are not known.
+    """
     state = vm.state
     state.power, state.suspend_time = _POWERS.get(word, Power.OFF), read.suspended
-    if word == "suspended":  # its file is there already: it was counted in what is free on the datastore
+    if word == "suspended":  # no space is used up: the datastore's free space was read with this file on it
         state.suspend_file_mib = state.memory_mib
     if word != "on":
         return True
@@ -310,7 +314,10 @@ def runs_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
 
 
 def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
-    """A place for each vGPU on the GPU that it is on; None = that was not told, or the host has no such GPU or type."""
+    """Return the slot of each vGPU on the GPU that was read for it.
+
+    None = a GPU was not read, or the host does not have the GPU or its type.
+    """
     vgpus = vm.state.vgpus
     if len(read.gpus) != len(vgpus):
         return None

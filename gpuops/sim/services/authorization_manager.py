@@ -77,7 +77,7 @@ class SessionManager(ManagedObject):
 
 
 def user_session(session: ClientSession) -> Any:
-    """The UserSession of a login."""
+    """Return the UserSession of a client's session."""
     return vim.UserSession(
         key=session.key,
         userName=session.user,

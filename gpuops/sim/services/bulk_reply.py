@@ -29,7 +29,7 @@ def _heads(paths: tuple[str, ...], encoding: Encoding) -> tuple[tuple[Kept, byte
 def object_contents(
     world: World, selected: Iterable[tuple[ManagedObject, tuple[str, ...]]], encoding: Encoding, tag: str, user: str
 ) -> list[Parts]:
-    """One ObjectContent per object, written; what `user` may not read is in its missingSet."""
+    """Return one encoded ObjectContent for each object; properties that `user` may not read are in its missingSet."""
     contents: list[Parts] = []
     tail = encoding.property_tail
     for managed_object, paths in selected:
@@ -70,7 +70,10 @@ def _hidden_properties(world: World, managed_object: ManagedObject, paths: tuple
 
 
 def readable(world: World, managed_object: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:
-    """(fragment, []) of a property, or (ABSENT, the MissingProperty) when reading it ends in a fault."""
+    """Return (fragment, []) of a property, or (ABSENT, its encoded MissingProperty) if reading it raises a fault.
+
+    Raises InvalidProperty: it is the fault of the whole request. Any other exception is recorded as a bug.
+    """
     try:
         return world.fragments.render(managed_object, path, encoding), []
     except vmodl.query.InvalidProperty:
@@ -184,7 +187,7 @@ class Selection:
                 for spec in self._traversals(managed_object, selects)
                 for child in self._linked_objects(managed_object, spec.path, selected_objects, find)
             ]
-            waiting.extend(reversed(children))
+            waiting.extend(reversed(children))  # the stack returns them in the order of the property
 
     def _traversals(self, managed_object: ManagedObject, selects: Any) -> Iterator[Any]:
         for select in selects:

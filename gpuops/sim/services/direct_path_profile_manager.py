@@ -81,7 +81,7 @@ class DirectPathProfileManager(ManagedObject):
         return [self._answer(spec, count) for spec in specs]
 
     def _counting(self, target: Any) -> Callable[[DirectPathConfig], TypeCapacity]:
-        """How a configuration is counted on the target."""
+        """Return the function that counts a configuration's capacity on the target, a cluster or a host."""
         reserved = self.world.direct_path.reservations
         if isinstance(target, _KIND.TargetCluster):
             cluster = self.world.get(target.cluster)

@@ -87,7 +87,7 @@ class GuestProcessManager(ManagedObject):
         if (change := guest_operations.file_change(guest_vm, spec)) is not None:
             self.world.get("guestOperationsFileManager").change(guest_vm, *change)
         self.world.ledger.record(call, guest_vm, before={}, after={"program": process.path})
-        if process.ends_at is not None:  # so that a wait on virtual time comes to its end
+        if process.ends_at is not None:  # an alarm without effect: virtual time jumps to it when a client waits
             self.world.clock.schedule((process.ends_at - process.started_at).total_seconds(), lambda: None)
         return process.pid
 

@@ -42,7 +42,7 @@ class OptionManager(ManagedObject):
         name: str = "",
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` touches what else shows the options."""
+        """`changed` is called after a change, to mark other objects that show the options as changed."""
         super().__init__(world, moid)
         self.options = options
         self.changed = changed

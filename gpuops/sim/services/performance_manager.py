@@ -118,9 +118,9 @@ class PerformanceManager(ManagedObject):
         return (_csv if spec.format == "csv" else _normal)(managed_object, moments, interval_s, series)
 
     def _moments(self, spec: Any, interval_s: int) -> list[datetime]:
-        """The moments of the samples asked for, oldest first, on the interval's grid.
+        """Return the times of the requested samples, oldest first; all are multiples of the interval.
 
-        `maxSample` is for real time (vSphere API reference, PerfQuerySpec).
+        `maxSample` only limits real-time samples (vSphere API reference, PerfQuerySpec).
         """
         now = self.world.clock.now()
         end = min(spec.endTime or now, now)
@@ -160,7 +160,7 @@ def _known_interval(interval_s: int | None, argument: str) -> None:
 
 
 def _requested_series(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
-    """(counter, instance) pairs in the order asked; instance `*` means all, no metrics mean all that exist."""
+    """Return the requested (counter, instance) pairs in order; instance `*` means all, no metrics means all pairs."""
     existing = sorted({key for sample in samples for key in sample})
     if not metrics:
         return existing

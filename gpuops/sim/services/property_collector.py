@@ -104,6 +104,7 @@ class PropertyCollector(ManagedObject):
         return self.world.authority.may(self.session.user, managed_object, "System.View")
 
     def _page(self, selected: Page, max_objects: int | None, call: Call) -> Encoded:
+        """Return a RetrieveResult with the first page; its token is the key of the rest, which is read later."""
         limits = [limit for limit in (max_objects, self.world.page_limit) if limit]
         size = min(limits) if limits else len(selected)
         page, remaining_page = selected[:size], selected[size:]
@@ -150,6 +151,7 @@ class PropertyCollector(ManagedObject):
         self.world.changed.notify_all()
 
     def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> Encoded | None:
+        """Wait for changes since `version` (empty: all is new) and return an UpdateSet; None = timeout."""
         if (
             version
             and self._last is not None
@@ -184,7 +186,7 @@ class PropertyCollector(ManagedObject):
             yield from _read_tasks(property_filter.watched())
 
     def _update_set(self, limit: int, encoding: Encoding) -> Parts | None:
-        """The UpdateSet of what changed, or None; it makes the next collector version."""
+        """Return an encoded UpdateSet of the changes with a new collector version; None = nothing changed."""
         filter_sets: list[Parts] = []
         truncated = False
         for property_filter in list(self._filters.values()):

@@ -101,7 +101,7 @@ class PropertyFilter(ManagedObject):
         self._unsettled = self._starting = True
 
     def take(self, limit: int, encoding: Encoding) -> tuple[list[Parts], list[Parts], bool]:
-        """(updates of objects, missing objects, whether there is more), at most `limit` updates."""
+        """Return (updates of objects, missing objects, whether more updates wait), with at most `limit` updates."""
         self._refresh_views()
         if self._unsettled:
             self._settle()
@@ -129,7 +129,7 @@ class PropertyFilter(ManagedObject):
                 walked.refresh()
 
     def _settle(self) -> None:
-        """Select anew; objects that came or went are pending."""
+        """Select the filter's objects again; mark those that entered or left as pending."""
         self._unsettled = False
         selected_objects = self.selection.find(self.collector.find)
         selected_objects.objects = {
@@ -156,6 +156,7 @@ class PropertyFilter(ManagedObject):
     # --- updates --------------------------------------------------------------------------------------------------
 
     def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> Parts:
+        """Return the update of an object: enter, leave or modify; empty if no touched path has a new value."""
         managed_object = self._objects.get(moid)
         sent = self.told.get(moid)
         if managed_object is None:

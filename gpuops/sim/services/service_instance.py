@@ -51,7 +51,7 @@ ABSENT: Final = ("rootFolder", "propertyCollector", "accountManager", "virtualiz
 
 @cache
 def managers_of(api_version: str) -> Mapping[str, tuple[str, str]]:
-    """ServiceContent field -> type and moid of the managers of this API version, by the "since" of their types."""
+    """Return ServiceContent field -> (type, moid) of each manager whose type exists in this API version."""
     version = VmomiSupport.versionMap[f"vim25/{api_version}"]
     types = {
         field.name: OWN_TYPES.get(field.name, field.type._wsdlName)

@@ -130,7 +130,7 @@ CAREFUL = (Generation.HOPPER, Generation.BLACKWELL)
 
 @cache
 def board(key: str) -> GpuBoard:
-    """The board of a catalogue key such as `a100`. Raises PolicyError for an unknown key."""
+    """Return the GPU board of a catalogue key such as `a100`. Raises PolicyError for an unknown key."""
     catalog_board = load(boards=[key]).board(key)
     if catalog_board is None:
         raise PolicyError(f"no GPU {key!r} in the catalogue", hint="the keys are the file names in gpuops/catalog/gpus")

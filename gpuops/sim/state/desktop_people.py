@@ -115,6 +115,10 @@ _TIMEOUT_S: Final = {
 
 
 def _office_hours(rng: Random, logs_off: float = 0.7, disconnects: float = 0.2) -> Iterator[Visit]:
+    """Yield an office worker's visits: mornings and afternoons, rarely overtime, at home or at the weekend.
+
+    `logs_off` and `disconnects` are the probabilities of how a day ends; otherwise the client stays connected.
+    """
     for day in range(DAYS):
         midnight = day * DAY_S
         leaving = _ending(rng, logs_off, disconnects)
@@ -181,7 +185,10 @@ def _work(
     every_s: int = 90 * MINUTE_S,
     break_s: int = 10 * MINUTE_S,
 ) -> Iterator[Visit]:
-    """Visits with breaks between them, in which the client stays connected."""
+    """Yield the visits from `begin` for `length` seconds, with breaks in which the client stays connected.
+
+    The last visit ends with `leaving`.
+    """
     at, end = begin, begin + int(length)
     while at < end:
         until = at + _draw_skewed(rng, every_s, 0.5)
@@ -190,7 +197,7 @@ def _work(
             return
         yield Visit(at, until)
         at = until + max(_BREAK_S, _draw_skewed(rng, break_s, 0.8))
-        if at >= end:  # they do not come back from this one
+        if at >= end:  # the user does not return from this break: a last short visit ends as `leaving` asks
             yield Visit(until, until + _BREAK_S, leaving)
 
 
@@ -210,7 +217,10 @@ def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
 
 
 def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSession]:
-    """A session lasts until its user logs off, or until it was disconnected for the time that the site allows."""
+    """Yield the sessions of one user's visits.
+
+    A session lasts until its user logs off, or until it has been disconnected for `timeout_s` (None = no limit).
+    """
     begin: int | None = None
     connected: list[tuple[int, int]] = []
     for visit, following in pairwise((*visits, None)):

@@ -119,12 +119,13 @@ def admit(
     policy: VgpuPolicy,
     deviation: Deviation = DOCUMENTED,
 ) -> tuple[RunningVgpu, ...] | NotAdmitted:
-    """A GPU for every wanted vGPU, in their order, or the reasons why the power-on is refused."""
+    """Return a slot on a GPU for each requested vGPU, in their order, or the reasons to refuse the power-on."""
     refusal = _cannot_be_together(requested_vgpus, gpus) or _forbidden(requested_vgpus, deviation)
     if refusal is not None:
         return refusal
     state = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
     seats: dict[int, RunningVgpu] = {}
+    # pinned vGPUs first: another one could take the room on the only GPU that they may use
     for index in sorted(range(len(requested_vgpus)), key=lambda index: requested_vgpus[index].pin is None):
         seat = _seat_one(vm, requested_vgpus[index], state.values(), policy, deviation)
         if isinstance(seat, NotAdmitted):
@@ -156,6 +157,7 @@ def supported_types(gpus: Iterable[GpuLoad]) -> tuple[VgpuType, ...]:
 
 
 def _cannot_be_together(requested_vgpus: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
+    """Return why one VM cannot have these vGPUs on this host, however free its GPUs are; None = it can."""
     boards: set[str] = set()
     for wish in requested_vgpus:
         homes = {gpu.board.name: gpu.board for gpu in gpus if wish.type_name in gpu.board.by_name}
@@ -209,7 +211,7 @@ def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy, order: GpuO
 
 
 def _place(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, int | None] | str:
-    """The type and its start on this GPU, or why it does not go there."""
+    """Return (type, start of its placement or None in same-size mode) on this GPU, or the reason to refuse it."""
     type_ = gpu.board.by_name.get(type_name)
     if type_ is None:
         return f"{gpu.board.name} does not support {type_name}"
@@ -253,6 +255,8 @@ def _mixed_size_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int |
 
 
 def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
+    """Return the first slice of the GPU instance for a MIG-backed vGPU: a shared one with room, or a new one; None =
+    there is no room."""
     wanted = type_.instance
     assert wanted is not None, f"{type_.name} is not MIG-backed"
     shared = _instance_with_room(gpu, type_, wanted)
@@ -260,7 +264,7 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | N
         return shared
     running = {(seat.start or 0, seat.type.instance) for seat in gpu.seats if seat.type.instance is not None}
     if wanted.media and any(instance.media for _, instance in running):
-        return None
+        return None  # a GPU has its media engines only once
     used_ranges = [(start, start + instance.size) for start, instance in running]
     if order is not StartOrder.DOCUMENTED:
         return _at_an_end(order, wanted.size, wanted.starts, used_ranges)
@@ -294,7 +298,7 @@ def _instance_with_room(gpu: GpuLoad, type_: VgpuType, requested_instance: GpuIn
 def _least_fragmenting(
     size: int, starts: tuple[int, ...], used_ranges: tuple[tuple[int, int], ...], shapes: frozenset[Shape]
 ) -> int | None:
-    """The free start that leaves the most starts of all shapes free; the lowest of several."""
+    """Return the free start after which most starts of all shapes stay free (the lowest of equals); None = none."""
 
     def room_after(start: int) -> int:
         after = [*used_ranges, (start, start + size)]

@@ -234,7 +234,7 @@ class HostState:
 
     @property
     def gpu_settings(self) -> tuple[tuple[str | bool | int | None, ...], ...]:
-        """All that is set on each GPU and other device, comparable: hosts alike in it show them alike."""
+        """Return the settings of all GPUs, devices and ports as a key: hosts with equal keys show equal devices."""
         other_devices = (*(astuple(device) for device in self.others), *(astuple(port) for port in self.ports))
         return other_devices + tuple(
             (

@@ -126,8 +126,11 @@ class Authority:
         ]
 
     def role_of(self, user: str, entity: ManagedObject) -> PrivilegeRole:
-        """The role in force: of the nearest permission on the entity or above it; a host's managers count as the
-        host, other objects outside the tree as the root folder."""
+        """Return the user's role on the entity: the one of the nearest permission on it or above it.
+
+        A user without any permission is an administrator. A host's managers count as the host, other objects outside
+        the tree as the root folder.
+        """
         mine = {permission.moid: permission for permission in self.permissions if permission.user == user}
         if not mine:
             return self.roles[ADMIN]

@@ -65,7 +65,7 @@ class LoggedEvent:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self) -> Any:
-        """The vmomi event."""
+        """Return the vmomi event. Its arguments, such as `vm`, are objects of their own types (VmEventArgument)."""
         from pyVmomi import VmomiSupport, vim
 
         event = VmomiSupport.GetWsdlType("urn:vim25", self.kind)(
@@ -122,8 +122,9 @@ class Events:
     ) -> LoggedEvent:
         """Log an event of a type (`VmPoweredOnEvent`) about an entity.
 
-        The arguments (vm, host, computeResource, datacenter) come from where the entity is; `fields` are the type's
-        own, such as `template=False`. Pass those whose name is a parameter here in `own_fields`.
+        The arguments (vm, host, computeResource, datacenter) follow from the entity's place in the inventory. `fields`
+        are those of the event type, such as `template=False`; pass them in `own_fields` if a parameter here has the
+        same name.
         """
         about = _arguments(entity)
         arguments = {name: (managed_object.display_name, managed_object.ref) for name, managed_object in about.items()}
@@ -155,6 +156,7 @@ def _message(kind: str, texts: Mapping[str, str], entity: ManagedObject) -> str:
 
 
 def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
+    """Return the objects that an event about the entity names: VM, host, compute resource and datacenter."""
     objects: dict[str, ManagedObject] = {}
     place = entity
     if is_kind_of(entity.wsdl_name, "VirtualMachine"):

@@ -115,8 +115,8 @@ class TagStore:
         record: Callable[[str, Object, str], None],
         is_there: Callable[[Object], bool],
     ) -> None:
-        """`new_uuid` draws from the world's seed; `record(operation, object, tag id)` writes the ledger; `is_there`
-        says whether vCenter has an object of that type and id."""
+        """`new_uuid` returns uuids that follow from the world's seed, `record(operation, object, tag id)` writes to the
+        ledger, and `is_there` returns whether vCenter has an object of that type and id."""
         self._new_uuid = new_uuid
         self._record = record
         self._is_there = is_there

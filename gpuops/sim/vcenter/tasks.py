@@ -90,14 +90,14 @@ class Tasks:
         cancelable: bool = False,
         exclusive: bool | None = None,
     ) -> Task:
-        """The task, started or queued; return it from the method.
+        """Start or queue a task and return it.
 
-        `name` is the WSDL name (`PowerOnVM_Task`). `duration_s` is asked and `begin` runs when it starts, `finish` at
-        the end; a vim fault raised by either ends the task in error, and what `finish` returns is the task's result.
-        `description_id` defaults to the API's own, such as `VirtualMachine.powerOn`.
+        `name` is the WSDL name (`PowerOnVM_Task`). When the task starts, `duration_s` is called if it is a function,
+        and `begin` runs; `finish` runs at the end. A vim fault raised by either ends the task in error. The return
+        value of `finish` is the task's result. `description_id` defaults to the API's own (`VirtualMachine.powerOn`).
 
-        An exclusive task of an entity that has an unfinished one is queued, or ends at once in the vim fault
-        TaskInProgress (`queues`); tasks of VMs are exclusive unless said otherwise.
+        If the entity has an unfinished exclusive task, another exclusive one is queued, or if `queues` is False refused
+        with the vim fault TaskInProgress. Tasks of VMs are exclusive by default.
         """
         if exclusive is None:
             exclusive = entity.wsdl_name == "VirtualMachine"
@@ -126,7 +126,7 @@ class Tasks:
         return task
 
     def _begin(self, work: TaskWork) -> None:
-        """Its turn has come: what it needs is judged now."""
+        """Begin a task that no longer waits for another one: run its checks and schedule its end."""
         task = work.task
         task.duration_s = work.duration_s() if callable(work.duration_s) else work.duration_s
         if work.exclusive:
@@ -136,7 +136,7 @@ class Tasks:
             task.start()
         self._entity_changed(task)
         if self._apply(task, self._if_still_there(task, work.begin)):
-            task.result = None  # what its checks return is no result of the task
+            task.result = None  # `_apply` stored what `begin` returned; only `finish` returns the task's result
             self._schedule(task, work.finish, trouble)
 
     def recent(self, entity: ManagedObject) -> list[Task]:
@@ -164,7 +164,7 @@ class Tasks:
         return list(self._history)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The tasks that have ended well as JSON values, oldest first: what a later run shows of this one."""
+        """Return the tasks that succeeded as JSON values, oldest first, for `load` in a later run."""
         return [
             {
                 "moid": task.moid,
@@ -181,7 +181,7 @@ class Tasks:
         ]
 
     def load(self, saved: Iterable[Mapping[str, Any]], sessions: Sessions) -> None:
-        """Adds tasks of an earlier run to the history. Their objects are gone, and no new task gets their id."""
+        """Add tasks of an earlier run to the history. They are no managed objects, and no new task gets their id."""
         for values in saved:
             entity = self._store.find(values["entity"])
             if entity is None:
@@ -224,12 +224,11 @@ class Tasks:
         task.completion = self._store.clock.schedule(delay_s, complete)
 
     def look(self, objects: Iterable[ManagedObject]) -> bool:
-        """Whether time moved because a client sees these objects, tasks that have not ended among them.
+        """Move virtual time because a client reads these objects; return whether it moved.
 
-        Virtual time then moves by a tenth (`LOOKS`) of the time of the longest of these tasks, from its request to its
-        end: a client that polls sees the end at its tenth look at the latest, sooner where real time is. One that is
-        queued behind another counts as that one, and one that nothing is known to end (it hangs, or waits for an
-        answer) is not brought nearer.
+        It only moves if an unfinished task is among them, by a tenth (`LOOKS`) of the longest task's total time from
+        request to end. So a client that polls sees the end at the tenth read at the latest. A queued task counts as
+        the task before it. A task without a known end (it hangs, or waits for an answer) does not move time.
         """
         if self._store.clock.mode is not ClockMode.VIRTUAL or not self._unended:
             return False
@@ -268,6 +267,7 @@ class Tasks:
         self._entity_changed(task)
 
     def _schedule(self, task: Task, finish: Effect | None, trouble: TaskTrouble) -> None:
+        """Schedule the task's start, progress and end, changed by the `trouble` that fault rules declare for it."""
         clock, queued_s = self._store.clock, trouble.queued_s
         task.duration_s *= trouble.factor
         if queued_s:
@@ -294,6 +294,9 @@ class Tasks:
         return effect
 
     def _completion(self, task: Task, finish: Effect, trouble: TaskTrouble) -> Callable[[], None]:
+        """Return the function that ends the task as `trouble` asks: in a fault, before its effect, or after a
+        question."""
+
         def complete() -> None:
             if trouble.fault is not None:
                 self._end(task, error=trouble.fault)
@@ -309,7 +312,7 @@ class Tasks:
         return lingering(task, complete, trouble.lingers_s)
 
     def _apply(self, task: Task, effect: Effect | None) -> bool:
-        """True when the effect went well; otherwise the task has ended in its fault."""
+        """Run the effect and store its result in the task; False if it raised, after the task has ended in error."""
         from pyVmomi import vmodl
 
         try:

@@ -125,7 +125,8 @@ def operation_unsupported(service: str, operation: str) -> VapiFault:
 
 
 def check(vapi_value: object, expected: Shape) -> None:
-    """Raises VapiFault of kind invalid_argument for a value of another shape, unexpected_input for unknown fields."""
+    """Raises VapiFault: invalid_argument if the value does not have the expected shape, unexpected_input for unknown
+    fields."""
     match expected:
         case Scalar():
             if not expected.holds(vapi_value):

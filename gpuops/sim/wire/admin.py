@@ -36,7 +36,10 @@ class Admin:
         }
 
     def serve(self, incoming: Incoming) -> Outgoing:
-        """The reply to a request below /gpuops-sim/."""
+        """Return the JSON reply to a request below /gpuops-sim/.
+
+        Its status is 401 without a login, 404 for an unknown path, 400 for a request that is refused.
+        """
         if not self.world.sessions.accepts(*basic_login(incoming.headers)):
             return _json(401, {"error": "log in with the server's user and password"})
         route = self._routes.get((incoming.verb, urlsplit(incoming.target).path.removeprefix(PREFIX)))

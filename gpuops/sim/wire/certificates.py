@@ -38,9 +38,9 @@ class Certificates:
 
 
 def create(directory: Path, *, now: datetime | None = None, validity: timedelta = VALIDITY) -> Certificates:
-    """A new authority and a server certificate for 127.0.0.1, ::1, localhost and vcenter.test, in `directory`.
+    """Write a new authority and a server certificate for 127.0.0.1, ::1, localhost and vcenter.test to `directory`.
 
-    `now` and `validity` let a test make an expired certificate. The authority's own key is not kept.
+    `now` and `validity` let a test create an expired certificate. The authority's private key is not stored.
     """
     moment = now or machine_time()
     until = moment + validity
@@ -110,7 +110,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(moment - timedelta(hours=1))
+        .not_valid_before(moment - timedelta(hours=1))  # for clients whose clock is behind
         .not_valid_after(until)
     )
 

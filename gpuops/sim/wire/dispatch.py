@@ -98,7 +98,7 @@ class Dispatcher:
         self.world = world
 
     def answer(self, request: MethodCall, sender: Sender) -> Answer:
-        """The reply to one request; every failure is a typed fault."""
+        """Return the reply to one request. It does not raise: every failure becomes a typed fault in the reply."""
         with self.world.lock:
             self.world.clock.take_request()
             call = Call(request.method, request.version, self._session(sender), request.operation_id, wire=request.wire)
@@ -158,6 +158,7 @@ class Dispatcher:
             return request.fault_reply(self._our_bug(bug))
 
     def _receiver(self, request: MethodCall, call: Call) -> ManagedObject:
+        """Return the object that a request calls: one of the session, such as a filter, or one of the inventory."""
         session = call.session
         if (request.receiver_type, request.moid) == (PropertyCollector.wsdl_name, DEFAULT_MOID):
             return self._collector(session)
@@ -182,12 +183,12 @@ class Dispatcher:
         return collector
 
     def _fetch(self, receiver: ManagedObject, request: MethodCall, call: Call) -> tuple[int, bytes]:
-        """The `Fetch` of one property: not in the API's tables, but what pyVmomi sends for `vm.name`."""
+        """Return the reply to `Fetch` of one property. pyVmomi sends it for `vm.name`; the API's tables lack it."""
         path = request.property_path()
         self._require_login(call, anonymous=receiver.wsdl_name in ANONYMOUS, receiver=receiver)
         if call.session is not None:
             self.world.authority.require(call, receiver, "System.View")
-        if path.startswith("info"):
+        if path.startswith("info"):  # a task may be declared to progress each time a client looks at it
             self.world.tasks.look([receiver])
         fragment = self.world.fragments.read(receiver, path, call.encoding)
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
@@ -206,6 +207,8 @@ class Dispatcher:
         return request.reply(result, info.result)
 
     def _method_info(self, receiver: ManagedObject, request: MethodCall, version: str) -> Any:
+        """Return pyVmomi's description of the method. Raises NotSupported if the API has it but it is not simulated,
+        MethodNotFound if the API does not have it."""
         try:
             info = VmomiSupport.GetWsdlMethod(NAMESPACE, request.method).info
         except KeyError:
@@ -237,10 +240,10 @@ _MADE: Final = (str, int, float)
 
 
 def require_whole(value: Any, version: str) -> None:
-    """Looks at a value and all that is in it. Raises vmodl.fault.InvalidRequest in vCenter's words.
+    """Raises vmodl.fault.InvalidRequest, in vCenter's words, if a required property is missing anywhere in `value`.
 
-    Text, numbers and booleans that were not sent are empty, 0 and false to pyVmomi; references, data objects, moments
-    and words of an enumeration are looked for here.
+    Checks references, data objects, times and enumerations. Missing text, numbers and booleans cannot be detected:
+    pyVmomi reads them as empty, 0 and false.
     """
     waiting = [value]
     while waiting:

@@ -49,7 +49,8 @@ class Endpoint:
         }
 
     def serve(self, incoming: Incoming) -> Outgoing:
-        """The reply to one HTTP request; 404 for a path that nothing answers."""
+        """Return the reply to one HTTP request; 404 for an unknown path. A simulator that is down resets connections,
+        but its own interface below /gpuops-sim still answers."""
         path = urlsplit(incoming.target).path
         if path.startswith(PREFIX):
             return self._admin.serve(incoming)
@@ -79,7 +80,7 @@ class Endpoint:
             return world.down_until is not None
 
     def _guest_file(self, incoming: Incoming) -> Outgoing:
-        """A file into a guest or out of one, as a guest operation has begun it."""
+        """Transfer a file to a guest (PUT) or from it (GET). The token is from the guest operation that began it."""
         token = parse_qs(urlsplit(incoming.target).query).get("token", [""])[0]
         upload = incoming.verb == "PUT"
         with self.world.lock:
@@ -87,7 +88,7 @@ class Endpoint:
             if transfer is None:
                 return Outgoing(404, b"no such transfer\n", "text/plain")
             if upload and len(incoming.body) != transfer.size:
-                return Outgoing(400, b"not of the size that was said\n", "text/plain")
+                return Outgoing(400, b"the file does not have the announced size\n", "text/plain")
             try:
                 if upload:
                     real_guests.write(transfer, incoming.body)

@@ -40,7 +40,7 @@ def write(path: Path, ready: ReadyFile) -> None:
 
 
 def read(path: Path) -> ReadyFile:
-    """The content of a ready file. Raises TargetError when it is missing or not one."""
+    """Return the content of a ready file. Raises TargetError if the file is missing or is not a ready file."""
     try:
         text = read_text(path, error=TargetError)
     except TargetError as error:

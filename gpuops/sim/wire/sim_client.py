@@ -105,7 +105,7 @@ _OF_OTHERS: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
 def running_server(path: Path) -> ReadyFile | None:
     """Return the simulated vCenter of this ready file, if it answers; None = no ready file, or no answer.
 
-    Raises TargetError for a file that is something else.
+    Raises TargetError if the file exists but is not a ready file.
     """
     if not path.exists():
         return None
@@ -118,12 +118,17 @@ def running_server(path: Path) -> ReadyFile | None:
 
 
 def start(path: Path, options: list[str]) -> ReadyFile:
-    """Starts `gpuops sim serve` with these options, apart from this process. Raises UsageError with what it said."""
+    """Start `gpuops sim serve` in a session of its own and return its ready file; it keeps running after this process.
+
+    Raises UsageError with the first line that it logged if it does not start.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = path.with_name(f"{path.name}.log").open("w+", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path.parent} cannot be used: {error.strerror}", hint="name a file of yours") from error
+        raise UsageError(
+            f"{path.parent} cannot be used: {error.strerror}", hint="name a file in a directory that you own"
+        ) from error
     command = [sys.executable, "-m", "gpuops", "sim", "serve", "--ready-file", str(path), *options]
     with log:
         process = subprocess.Popen(  # noqa: S603
@@ -145,7 +150,8 @@ def start(path: Path, options: list[str]) -> ReadyFile:
         process.wait()
         log.seek(0)
         log_lines = log.read().strip().splitlines()
-    raise UsageError(f"the simulated vCenter did not start: {log_lines[0] if log_lines else 'it said nothing'}")
+    reason = log_lines[0] if log_lines else "it wrote no error message"
+    raise UsageError(f"the simulated vCenter did not start: {reason}", hint=f"read its log {path}.log")
 
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

@@ -52,9 +52,9 @@ class SoapRequest:
         return encoder
 
     def arguments(self, info: Any) -> dict[str, Any]:
-        """The parameters as pyVmomi values by name; omitted ones are None, omitted lists empty.
+        """Return the parameters as pyVmomi values by name; an omitted one is None, an omitted list is empty.
 
-        Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
+        Raises vmodl.fault.InvalidRequest for unknown or unreadable parameters, InvalidArgument for a missing one.
         """
         elements: dict[str, list[Any]] = {}
         for child in self.element:
@@ -107,7 +107,7 @@ def negotiate(soap_action: str, newest: str) -> str:
 
 @cache
 def service_versions(newest: str) -> bytes:
-    """The document /sdk/vimServiceVersions.xml: this version and all that it is compatible with."""
+    """Return the document /sdk/vimServiceVersions.xml: the version `newest` and the older ones compatible with it."""
     server = VmomiSupport.versionMap[f"vim25/{newest}"]
     older = [
         VmomiSupport.versionIdMap[version]
@@ -133,7 +133,7 @@ def parse(body: bytes, version: str) -> SoapRequest:
     element = content[0]
     this_element = next((child for child in element if etree.QName(child).localname == "_this"), None)
     if this_element is None:
-        raise InvalidEnvelope("a request names the object it is for in _this")
+        raise InvalidEnvelope("the request has no _this, which names its object")
     return SoapRequest(
         method=etree.QName(element).localname,
         receiver_type=this_element.get("type", "").rsplit(":", 1)[-1],
@@ -165,7 +165,10 @@ def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
 
 
 def decode(element: Any, expected: Any, version: str) -> Any:
-    """The typed value of an XML element. Raises vmodl.fault.InvalidRequest for one that the API does not have."""
+    """Return the typed value of an XML element.
+
+    Raises vmodl.fault.InvalidRequest for an unreadable element, InvalidType for a value of another type.
+    """
     text = etree.tostring(element, with_tail=False)
     try:
         if expected is _FILTER_SPEC:

@@ -81,7 +81,8 @@ ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def answer(world: World, action: str, body: bytes, cookie: str) -> tuple[int, bytes]:
-    """(HTTP status, reply) of one request; `cookie` is that of vCenter's session, which may be in a header instead."""
+    """Return (HTTP status, reply) of one request. `cookie` is vCenter's session cookie, or empty: a client may send it
+    in the SOAP header instead."""
     version = VmomiSupport.versionMap.get(action.strip('"').removeprefix("urn:"), OLDEST)
     try:
         request = replace(soap.parse(body, version), namespace=NAMESPACE)
@@ -115,7 +116,7 @@ def _reply(world: World, request: soap.SoapRequest, *, logged_in: bool) -> tuple
             msg=f"There is no object '{request.receiver_type}:{request.moid}'.",
             obj=VmomiSupport.ManagedObject(request.moid),
         )
-    if request.method == "PbmRetrieveServiceContent":
+    if request.method == "PbmRetrieveServiceContent":  # the only method that needs no login
         return request.reply(_content(world.get("ServiceInstance").instance_uuid), info.result)
     if not logged_in:
         raise vmodl.fault.SecurityError(msg="The session is not authenticated.")

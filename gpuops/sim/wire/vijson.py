@@ -57,7 +57,7 @@ def is_served(path: str, newest: str) -> bool:
 
 
 def parse(incoming: Incoming) -> JsonRequest:
-    """The request behind a path that is served; its body is read when the parameters are asked for."""
+    """Return the request of a path that `is_served` accepts; its body is parsed later, for the parameters."""
     release, receiver_type, moid, name = map(unquote, urlsplit(incoming.target).path.removeprefix(_PREFIX).split("/"))
     operation_ids = (incoming.headers[header] for header in _OPERATION_ID_HEADERS if header in incoming.headers)
     return JsonRequest(
@@ -200,7 +200,7 @@ class OfOtherType(Unreadable):
 
 
 def decode(json_value: object, expected: Any, version: str) -> Any:
-    """The value as pyVmomi has it. Raises Unreadable."""
+    """Return a JSON value as the pyVmomi value of type `expected`. Raises Unreadable."""
     if expected is object:
         return _any(json_value, version)
     if issubclass(expected, list):
@@ -217,7 +217,7 @@ def decode(json_value: object, expected: Any, version: str) -> Any:
 
 
 def _any(json_value: object, version: str) -> Any:
-    """A value of a type that it names itself."""
+    """Return a value of any type; the JSON object names the type in `_typeName`. Raises Unreadable."""
     fields = _fields(json_value)
     name = fields.get(TYPE_NAME)
     if not isinstance(name, str):
@@ -248,7 +248,7 @@ def _reference(json_value: object, expected: Any) -> Any:
 
 
 def _fault(json_value: object, expected: Any, version: str) -> Any:
-    """A fault by itself, or in the LocalizedMethodFault of SOAP, as govmomi sends it."""
+    """Return a fault, sent as such or within a LocalizedMethodFault, as govmomi does."""
     fields = dict(_fields(json_value))
     message = fields.pop(FAULT_MESSAGE, None)
     if fields.get(TYPE_NAME) == _LOCALIZED or "fault" in fields:

@@ -31,13 +31,13 @@ _PATH: Final = re.compile(r"\[(?P<store>[^\]]+)\]\s*(?P<folder>[^/]*)(?:/|/(?P<f
 
 
 def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: Any, *, make: MakeVm) -> Any:
-    """The task that makes it; its result is the VM. Without a host the first usable one of the cluster has it.
+    """Return CreateVM_Task, whose result is the VM. Without `host` the VM is on the cluster's first usable host.
 
     `make` is the type of the VM object, called with the world, the moid and the state.
     """
     world = folder.world
     pool_object = world.get(pool)
-    # declared by no method of the API, checked all the same (VMware security guide, required privileges)
+    # CreateVM_Task does not declare this privilege; vCenter requires it (VMware security guide, required privileges)
     world.authority.require(call, pool_object, "Resource.AssignVMToPool")
 
     def begin() -> None:
@@ -77,7 +77,8 @@ def usable_host(pool: Any, host: HostEntity | None) -> HostEntity:
 
 
 def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
-    """The datastore of a new VM. Raises InvalidDatastorePath."""
+    """Return the datastore of a new VM. Raises InvalidArgument without a path, InvalidDatastorePath for an unknown
+    datastore, NotSupported for a folder or file name other than the VM's name."""
     path = files.vmPathName if files else None
     if path is None:
         raise faults.wrong_argument("config.files.vmPathName")

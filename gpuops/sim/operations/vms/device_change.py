@@ -57,7 +57,10 @@ FIRST_GROUP_VERSION: Final = 20
 
 
 def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], groups: Any) -> None:
-    """Change `state` (a copy) as the spec says. Raises the first fault, leaving the copy half done."""
+    """Apply a spec's deviceChange and device groups to `state`, a copy of the VM's state.
+
+    Raises the fault of the first change that is refused; `state` is then partly changed and must be thrown away.
+    """
     numbered = list(enumerate(changes))
     apply_hardware_changes(vm, state, [change for change in numbered if changes_hardware(change[1].device)])
     passed = [change for change in numbered if not changes_hardware(change[1].device)]
@@ -95,6 +98,7 @@ def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, off
 
 
 def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
+    """Add a passthrough device on the next free PCI slot. Raises InvalidDeviceSpec for a PCI address twice."""
     backing = _backing(vm, state, index, device.backing)
     twins = [
         static_device.backing.pci_id
@@ -174,7 +178,11 @@ def _new_groups(groups: Any) -> dict[int, str]:
 
 
 def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
-    """Give new groups their keys, and see that every group is whole: all members the host's offer names, or none."""
+    """Give new groups their keys, and drop the groups that have no member left.
+
+    Raises InvalidArgument unless each other group has every member that the host's group of that name has, and unless
+    each member's group is declared. `named` maps the keys of the spec to names.
+    """
     members = Counter(device.group[0] for device in state.devices if device.group is not None)
     groups = dict(state.groups)
     keys: dict[int, int] = {}
@@ -184,6 +192,7 @@ def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
             groups[keys[key_of_spec]] = name
     state.devices = tuple(_with_group_key(device, keys) for device in state.devices)
     for key, name in list(groups.items()):
+        # the members of a new group were counted under the key that the spec uses, before they got the real one
         count = members[key] or next((members[key_of_spec] for key_of_spec, real in keys.items() if real == key), 0)
         if count == 0:
             del groups[key]
@@ -233,7 +242,7 @@ def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice
 def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
     """Return the existing device as a VirtualSriovEthernetCard edits it."""
     backing = existing.backing
-    assert isinstance(backing, SriovBacking), "it was found as such"
+    assert isinstance(backing, SriovBacking), "_find_device returns only such devices for a card"
     port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
     network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
     starts = starts_connected(device, default=backing.card.starts_connected)
@@ -244,7 +253,7 @@ def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, d
 
 
 def _port(vm: VmEntity, index: int, device: Any) -> str:
-    """The PCI address of the port that is asked for, or what says that vCenter is to choose it."""
+    """The requested port's PCI address, or an id that begins with `automatic`: vCenter then chooses the port."""
     requested_function = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
     id_ = (requested_function.id if requested_function else "") or AUTOMATIC
     hosts = vm.host().compute_resource().hosts()

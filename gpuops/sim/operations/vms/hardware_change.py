@@ -101,6 +101,7 @@ def apply_hardware_changes(vm: VmEntity, state: VmState, changes: list[tuple[int
 
 
 def _add(change: _Change, index: int, spec: Any) -> None:
+    """Add a device; note the real key of a controller that the spec's other devices name by the spec's key."""
     device = spec.device
     match device:
         case D.VirtualIDEController():
@@ -131,7 +132,10 @@ def _controller(change: _Change, device: Any) -> StorageController:
 
 
 def _place(change: _Change, index: int, device: Any) -> tuple[int, int]:
-    """(controller key, unit number) of a new disk or drive."""
+    """Return (controller key, unit number) of a new disk or drive.
+
+    Raises InvalidController for an unknown controller, InvalidDeviceSpec for a unit that is not free.
+    """
     requested_key = device.controllerKey
     key = change.renamed.get(requested_key, requested_key)
     controller = change.hardware.find(key) if key is not None else None
@@ -249,9 +253,10 @@ def as_a_clone(vm: VmEntity, state: VmState) -> None:
 def network_of(
     vm: VmEntity, cards: Iterable[NetworkCard], index: int, backing: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
-    """Return the fields of a network card on the network of a backing, which the host must have.
+    """Return the fields of a network card on the network of a backing.
 
-    `cards` are all cards of the VM, `existing_card` is the card before the change.
+    `cards` are all cards of the VM, `existing_card` is the card before the change. Raises InvalidDeviceBacking if the
+    host does not have the network.
     """
     if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         return connection(vm, cards, index, backing.port, existing_card)

@@ -96,9 +96,9 @@ def judge_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = N
 
 
 def place(cluster: ComputeEntity, spec: Any) -> Any:
-    """PlaceVm for a VM that exists: a recommendation for each host that takes it, the one with the fewest VMs first.
+    """PlaceVm for an existing VM: recommend each host that accepts it, the host with the fewest VMs first.
 
-    Without one, `drsFault` has the faults of all hosts.
+    If no host accepts it, `drsFault` holds the faults of all hosts.
     """
     if spec.vm is None or spec.placementType not in (None, "relocate", "reconfigure"):
         raise faults.not_supported("The simulated vCenter places only virtual machines that exist.")

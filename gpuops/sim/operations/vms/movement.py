@@ -56,7 +56,11 @@ def migrate(vm: VmEntity, call: Call, pool: Any, host: Any, state: Any) -> Any:
 
 
 def target_of(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | None]:
-    """(host, pool moid). Raises InvalidArgument when they are not of one cluster, as vCenter does."""
+    """Return the target (host, pool moid or None) of a move to `host` and `pool`.
+
+    Without a host, the VM stays on its host or gets the first usable host of the pool's cluster. Raises
+    InvalidArgument if host and pool are in different clusters, NoCompatibleHost if the cluster has no usable host.
+    """
     wanted_pool = vm.world.get(pool) if pool else None
     if host is not None:
         wanted_host = vm.world.get(host)
@@ -82,6 +86,7 @@ def _move(
     store: DatastoreEntity | None,
     folder: Any,
 ) -> Any:
+    """Return the task of a move. It is hot if the VM runs and changes its host when the task begins."""
     permissions.to_move(vm, call, pool, store, folder)
     hot = False
 
@@ -149,10 +154,10 @@ def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -
 
 
 def may_migrate(vm: VmEntity, target: HostEntity) -> None:
-    """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory).
+    """Raises a MigrationFault if a running VM cannot be moved to `target` with vMotion (the type: from memory).
 
-    A rule that binds, and a host that HA keeps empty, refuse it as they refuse a power-on. That the stun which DRS
-    tolerates holds for moves that a client asks for too is from memory.
+    Mandatory rules and hosts that HA keeps empty refuse a move as they refuse a power-on. From memory: the stun limit
+    of DRS also applies to moves that a client requests.
     """
     refuse_against_rules(vm, target)
     refuse_failover_host(vm, target)
@@ -196,7 +201,7 @@ def migration_refusal(reason: str) -> Exception:
 
 
 def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
-    """CloneVM_Task: a VM that is off, or a template; its result is the new VM."""
+    """Return CloneVM_Task, whose result is the new VM or template. A VM with passthrough devices must be off."""
     home = vm.world.get(folder)
     location = spec.location
     host, pool = target_of(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
@@ -221,7 +226,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
             try:
                 clone.state = changed_state(clone, spec.config)
             except Exception:
-                leave(clone)  # of a clone that fails nothing is left
+                leave(clone)  # a clone that fails leaves no VM behind
                 raise
         vm.world.guests.copy(vm.moid, clone.moid)
         vm.world.ledger.record(call, clone, before={}, after=facts(clone.state))
@@ -235,7 +240,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
 
 
 def copy_state(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
-    """The state of a copy of a VM, powered off, with ids, disks and network addresses of its own."""
+    """Return the state for a copy of a VM: powered off, with new ids, disks and network addresses."""
     state = copy.copy(vm.state)
     now = vm.world.clock.now()
     state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
@@ -257,7 +262,7 @@ def copy_state(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str
 
 
 def destroy(vm: VmEntity, call: Call) -> Any:
-    """Destroy_Task: the VM and its files are gone."""
+    """Destroy_Task: remove the VM and its files."""
     vm.world.authority.require(call, vm, "VirtualMachine.Inventory.Delete")
     return vm.world.tasks.start(
         call,
@@ -286,7 +291,8 @@ def remove_vm(vm: VmEntity, call: Call) -> None:
 def mark_as_template(vm: VmEntity, call: Call) -> None:
     """MarkAsTemplate: a VM that is off becomes a template, in no resource pool.
 
-    Of a template: NotSupported, as vcsim reads the API, "if marking a virtual machine as a template is not supported".
+    For a template it raises NotSupported; vcsim reads the API so ("if marking a virtual machine as a template is not
+    supported").
     """
     if vm.state.is_template:
         raise faults.not_supported("The virtual machine is a template.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def boot(vm: VmEntity) -> None:
-    """Start the VM now; VMware Tools run in its guest after as many seconds as the scenario declares."""
+    """Boot the guest now; VMware Tools run after the template's `boot_s` seconds (None = never)."""
     state, began = vm.state, vm.world.clock.now()
     takes_s = state.template.boot_s
     state.boot_time, state.guest_boots = began, takes_s != 0
@@ -34,7 +34,7 @@ def boot(vm: VmEntity) -> None:
         state.boot = replace(state.boot, enter_setup=False)
 
     def up() -> None:
-        if vm.is_registered and vm.state.boot_time == began:
+        if vm.is_registered and vm.state.boot_time == began:  # else it was stopped or booted again meanwhile
             vm.state.guest_boots = False
             vm.power_changed()
 
@@ -96,7 +96,7 @@ def power_off(vm: VmEntity, call: Call) -> Any:
 
 
 def suspend(vm: VmEntity, call: Call) -> Any:
-    """SuspendVM_Task: memory and frame buffer go to the datastore, the slot becomes free."""
+    """SuspendVM_Task: write memory and frame buffer to the datastore and free the vGPU slots."""
     size_mib = 0
 
     def begin() -> None:
@@ -120,7 +120,7 @@ def suspend(vm: VmEntity, call: Call) -> Any:
 
 
 def reset(vm: VmEntity, call: Call) -> Any:
-    """ResetVM_Task: the guest starts anew, the VM keeps what it holds."""
+    """ResetVM_Task: boot the guest again; the VM keeps its devices and slots."""
 
     def begin() -> None:
         vm.refuse_while_asked()
@@ -135,7 +135,7 @@ def reset(vm: VmEntity, call: Call) -> Any:
 
 
 def shut_down_guest(vm: VmEntity, call: Call) -> None:
-    """ShutdownGuest: returns at once; the guest stops in its own time, unless something stopped it before."""
+    """ShutdownGuest: returns at once; the VM is off GUEST_SHUTDOWN_S later, unless its guest ignores the request."""
     _guest_must_listen(vm)
     boot_time = vm.state.boot_time
     vm.post(call, "VmGuestShutdownEvent")
@@ -225,7 +225,7 @@ def _may_start(vm: VmEntity) -> None:
 
 
 def start(vm: VmEntity, host: str, seats: Any, held_devices: Any) -> None:
-    """It runs on this host with these GPUs, from its suspended state if it has one."""
+    """Set the VM running on `host` with these vGPU slots and devices; a suspended VM resumes, others boot."""
     state, now = vm.state, vm.world.clock.now()
     if host != state.host:
         vm.register_on(host)
@@ -249,7 +249,7 @@ def _space_for(vm: VmEntity, size_mib: int) -> None:
 
 
 def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
-    # Asked again: the guest may have shut itself down meanwhile, other VMs may have filled the datastore.
+    # Checked again: while the task ran, the guest may have shut down, or other VMs may have filled the datastore.
     try:
         may_suspend(vm)
     except vmodl.fault.NotSupported as refusal:
@@ -285,7 +285,7 @@ def _discard_checkpoint(vm: VmEntity) -> None:
 
 
 def _telling_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
-    """The same effect, with VmFailedToPowerOnEvent posted when it is refused."""
+    """Return an effect that calls `finish` and posts VmFailedToPowerOnEvent before it raises the fault again."""
     from pyVmomi import vmodl
 
     def effect() -> None:
@@ -315,7 +315,7 @@ DECIDES_S: Final = 1.0
 
 
 def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -> Any:
-    """The task whose result is a ClusterPowerOnVmResult; its sub-tasks are waited for one by one."""
+    """Return the task whose result is a ClusterPowerOnVmResult, with one power-on task for each VM attempted."""
 
     def finish() -> Any:
         result = vim.cluster.PowerOnVmResult()
@@ -342,9 +342,9 @@ CANCEL = "1"
 
 
 def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
-    """AnswerVM: the question goes away; the cancelling choice powers the VM off.
+    """AnswerVM: answer the pending question; the choice that cancels powers the VM off.
 
-    Raises ConcurrentAccess when another question, or none, is pending.
+    Raises ConcurrentAccess unless the question of this id is pending, InvalidArgument for an unknown choice.
     """
     question = vm.state.question
     if question is None or question.id != question_id:
@@ -364,7 +364,7 @@ AFTER_S: Final = 60.0
 
 
 def drift(vm: VmEntity) -> None:
-    """Put it on the first other host of its cluster that can take it, if there is one."""
+    """Move the VM to the first other host of its cluster that admits it; without one nothing happens."""
     call, source = Call(method="MigrateVM_Task", version=vm.world.api_version), vm.host()
     for target in vm.host().compute_resource().hosts():
         admitted = _admission_on(vm, target)
@@ -380,7 +380,7 @@ def drift(vm: VmEntity) -> None:
 
 
 def drift_if_deviating(vm: VmEntity) -> None:
-    """Move a VM that was suspended or started a minute later, in a vCenter whose DRS or HA does that.
+    """Schedule a move, a minute from now, of a vGPU VM just suspended or started, if the deviation is set.
 
     assumption: suspended-vm-host, assumption: drs-vgpu-vms
     """

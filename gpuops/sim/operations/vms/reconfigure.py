@@ -37,7 +37,7 @@ Setter = Callable[["VmEntity", VmState, Any], None]
 
 
 def reconfigure(vm: VmEntity, call: Call, spec: Any) -> Any:
-    """The task that applies a VirtualMachineConfigSpec."""
+    """Return the task that applies a VirtualMachineConfigSpec; on a fault nothing has changed."""
     permissions.to_reconfigure(vm, call, spec)
 
     def finish() -> None:
@@ -67,7 +67,7 @@ def changed_state(vm: VmEntity, spec: Any) -> VmState:
             raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{name}.")
         before = copy.copy(state)
         setter(vm, state, getattr(spec, name))
-        if state != before:  # a client may send again what the VM has, in every power state
+        if state != before:  # in every power state a client may send the values that the VM already has
             changes.append(name)
     _power_state_allows(vm.state, changes, spec)
     if spec.deviceChange or spec.deviceGroups:
@@ -93,6 +93,7 @@ WHILE_ON: Final = ANY_STATE | {
 
 
 def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
+    """Raises InvalidPowerState if the spec changes a field that cannot be changed while the VM is on or suspended."""
     if state.power is Power.OFF:
         return
     allowed = WHILE_ON if state.power is Power.ON else ANY_STATE
@@ -101,12 +102,12 @@ def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
         allowed = allowed | {name for name, enabled in hot.items() if enabled}
         grows = (spec.numCPUs or state.cpus) >= state.cpus and (spec.memoryMB or state.memory_mib) >= state.memory_mib
         allowed = allowed if grows else WHILE_ON
-        # disks, network cards and drives are hot-plugged (VMware vSphere 8.0 docs, virtual hardware), but for PVRDMA
+        # disks, network cards and drives can be hot-plugged (VMware vSphere 8.0 docs, virtual hardware), except PVRDMA
         # (VMware, vSphere Networking, "Assign a PVRDMA Adapter to a Virtual Machine")
         if all(hot_plugged(change.device) for change in spec.deviceChange):
             allowed = allowed | {"deviceChange"}
-        # boot options serve the next boot, but Secure Boot takes a VM that is off (VMware vSphere 8.0 docs, "Enable or
-        # Disable UEFI Secure Boot for a Virtual Machine")
+        # boot options apply at the next boot; only Secure Boot needs a VM that is off (VMware vSphere 8.0 docs, "Enable
+        # or Disable UEFI Secure Boot for a Virtual Machine")
         if spec.bootOptions and spec.bootOptions.efiSecureBootEnabled in (None, state.boot.secure):
             allowed = allowed | {"bootOptions"}
     if any(name not in allowed for name in fields):
@@ -114,6 +115,7 @@ def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
 
 
 def _consistent(state: VmState) -> None:
+    """Drop removed devices from the boot order and reserve locked memory. Raises InvalidArgument for wrong sizes."""
     if state.boot.order:
         existing_order = tuple(
             boot_device
@@ -160,7 +162,7 @@ def _set_cpus(vm: VmEntity, state: VmState, cpus: int) -> None:
 
 
 def _allocation(name: str, attribute: str) -> Setter:
-    """The setter of the reservation of an allocation."""
+    """Return the setter that stores the reservation of the spec's allocation `name` in `attribute` of the state."""
 
     def setter(vm: VmEntity, state: VmState, allocation: Any) -> None:
         if allocation.limit not in (None, -1) or (allocation.shares and allocation.shares.level == "custom"):
@@ -197,7 +199,7 @@ BOOT_FIELDS: Final = {
 
 
 def _set_boot_options(vm: VmEntity, state: VmState, options: Any) -> None:
-    """What is left out stays; a list with a device of no kind clears the order (govmomi, object.BootOrder)."""
+    """Set the given boot options; a boot order without any known device clears it (govmomi, object.BootOrder)."""
     boot_fields = {name: value for field, name in BOOT_FIELDS.items() if (value := getattr(options, field)) is not None}
     if boot_fields.get("delay_ms", 0) < 0 or boot_fields.get("retry_delay_ms", 0) < 0:
         raise faults.wrong_argument("bootOptions.bootDelay")
@@ -228,7 +230,7 @@ def _set_virtual_numa(vm: VmEntity, state: VmState, numa: Any) -> None:
 
 
 def _keep(name: str) -> Setter:
-    """The setter of a field that is only read back, or that has such fields."""
+    """Return the setter of a field that has no effect and is only stored, or of an object with such fields."""
 
     def setter(vm: VmEntity, state: VmState, value: Any) -> None:
         fields = {name: value}
@@ -289,7 +291,8 @@ UPGRADE_S: Final = 1.0
 
 
 def upgrade(vm: VmEntity, call: Call, version: str | None) -> Any:
-    """The task. Without a version, to the newest of the host (vSphere API, VirtualMachine.UpgradeVM_Task)."""
+    """Return the task that upgrades to a hardware version, by default to the host's newest (vSphere API,
+    VirtualMachine.UpgradeVM_Task)."""
 
     def begin() -> None:
         _target(vm, version)
@@ -306,7 +309,7 @@ def upgrade(vm: VmEntity, call: Call, version: str | None) -> Any:
 
 
 def _target(vm: VmEntity, version: str | None) -> int:
-    """The hardware version that the VM gets. Faults and their order are those of vcsim (govmomi, UpgradeVMTask):
+    """Return the number of the new hardware version. Raises, in the order of vcsim (govmomi, UpgradeVMTask):
     InvalidPowerState, InvalidState, NotSupported for a version that hosts do not have, AlreadyUpgraded."""
     if vm.state.power is not Power.OFF:
         raise faults.wrong_power_state(vm.state.power, Power.OFF)

@@ -33,7 +33,7 @@ SNAPSHOT_S: Final = 3.0
 
 
 def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: bool, make: MakeSnapshot) -> Any:
-    """CreateSnapshot_Task. Its result is the snapshot; `make` is the type of its object."""
+    """Return CreateSnapshot_Task, whose result is the snapshot. `make` is the type of its managed object."""
 
     def begin() -> None:
         vm.refuse_while_asked()
@@ -49,7 +49,7 @@ def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: boo
 
 
 def take(vm: VmEntity, name: str, description: str, *, memory: bool, make: MakeSnapshot) -> Any:
-    """The new snapshot object, which is the current one from now on."""
+    """Take a snapshot, make it the current one and return its managed object."""
     state = vm.state
     number = max((snapshot.id for snapshot in state.snapshots), default=0) + 1
     taken = SnapshotState(
@@ -95,7 +95,7 @@ def remove_one(vm: VmEntity, call: Call, moid: str, *, children: bool) -> Any:
 
 
 def rename(vm: VmEntity, call: Call, moid: str, name: str | None, description: str | None) -> None:
-    """RenameSnapshot. Raises InvalidName for an empty one."""
+    """RenameSnapshot; None leaves name or description unchanged. Raises InvalidName for an empty name."""
     if name == "":
         raise faults.invalid_name(name)
     vm.world.tasks.refuse_if_busy(vm)
@@ -110,6 +110,7 @@ def rename(vm: VmEntity, call: Call, moid: str, name: str | None, description: s
 
 
 def _remove(vm: VmEntity, call: Call, removed_moids: set[str]) -> None:
+    """Remove snapshots. Their children, and the current mark, move to the nearest ancestor that remains."""
     state = vm.state
     parents = {snapshot.moid: snapshot.parent for snapshot in state.snapshots}
 
@@ -178,7 +179,10 @@ CONFIGURED: Final = (
 
 
 def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppress_power_on: bool) -> Any:
-    """The task of RevertToSnapshot_Task and RevertToCurrentSnapshot_Task. Raises NotFound without a snapshot."""
+    """Return the task that reverts to the snapshot `moid`. Raises NotFound if the VM does not have it.
+
+    `method` is RevertToSnapshot_Task or RevertToCurrentSnapshot_Task.
+    """
     snapshot = next((candidate for candidate in vm.state.snapshots if candidate.moid == moid), None)
     if snapshot is None:
         raise faults.not_found("The virtual machine has no current snapshot.")
@@ -206,10 +210,10 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
 
 
 def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
-    """Do the revert of another client, at its end, to a snapshot of the VM when it was off, suspended or running.
+    """Apply at once what another client's revert leaves: `power_before` is the VM's power state in the snapshot.
 
-    A running VM is restored from its memory as a suspended one is, and stays suspended where no GPU is free for it
-    (from memory). A VM with a task is not reverted.
+    If that is on, the VM resumes from the snapshot's memory, and stays suspended if no GPU is free for it (from
+    memory). A VM with a running task is not reverted.
     """
     if vm.world.tasks.running(vm) is not None:
         return

@@ -105,7 +105,7 @@ class DirectPathDevices:
         return tuple(int(part) for part in self._world.api_version.split(".")[:2]) >= SINCE
 
     def invoke(self, session: ClientSession, service: str, operation: str, parameters: object) -> Any:
-        """The result of one operation for a user. Raises VapiFault."""
+        """Return the result of one operation in a session. Raises VapiFault."""
         match service, operation:
             case (_, "list") if service == DEVICES:
                 check(parameters, _LIST)
@@ -200,7 +200,11 @@ class DirectPathDevices:
         return units, units - capacity(config, place.hosts(), reserved).unused_reservation
 
     def _reserved_mib(self, host: HostEntity, gpu: HostGpu) -> tuple[int, int]:
-        """(memory of the GPU that is reserved, that of it in use)."""
+        """Return (reserved memory, reserved memory in use) of the GPU in MiB.
+
+        Reserved units are not assigned to GPUs: they are counted onto the cluster's GPUs in order, each up to its
+        maximum. Example: of 5 units of a type with 4 per GPU, the first GPU has 4 and the second 1.
+        """
         all_mib, used_mib = 0, 0
         cluster_gpus = [candidate for member in host.compute_resource().hosts() for candidate in member.state.gpus]
         for profile in self._profiles(gpu):
@@ -220,7 +224,7 @@ class DirectPathDevices:
         return all_mib, used_mib
 
     def _configure(self, parameters: Mapping[str, Any], session: ClientSession) -> str:
-        """The id of a task that has ended, which its first look does not show yet."""
+        """Configure a device at once and return the id of its task, which the first read shows as still running."""
         host: Any = self._find_host(parameters["host"], session.user)
         spec = parameters["configure_spec"]
         mode = next((name for name, word in WORDS.items() if word == spec.get("new_mode")), None)
@@ -262,6 +266,7 @@ class _Configuring:
         self._seen = False
 
     def info(self) -> Struct:
+        """Return com.vmware.cis.task.info: RUNNING at the first call, later the outcome."""
         ended, self._seen = self._seen, True
         status = "RUNNING" if not ended else "SUCCEEDED" if self._error is None else "FAILED"
         result = Struct(f"{DEVICES}.configure_result", {"configure_impacts": OptionalValue(self._impacts)})

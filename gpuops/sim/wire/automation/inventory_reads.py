@@ -118,7 +118,7 @@ class InventoryReads:
         raise operation_not_found(service.name, operation)
 
     def _list(self, service: InventoryService, requested_filters: Mapping[str, Any], user: str) -> list[Struct]:
-        """The objects that match and that the user may see. Raises VapiFault if they are more than the limit.
+        """Return the objects that match all filters and that the user may see. Raises VapiFault above the limit.
 
         Source: vSphere Automation API reference; the message is vCenter's (vsphere-automation-sdk-python issue 142).
         """
@@ -144,7 +144,7 @@ class InventoryReads:
         ]
 
     def one(self, service: InventoryService, identity: str, user: str) -> ManagedObject:
-        """The object of that identifier. Raises VapiFault of kind not_found or unauthorized."""
+        """Return the object of that identifier. Raises VapiFault of kind not_found or unauthorized."""
         managed_object = self._world.find(identity)
         if (
             managed_object is None

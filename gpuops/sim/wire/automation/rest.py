@@ -49,7 +49,7 @@ Query = Mapping[str, list[str]]
 def answer(
     services: VapiServices, verb: str, target: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[int, bytes]:
-    """(HTTP status, JSON) of one call. The names of `headers` are in lower case."""
+    """Return (HTTP status, JSON) of one call below /api or /rest. The names of `headers` are in lower case."""
     url = urlsplit(target)
     old = url.path.startswith(_OLD)
     try:
@@ -68,6 +68,7 @@ def answer(
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
+    """Map a REST path to a service and operation and return its result. Raises VapiFault, also for unknown paths."""
     old = path.startswith(_OLD)
     steps = [unquote(step) for step in path.split("/")[2:] if step]
     if old and steps[:2] == ["com", "vmware"]:
@@ -94,7 +95,7 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
         return services.invoke(headers.get(SESSION_HEADER, ""), POWER, operation, {"vm": steps[2]})
     if not old and (call := _device_call(verb, steps, action, query, body)) is not None:
         return services.invoke(headers.get(SESSION_HEADER, ""), *call)
-    services.require_session(headers.get(SESSION_HEADER, ""))
+    services.require_session(headers.get(SESSION_HEADER, ""))  # without a session even an unknown path is 401
     raise VapiFault(
         "not_found",
         f"Unable to find operations for URL: {path}.",
@@ -106,7 +107,7 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
 def _device_call(
     verb: str, steps: list[str], action: str, query: Query, body: bytes
 ) -> tuple[str, str, dict[str, Any]] | None:
-    """(service, operation, parameters) of a call of DirectPath devices or of its task; None = it is neither."""
+    """Return (service, operation, parameters) of a call for DirectPath devices or their tasks; None = another call."""
     match verb, steps, action:
         case "GET", ["vcenter", "host", host, "hardware", "direct-path-devices"], "":
             parameters: dict[str, Any] = {"host": host}
@@ -145,7 +146,10 @@ def _tagging_call(resource: str, operation: str, identity: str, content: object,
 def _inventory_call(
     service: inventory_reads.InventoryService, operation: str, identity: str, query: Query, *, old: bool
 ) -> dict[str, Any]:
-    """The parameters of a call of a service of the inventory; the fields of its filter are in the query."""
+    """Return the parameters of a call of an inventory service. For a list, the query holds the filter's fields.
+
+    Under /rest they are named `filter.names.1`, `filter.names.2`; under /api `names` is repeated.
+    """
     if operation != "list":
         return {service.key: identity} if identity else {}
     shapes = service.filter_type.fields
@@ -180,7 +184,7 @@ def _content(body: bytes) -> object:
 
 
 def _plain_json(vapi_value: Any, *, old: bool) -> Any:
-    """The value as plain JSON: what is unset is left out, a map is a list of keys and values under /rest."""
+    """Return the value as plain JSON, without unset fields. Under /rest (`old`) a map is a list of keys and values."""
     match vapi_value:
         case Struct():
             fields = (
@@ -215,7 +219,10 @@ _INVALID_PARAMETERS: Final = -32602, "Invalid params."
 
 
 def answer_rpc(services: VapiServices, body: bytes) -> tuple[int, bytes]:
-    """(HTTP status, reply) of one `invoke`; a vAPI error is its result, an unreadable request an error of JSON-RPC."""
+    """Return (HTTP status, reply) of one JSON-RPC `invoke`.
+
+    A VapiFault is returned as a result with `error`; an unreadable request is a JSON-RPC error.
+    """
     try:
         request = parse_json(body)
     except ValueError:
@@ -260,7 +267,7 @@ def _text(vapi_value: object) -> str:
 
 
 def _plain(vapi_value: Any) -> Any:
-    """vAPI's typed JSON as plain JSON: structures and optionals lose their wrappers, sets and maps stay lists."""
+    """Return vAPI's typed JSON as plain JSON: no wrappers around structures and optionals; sets and maps stay lists."""
     match vapi_value:
         case {"STRUCTURE": dict(structure)}:
             fields = (field for field in structure.values() if isinstance(field, dict))

@@ -58,9 +58,9 @@ class VapiServices:
         return session.cookie
 
     def invoke(self, session_id: str, service: str, operation: str, parameters: object) -> Any:
-        """The result of one operation in a session, made of Struct, list, str, int, bool and None. Raises VapiFault.
+        """Return the result of one operation: Struct, list, str, int, bool or None. Raises VapiFault.
 
-        A bug of the simulator is kept as one, and told as internal_server_error.
+        Any other exception is a bug of the simulator: it is recorded and reported as internal_server_error.
         """
         session = self.require_session(session_id)
         try:
@@ -142,6 +142,7 @@ class PowerService:
         return _info(vm) if operation == "get" else self._change(vm, session, operation)
 
     def _change(self, vm: ManagedObject, session: ClientSession, operation: str) -> None:
+        """Start a power task and wait until it has ended: this API has no tasks for power. Raises VapiFault."""
         verb, refused = _OPERATIONS[operation]
         method = f"{verb}VM_Task"
         call = Call(method=method, version=self._world.api_version, session=session)

@@ -242,6 +242,10 @@ def fields_of(name: str, source: Any, /, **own_fields: Any) -> dict[str, Any]:
 
 
 def _value(path: str | None, source: Any, own_fields: Mapping[str, Any], field: str) -> Any:
+    """Return a field's value: the attribute `path` of `source`, or for None and "?" the one of `own_fields`.
+
+    "=text" is a constant. A suffix converts the attribute: "?" to an optional, "!" to bool, "^" to upper case.
+    """
     if path is None:
         return own_fields[field]
     if path == "?":
