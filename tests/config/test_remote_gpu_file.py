@@ -123,7 +123,7 @@ def test_what_cannot_be_meant_is_refused_in_one_line(old: str, new: str, message
 
 def test_a_program_is_named_or_is_a_file(tmp_path: Path) -> None:
     assert isinstance(LUPINE, RemoteProgram)
-    with pytest.raises(UsageError, match="which knows lupine"):
+    with pytest.raises(UsageError, match="it has lupine"):
         load_program("juice")
     (tmp_path / "mine.yaml").write_text(TEXT.replace("program: lupine", "program: mine"), encoding="utf-8")
     assert load_program(str(tmp_path / "mine.yaml")).name == "mine"

@@ -118,9 +118,9 @@ def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, said: s
 @pytest.mark.parametrize(
     ("header", "address", "secret", "said"),
     [
-        ("X Remote", "10.0.0.5", SECRET, "no name of a header"),
-        ("", "10.0.0.5", SECRET, "no name of a header"),
-        ("Ünicode", "10.0.0.5", SECRET, "no name of a header"),
+        ("X Remote", "10.0.0.5", SECRET, "is not a valid header name"),
+        ("", "10.0.0.5", SECRET, "is not a valid header name"),
+        ("Ünicode", "10.0.0.5", SECRET, "is not a valid header name"),
         ("X-User", "10.0.0.300", SECRET, "--proxy-from"),
         ("X-User", "10.0.0.5/24", SECRET, "--proxy-from"),
         ("X-User", "proxy.example.com", SECRET, "--proxy-from"),

@@ -98,7 +98,7 @@ def test_a_pool_of_a_policy(gpuops: Gpuops, tmp_path: Path) -> None:
         (("--vm", "gpu-none"), "no VM 'gpu-none'"),
         (("--vm", "zz-*"), "no VM 'zz-*'"),
         (("--vm", "gpu-off", "--framework", "torch=2"), "--framework: 'torch=2' is not a package with a version"),
-        (("--vm", "gpu-off", "--framework", "$(reboot)"), "--framework: '$(reboot)' is no framework"),
+        (("--vm", "gpu-off", "--framework", "$(reboot)"), "--framework: '$(reboot)' is not a package with a version"),
         (("--vm", "gpu-off", "--ssh-user", "root"), "--ssh-user, --ssh-host and --ssh-port need --via ssh"),
         (("--vm", "gpu-off", "--via", "ssh", "--ssh-host", "h"), "--ssh-host: 'h' is a single address"),
     ],
