@@ -168,7 +168,7 @@ class HostEntity(ManagedEntity):
         self.boot = Boot()
         """How it boots next."""
         self.undriven: tuple[HostGpu, ...] = ()
-        """GPUs that its driver does not list, since it is not there."""
+        """The host's GPUs while its GPU driver is not loaded, and therefore does not list them."""
         self.managers: dict[str, ManagedObject] = {}
         """The managers of the host that clients have asked for, by moid."""
         self.entering: Task | None = None

@@ -100,7 +100,7 @@ def refuse_over_reservations(
     """Raises InsufficientGraphicsResourcesFault if starting the VM on the host with these vGPUs and whole devices (PCI
     ids) would take capacity that is reserved for other VMs."""
     place = host.compute_resource()
-    reservations = [reservation for reservation in _all(vm) if reservation.place == place.moid]
+    reservations = [reservation for reservation in _reservations(vm) if reservation.place == place.moid]
     if not reservations:
         return
     hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
@@ -119,7 +119,7 @@ def refuse_over_reservations(
             raise faults.no_graphics(f"{missing} would have no room left")
 
 
-def _all(vm: VmEntity) -> tuple[ReservationState, ...]:
+def _reservations(vm: VmEntity) -> tuple[ReservationState, ...]:
     state: Any = vm.world
     reservations: tuple[ReservationState, ...] = state.direct_path.reservations
     return reservations

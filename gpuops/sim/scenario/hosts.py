@@ -242,7 +242,7 @@ def _add_cluster(
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
     drs.options.update(declared.drs_options)
     read = declared.as_read or ClusterAsRead()
-    _give(drs, read)
+    _set_rules(drs, read)
     cluster = (
         new_compute_resource(world, name, folder.moid, read.moid)
         if read.standalone
@@ -260,7 +260,7 @@ def _add_cluster(
             site.hosts.setdefault(key, []).append(host)
 
 
-def _give(drs: DrsState, read: ClusterAsRead) -> None:
+def _set_rules(drs: DrsState, read: ClusterAsRead) -> None:
     """Set HA, DRS overrides and rules as they were read from a real cluster.
 
     A rule of type "hosts" needs groups: NAME-vms for its VMs, NAME-on or NAME-off for its hosts.

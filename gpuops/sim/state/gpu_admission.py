@@ -194,6 +194,8 @@ def _seat_one(
 
 
 def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy, order: GpuOrder) -> list[GpuLoad]:
+    """Return the GPUs in the order of trial: same-size by the policy, then mixed-size, then multi-instance GPUs."""
+
     def key(gpu: GpuLoad) -> tuple[int, int, str]:
         if order is not GpuOrder.DOCUMENTED:
             return (0, gpu.vm_count if order is GpuOrder.EMPTIEST else -gpu.vm_count, gpu.pci_id)
