@@ -128,7 +128,7 @@ def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
 
 
 def _resume_elsewhere(vm: VmEntity, failed: HostEntity, call: Call) -> None:
-    """vSphere HA puts a suspended VM of a host that failed on another one, and powers it on there."""
+    """Let vSphere HA move a suspended VM of the failed host to another host and power it on there."""
     if vm.is_registered and vm.state.power is Power.SUSPENDED and vm.host() is failed:
         drift(vm)
         if vm.host() is not failed:

@@ -106,11 +106,11 @@ def refuse_over_reservations(
     hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
     before = {usable_host.moid: taken_on(usable_host) for usable_host in hosts}
     after = {moid: host_load.without(vm.moid) for moid, host_load in before.items()}
-    there = after.get(host.moid, _NOTHING)
+    load_without_vm = after.get(host.moid, _NOTHING)
     after[host.moid] = HostLoad(
-        (*there.seats, *seats),
-        (*there.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),
-        (*there.groups, *((vm.moid, name) for _, name in vm.state.groups)),
+        (*load_without_vm.seats, *seats),
+        (*load_without_vm.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),
+        (*load_without_vm.groups, *((vm.moid, name) for _, name in vm.state.groups)),
     )
     for reservation in reservations:
         margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
@@ -126,7 +126,7 @@ def _reservations(vm: VmEntity) -> tuple[ReservationState, ...]:
 
 
 def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
-    """How much room there is beyond what is reserved and unused; negative = so much is missing."""
+    """Return the free units minus the reserved units that are not used yet; negative = units are missing."""
     remaining = sum(_room(reservation.config, host, loads[host.moid]) for host in hosts)
     return remaining - _count_unused_units(reservation, hosts, loads)
 
@@ -143,7 +143,7 @@ def _count_unused_units(
 
 
 def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[str]:
-    """The VM (moid) of each unit of it that is in use there."""
+    """Return the VM (moid) of each used unit of the configuration on the host."""
     if config.vgpu:
         return [seat.vm for seat in load.seats if seat.type.name == config.vgpu]
     if config.group:
@@ -153,7 +153,7 @@ def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[s
 
 
 def _room(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
-    """How many more of it the host has room for."""
+    """Return how many more units of the configuration the host has room for."""
     if not host.state.usable:
         return 0
     if config.vgpu:

@@ -310,7 +310,8 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         datastores=tuple(store.moid for store in site.datastores) if datastores_read is None else datastores_read,
         networks=tuple(network.moid for network in networks),
         others=tuple(
-            _other_device(device) for device in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))
+            _other_device(device)
+            for device in sorted(declared.others, key=lambda other_device: PciAddress.parse(other_device.at))
         ),
         ports=tuple(port(nic) for nic in declared.ports),
         network=installed_network(tuple(network.name for network in networks)),

@@ -182,7 +182,7 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
 
 
 def _existing_file_fault(vm: VmEntity, file: str) -> Exception:
-    """The fault for a disk that is made of a file which should be there already."""
+    """Return the fault for a new disk that uses an existing file or has a parent."""
     states = [registered_vm.state for registered_vm in vm.datastore().vms.values()]
     if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
         return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")

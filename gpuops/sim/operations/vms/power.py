@@ -285,7 +285,7 @@ def _discard_checkpoint(vm: VmEntity) -> None:
 
 
 def _posting_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
-    """Return an effect that calls `finish` and posts VmFailedToPowerOnEvent before it raises the fault again."""
+    """Return an effect that calls `finish`; on a fault it posts VmFailedToPowerOnEvent and raises the fault again."""
     from pyVmomi import vmodl
 
     def effect() -> None:
