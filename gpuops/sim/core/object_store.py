@@ -61,9 +61,9 @@ class ObjectStore:
         self.asked: set[str] = set()
         """VMs that a rule has made ask a question."""
         self.skew = timedelta()
-        """How far the time that clients are shown is from `clock`."""
+        """The error of the time that clients read, compared with `clock`."""
         self.busy: Callable[[], bool] = lambda: False
-        """Whether something runs that takes real time; a wait then skips none of it."""
+        """Returns whether something runs in real time; a wait must not skip time then."""
         self.closing = False
         self._calls = threading.local()
         self._numbers = itertools.count(1)

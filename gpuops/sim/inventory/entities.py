@@ -166,7 +166,7 @@ class HostEntity(ManagedEntity):
         self.lingering: tuple[RunningVgpu, ...] = ()
         """vGPUs that a VM has left and the GPU does not give back yet."""
         self.boot = Boot()
-        """How it boots next."""
+        """The deviations of its next boot, such as a late driver."""
         self.undriven: tuple[HostGpu, ...] = ()
         """The host's GPUs while its GPU driver is not loaded, and therefore does not list them."""
         self.managers: dict[str, ManagedObject] = {}
