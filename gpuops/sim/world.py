@@ -57,21 +57,21 @@ class World(ObjectStore):
         self.options: dict[str, Any] = dict(OPTIONS)
         """vCenter's advanced settings by key, such as `vgpu.hotmigrate.enabled`."""
         self.counters: Provider = lambda entity, moment: {}
-        """What the performance counters of an entity show at a moment."""
+        """Returns the values of an entity's performance counters at a time."""
         self.new_host: Callable[[Any, str], Any] | None = None
-        """Makes the host of a name, for the compute resource that it is added to: what hosts there are besides those
-        of the inventory, its builder knows."""
+        """Returns a new host of a name for the compute resource that it is added to; None = no host can be added. The
+        scenario declares the hosts that are not in the inventory yet."""
         self.tags = TagStore(self._new_uuid, self._record_tag, self._is_there)
         self.direct_path = DirectPathState()
         """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
         self.desktop_pools: tuple[DesktopPoolState, ...] = ()
-        """What a simulated connection broker has, if one is served with this vCenter."""
+        """The desktop pools of a simulated connection broker, if one is served with this vCenter."""
         self.deviations: set[str] = set()
-        """Rows of the table of assumptions by whose deviation this vCenter goes (`scenario/deviations.py`)."""
+        """Ids of the assumptions that this vCenter violates (`scenario/deviations.py`)."""
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
         """(save, restore) of the inventory's state as JSON values, if its builder offers them."""
         self.change_certificate: Callable[[], None] | None = None
-        """Show another certificate from now on, if its server offers that."""
+        """Changes the server's certificate; None = the server has no such function."""
 
     def _new_uuid(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128), version=4)

@@ -118,10 +118,10 @@ def _element(values: Any, key: str) -> Any:
     """The element whose key is `key` (`device[13000]`, `extraConfig["a.b"]`); for references, whose moid is."""
     for vmomi_value in values:
         if isinstance(vmomi_value, VmomiSupport.ManagedObject):
-            found = vmomi_value._moId
+            element_key = vmomi_value._moId
         else:
-            found = getattr(vmomi_value, "key", getattr(vmomi_value, "id", None))
-        if str(found) == key:
+            element_key = getattr(vmomi_value, "key", getattr(vmomi_value, "id", None))
+        if str(element_key) == key:
             return vmomi_value
     return UNSET
 
@@ -201,7 +201,7 @@ class Fragments:
         }
         filled = list(parts)
         # re.split with a group puts the placeholders at the odd places
-        filled[1::2] = [fills.get(each, each) for each in parts[1::2]]
+        filled[1::2] = [fills.get(part, part) for part in parts[1::2]]
         return b"".join(filled)
 
     def of(self, moid: str) -> dict[Kept, bytes]:

@@ -117,10 +117,10 @@ class JsonEncoder:
             write(f'{{"{TYPE_NAME}":"{_array_name(values.Item)}","{VALUE}":')
             static = type(values)
         write("[")
-        for number, each in enumerate(values):
+        for number, element in enumerate(values):
             if number:
                 write(",")
-            self._write(write, each, static.Item)
+            self._write(write, element, static.Item)
         write("]}" if boxed else "]")
 
     def _structure(self, write: Write, vmomi_value: Any) -> None:
@@ -162,8 +162,8 @@ class JsonEncoder:
 def _join_with_commas(items: Iterable[Parts]) -> Parts:
     """The pieces of these items with a comma between one item and the next."""
     parts: Parts = []
-    for each in items:
-        parts += each
+    for item_parts in items:
+        parts += item_parts
         parts.append(b",")
     return parts[:-1]
 

@@ -131,7 +131,7 @@ class ManagedObject:
             return UNSET
         reader, names = route
         value = reader(self)
-        for name in names:
+        for name in names:  # an unset part of the path leaves the path without a value
             if value is UNSET or value is None:
                 return UNSET
             value = getattr(value, name)

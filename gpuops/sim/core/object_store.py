@@ -53,17 +53,17 @@ class ObjectStore:
         self.page_limit: int | None = None
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
         self.patience_s = 0.0 if clock is ClockMode.STEPPED else PATIENCE_S
-        """See there; stepped time passes only with requests and waits, so it needs no patience."""
+        """See PATIENCE_S; stepped time passes only with requests and waits, so it does not wait in real time."""
         self.gzip = True
         """Whether large replies are compressed for clients that ask for it."""
         self.down_until: datetime | None = None
-        """While vCenter restarts it answers no request."""
+        """Until when vCenter restarts and answers no request; None = it runs."""
         self.asked: set[str] = set()
         """VMs that a rule has made ask a question."""
         self.skew = timedelta()
-        """How far the time that clients are shown is from `clock`."""
+        """The error of the time that clients read, compared with `clock`."""
         self.busy: Callable[[], bool] = lambda: False
-        """Whether something runs that takes real time; a wait then skips none of it."""
+        """Returns whether something runs in real time; a wait must not skip time then."""
         self.closing = False
         self._calls = threading.local()
         self._numbers = itertools.count(1)

@@ -74,7 +74,7 @@ class Task(ManagedObject):
         self.name = name
         self.entity = entity
         self.duration_s = 0.0
-        """How long it takes from its start on; known then."""
+        """Seconds from its start to its end; set when it starts."""
         self.description_id = description_id
         self.cancelable = cancelable
         self._cancel = cancel
@@ -82,11 +82,11 @@ class Task(ManagedObject):
         self.state = TaskState.QUEUED
         self.queued_at: datetime = world.clock.now()
         self.skew = world.skew
-        """How far vCenter's clock was off by then: its tasks carry the time of that clock."""
+        """The error of vCenter's clock when the task was queued; its times are those of that clock."""
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
         self.asked = False
-        """Whether its VM asked a question at its end: it then ends a while after the answer."""
+        """Whether the VM asked a question at the task's end; the task then ends a while after the answer."""
         self.error: Any = None
         self.result: Any = None
         self.alarms: list[Alarm] = []

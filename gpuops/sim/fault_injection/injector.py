@@ -65,7 +65,7 @@ class Injector:
     def __init__(self, store: ObjectStore, seed: int, outside_events: Mapping[str, OutsideEvent]) -> None:
         self._store = store
         self.outside_events = outside_events
-        """What a rule can let happen, by name."""
+        """The events that a rule can cause, by name."""
         self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
         self._armed: list[ActiveRule] = []
         self._by_method: dict[str, tuple[ActiveRule, ...]] = {}
@@ -75,7 +75,7 @@ class Injector:
         self.before_outside_event: Callable[[], None] = lambda: None
         """Called just before an outside event changes the world."""
         self.hides = False
-        """Whether a rule may keep a property from its reader: asked before every read."""
+        """Whether any rule can hide a property from clients; checked before every read."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -97,18 +97,20 @@ class HorizonEndpoint:
         ]
         return _json(200, listed)
 
-    def _authenticate(self, operation: str, told: Any) -> Outgoing:
+    def _authenticate(self, operation: str, request_json: Any) -> Outgoing:
         if operation == "login":
-            if (told["username"], told["password"]) != self._login or str(told["domain"]).upper() != DOMAIN:
+            if (request_json["username"], request_json["password"]) != self._login or str(
+                request_json["domain"]
+            ).upper() != DOMAIN:
                 return _json(401, {"error_message": "Unable to authenticate."})
             refresh = secrets.token_urlsafe(32)
             self._refresh.add(refresh)
             return _json(200, {"access_token": self._new_access(), "refresh_token": refresh})
-        if told["refresh_token"] not in self._refresh:
+        if request_json["refresh_token"] not in self._refresh:
             return _json(401, {"error_message": "the refresh token is not valid"})
         if operation == "refresh":
             return _json(200, {"access_token": self._new_access()})
-        self._refresh.discard(told["refresh_token"])
+        self._refresh.discard(request_json["refresh_token"])
         self._access.clear()
         return Outgoing(200)
 

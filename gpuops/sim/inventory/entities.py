@@ -166,9 +166,9 @@ class HostEntity(ManagedEntity):
         self.lingering: tuple[RunningVgpu, ...] = ()
         """vGPUs that a VM has left and the GPU does not give back yet."""
         self.boot = Boot()
-        """How it boots next."""
+        """The deviations of its next boot, such as a late driver."""
         self.undriven: tuple[HostGpu, ...] = ()
-        """GPUs that its driver does not list, since it is not there."""
+        """The host's GPUs while its GPU driver is not loaded, and therefore does not list them."""
         self.managers: dict[str, ManagedObject] = {}
         """The managers of the host that clients have asked for, by moid."""
         self.entering: Task | None = None

@@ -63,16 +63,16 @@ def _apply(drs: DrsState, spec: Any) -> None:
 
 def _set_fields(value: Any) -> list[str]:
     """The fields of a data object that say something: govc sends `<vsanConfig><defaultConfig/></vsanConfig>` along."""
-    return [field.name for field in value._GetPropertyList() if _says_something(getattr(value, field.name))]
+    return [field.name for field in value._GetPropertyList() if _is_given(getattr(value, field.name))]
 
 
-def _says_something(value: Any) -> bool:
+def _is_given(value: Any) -> bool:
     if isinstance(value, VmomiSupport.DataObject):
         return bool(_set_fields(value))
     return value not in (None, [])
 
 
-def _drs(drs: DrsState, config: Any) -> None:
+def _set_drs(drs: DrsState, config: Any) -> None:
     if config.enabled is not None:
         drs.enabled = config.enabled
     if config.enableVmBehaviorOverrides is not None:
@@ -101,10 +101,10 @@ def _ha(drs: DrsState, config: Any) -> None:
     if config.admissionControlEnabled is False:
         drs.ha_admission = None
     elif config.admissionControlEnabled or config.admissionControlPolicy is not None:
-        drs.ha_admission = _admission(config.admissionControlPolicy)
+        drs.ha_admission = _ha_admission(config.admissionControlPolicy)
 
 
-def _admission(policy: Any) -> HaAdmission:
+def _ha_admission(policy: Any) -> HaAdmission:
     match policy:
         case vim.cluster.FailoverHostAdmissionControlPolicy():
             return HaAdmission(failover_hosts=tuple(host._moId for host in policy.failoverHosts))
@@ -118,10 +118,10 @@ def _admission(policy: Any) -> HaAdmission:
             return HaAdmission(failover_level=policy.failoverLevel)
 
 
-def _overrides(drs: DrsState, specs: list[Any]) -> None:
+def _set_overrides(drs: DrsState, specs: list[Any]) -> None:
     for spec in specs:
         key = _key(spec, lambda info: info.key._moId)
-        _check(spec, key in drs.overrides, "spec.drsVmConfigSpec")
+        _require_existence(spec, key in drs.overrides, "spec.drsVmConfigSpec")
         if spec.operation == "remove":
             del drs.overrides[key]
             continue
@@ -129,10 +129,10 @@ def _overrides(drs: DrsState, specs: list[Any]) -> None:
         drs.overrides[key] = Override(spec.info.enabled is not False, behavior)
 
 
-def _groups(drs: DrsState, specs: list[Any]) -> None:
+def _set_groups(drs: DrsState, specs: list[Any]) -> None:
     for spec in specs:
         name = _key(spec, lambda info: info.name)
-        _check(spec, name in drs.groups, "spec.groupSpec")
+        _require_existence(spec, name in drs.groups, "spec.groupSpec")
         if spec.operation == "remove":
             del drs.groups[name]
             continue
@@ -141,14 +141,16 @@ def _groups(drs: DrsState, specs: list[Any]) -> None:
         drs.groups[name] = Group(name, of_hosts, tuple(member._moId for member in members))
 
 
-def _rules(drs: DrsState, specs: list[Any]) -> None:
+def _set_rules(drs: DrsState, specs: list[Any]) -> None:
     for spec in specs:
         if spec.operation == "add":
             key = max(drs.rules, default=0) + 1
-            _check(spec, spec.info.name in {rule.name for rule in drs.rules.values()}, "spec.rulesSpec.info.name")
+            _require_existence(
+                spec, spec.info.name in {rule.name for rule in drs.rules.values()}, "spec.rulesSpec.info.name"
+            )
         else:
             key = _key(spec, lambda info: info.key)
-            _check(spec, key in drs.rules, "spec.rulesSpec")
+            _require_existence(spec, key in drs.rules, "spec.rulesSpec")
         if spec.operation == "remove":
             del drs.rules[key]
         else:
@@ -175,16 +177,16 @@ def _key(spec: Any, of_info: Callable[[Any], Any]) -> Any:
     return of_info(spec.info)
 
 
-def _check(spec: Any, exists: bool, name: str) -> None:
+def _require_existence(spec: Any, exists: bool, name: str) -> None:
     if exists is (spec.operation == "add"):
         raise faults.wrong_argument(name)
 
 
 APPLIERS: Final[dict[str, Callable[[DrsState, Any], None]]] = {
-    "drsConfig": _drs,
+    "drsConfig": _set_drs,
     "proactiveDrsConfig": _predictive,
     "dasConfig": _ha,
-    "drsVmConfigSpec": _overrides,
-    "groupSpec": _groups,
-    "rulesSpec": _rules,
+    "drsVmConfigSpec": _set_overrides,
+    "groupSpec": _set_groups,
+    "rulesSpec": _set_rules,
 }

@@ -138,14 +138,14 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
     if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
         raise faults.host_config(f"Device {pci_id} of host {host.name} is in use.")
     before = facts(host)
-    _set(gpu, mode)
-    impact = _impact(host, gpu)
+    _set_mode(gpu, mode)
+    impact = _apply_impact(host, gpu)
     host.graphics_changed()
     host.world.ledger.record(call, host, before=before, after=facts(host))
     return [impact]
 
 
-def _set(gpu: HostGpu | OtherHostDevice, mode: str) -> None:
+def _set_mode(gpu: HostGpu | OtherHostDevice, mode: str) -> None:
     gpu.passthrough_enabled = mode == DIRECT_PATH
     if isinstance(gpu, OtherHostDevice):
         return
@@ -156,7 +156,7 @@ def _set(gpu: HostGpu | OtherHostDevice, mode: str) -> None:
         gpu.mode = gpu.mode if gpu.mode is GpuMode.MULTI_INSTANCE else SIZES[mode]
 
 
-def _impact(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
+def _apply_impact(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
     rebinds = gpu.passthrough_enabled != gpu.passthrough_active and host.state.rebinds_without_reboot
     gpu.waits_for_maintenance = rebinds and not host.state.in_maintenance
     if rebinds and not gpu.waits_for_maintenance:
@@ -183,7 +183,7 @@ def update_passthrough(host: HostEntity, call: Call, configs: list[Any]) -> None
     divided = [(_port(host, config), config) for config in configs if isinstance(config, vim.host.SriovConfig)]
     changes = [(_device(host, change.id), change) for change in configs if not isinstance(change, vim.host.SriovConfig)]
     for gpu, config in changes:
-        _refuse(host, gpu, config)
+        _refuse_passthrough(host, gpu, config)
     before = facts(host)
     for port, config in divided:
         port.next_functions = config.numVirtualFunction if config.sriovEnabled else 0
@@ -241,7 +241,7 @@ def _device(host: HostEntity, pci_id: str) -> HostGpu | OtherHostDevice:
     return gpu
 
 
-def _refuse(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> None:
+def _refuse_passthrough(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> None:
     if config.applyNow and not host.state.rebinds_without_reboot:
         raise faults.host_config(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
     if config.passthruEnabled == gpu.passthrough_enabled:

@@ -297,7 +297,7 @@ def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
         if change.operation == "add":
             if proxy is not None:
                 raise faults.already_exists(host.name)
-            _may_join(switch, host)
+            _refuse_member(switch, host)
             proxy = ProxySwitch(switch.moid, ())
         elif change.operation != "edit":
             raise faults.not_supported("The simulated vCenter removes a member only with its distributed switch.")
@@ -310,7 +310,7 @@ def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
         set_proxy(switch, host, proxy)
 
 
-def _may_join(switch: DistributedSwitchEntity, host: HostEntity) -> None:
+def _refuse_member(switch: DistributedSwitchEntity, host: HostEntity) -> None:
     if datacenter_of(host) is not datacenter_of(switch):
         raise faults.wrong_argument("spec.host.host", f"Host {host.name} is not in the datacenter of {switch.name}.")
     if host.state.connection != "connected":

@@ -71,13 +71,13 @@ def root_of(vm: VmEntity) -> Path:
 
 def make_directory(vm: VmEntity, path: str, *, parents: bool) -> None:
     """A directory, with those above it if they are asked for. Raises FileAlreadyExists."""
-    with _faults(path):
+    with _guest_faults(path):
         locate_in_guest(root_of(vm), path).mkdir(parents=parents)
 
 
 def delete_file(vm: VmEntity, path: str) -> None:
     """A file or a link. Raises FileNotFound, NotAFile for a directory."""
-    with _faults(path):
+    with _guest_faults(path):
         place = locate_in_guest(root_of(vm), path)
         if place.is_dir() and not place.is_symlink():
             raise vim.fault.NotAFile(msg=f"{path} is a directory", file=path)
@@ -86,7 +86,7 @@ def delete_file(vm: VmEntity, path: str) -> None:
 
 def delete_directory(vm: VmEntity, path: str, *, recursive: bool) -> None:
     """A directory, with what is in it if that is asked for. Raises DirectoryNotEmpty."""
-    with _faults(path):
+    with _guest_faults(path):
         root = root_of(vm)
         place = locate_in_guest(root, path)
         if place == root.resolve():
@@ -99,7 +99,7 @@ def delete_directory(vm: VmEntity, path: str, *, recursive: bool) -> None:
 
 def move(vm: VmEntity, source: str, target: str, *, overwrite: bool) -> None:
     """A file or a directory to another path. Raises FileAlreadyExists unless it may be overwritten."""
-    with _faults(source):
+    with _guest_faults(source):
         root = root_of(vm)
         place, goal = locate_in_guest(root, source), locate_in_guest(root, target)
         place.lstat()
@@ -110,7 +110,7 @@ def move(vm: VmEntity, source: str, target: str, *, overwrite: bool) -> None:
 
 def make_temporary_file(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
     """Make a file with a free name. Return its path on this machine, so that a shell in the guest finds it."""
-    with _faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
+    with _guest_faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
         place = _free_place(vm, prefix, suffix, directory)
         place.touch(0o600, exist_ok=False)
         return str(place)
@@ -118,7 +118,7 @@ def make_temporary_file(vm: VmEntity, prefix: str, suffix: str, directory: str |
 
 def make_temporary_directory(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
     """Make a directory with a free name. Return its path on this machine."""
-    with _faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
+    with _guest_faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
         place = _free_place(vm, prefix, suffix, directory)
         place.mkdir(0o700)
         return str(place)
@@ -131,7 +131,7 @@ def _free_place(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -
 
 def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
     """Set the permissions and times of a guest file; the owner is not changed. Raises FileNotFound."""
-    with _faults(path):
+    with _guest_faults(path):
         place = follow_in_guest(root_of(vm), path)
         status = place.stat()
         times = [attributes.accessTime, attributes.modificationTime]
@@ -148,7 +148,7 @@ def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str |
 
     `pattern` is a regular expression that names must contain. Raises InvalidArgument where it is none.
     """
-    with _faults(path):
+    with _guest_faults(path):
         place = follow_in_guest(root_of(vm), path)
         if place.is_dir():
             names = [(".", place), ("..", place.parent), *((child.name, child) for child in sorted(place.iterdir()))]
@@ -169,7 +169,7 @@ def download(vm: VmEntity, path: str) -> Any:
 
     Raises FileNotFound, NotAFile for anything but a regular file, FileTooLarge.
     """
-    with _faults(path):
+    with _guest_faults(path):
         place = follow_in_guest(root_of(vm), path)
         status = place.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -186,7 +186,7 @@ def download(vm: VmEntity, path: str) -> Any:
 
 def upload(vm: VmEntity, path: str, attributes: Any, size: int, *, overwrite: bool) -> str:
     """The URL to which the content goes. Raises FileAlreadyExists, FileNotFound for a directory that is not there."""
-    with _faults(path):
+    with _guest_faults(path):
         place = follow_in_guest(root_of(vm), path)
         if place.is_dir() or (place.exists() and not overwrite):
             raise FileExistsError(path)
@@ -198,7 +198,7 @@ def upload(vm: VmEntity, path: str, attributes: Any, size: int, *, overwrite: bo
 
 
 @contextmanager
-def _faults(path: str) -> Iterator[None]:
+def _guest_faults(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:

@@ -52,11 +52,11 @@ class Admission:
 
 def admission(vm: VmEntity, host: HostEntity) -> Admission:
     """Return the devices and vGPU slots that the VM would get on the host. Raises the vim fault of the refusal."""
-    _host_is_up(host)
-    _reservations_fit(vm, host)
-    _memory_is_reserved(vm.state)
-    _is_not_nested(vm.state)
-    _bars_fit(vm.state, host.state)
+    _require_host_up(host)
+    _require_free_reservations(vm, host)
+    _require_reserved_memory(vm.state)
+    _refuse_nested_virtualization(vm.state)
+    _require_bar_space(vm.state, host.state)
     may_use_rdma(vm, host)
     seats = _vgpu_seats(vm, host)
     held_devices = _direct_path(vm, host)
@@ -64,14 +64,14 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     return Admission(seats, held_devices)
 
 
-def _host_is_up(host: HostEntity) -> None:
+def _require_host_up(host: HostEntity) -> None:
     if host.state.connection != "connected":
         raise faults.host_not_connected(host.name)
     if host.state.in_maintenance:
         raise faults.wrong_state("The operation is not allowed in the current state: the host is in maintenance mode.")
 
 
-def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
+def _require_free_reservations(vm: VmEntity, host: HostEntity) -> None:
     other_vms = [vm_entity.state for vm_entity in host.running_vms() if vm_entity is not vm]
     if "suspended-vm-memory" in host.world.deviations:  # assumption: suspended-vm-memory
         other_vms += [
@@ -89,7 +89,7 @@ def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
         raise faults.no_cpu(free_mhz, vm.state.cpu_reservation_mhz)
 
 
-def _memory_is_reserved(vm: VmState) -> None:
+def _require_reserved_memory(vm: VmState) -> None:
     # Devices write to guest memory by its physical address: ESXi must not move or swap it (VMware vSphere 8.0 docs,
     # "Add a PCI Device to a Virtual Machine"). The fault and its text are from memory.
     if vm.devices and vm.reserved_mib < vm.memory_mib:
@@ -98,13 +98,13 @@ def _memory_is_reserved(vm: VmState) -> None:
         )
 
 
-def _is_not_nested(vm: VmState) -> None:
+def _refuse_nested_virtualization(vm: VmState) -> None:
     """Broadcom KB 437651: nested virtualisation excludes vGPUs and passthrough. The fault and its text are assumed."""
     if vm.devices and vm.nested_virtualization:
         raise faults.will_not_power_on("PCI passthrough devices cannot be used with nested hardware virtualization.")
 
 
-def _bars_fit(vm: VmState, host: HostState) -> None:
+def _require_bar_space(vm: VmState, host: HostState) -> None:
     """Raises unless the VM has EFI and enough 64-bit MMIO space for the memory of its whole GPUs.
 
     A whole GPU maps its memory as a BAR. The published rule asks for more space than needed (twice the memory, rounded

@@ -33,7 +33,7 @@ def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
     """Raises InsufficientFailoverResourcesFault if vSphere HA's admission control forbids the VM on the host."""
     refuse_failover_host(vm, host)
     cluster = host.compute_resource()
-    ha_admission = _asked_of(cluster)
+    ha_admission = _active_ha_admission(cluster)
     if ha_admission is None or ha_admission.failover_hosts is not None:
         return
     up = [
@@ -51,7 +51,7 @@ def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
 
 def refuse_failover_host(vm: VmEntity, host: HostEntity) -> None:
     """Raises InsufficientFailoverResourcesFault for a host that HA keeps empty: it takes no power-on and no vMotion."""
-    ha_admission = _asked_of(host.compute_resource())
+    ha_admission = _active_ha_admission(host.compute_resource())
     if (
         ha_admission is not None
         and ha_admission.failover_hosts is not None
@@ -60,7 +60,7 @@ def refuse_failover_host(vm: VmEntity, host: HostEntity) -> None:
         raise faults.no_failover_resources(vm.name)
 
 
-def _asked_of(cluster: ComputeEntity) -> HaAdmission | None:
+def _active_ha_admission(cluster: ComputeEntity) -> HaAdmission | None:
     return cluster.drs.ha_admission if cluster.drs.ha_enabled else None
 
 

@@ -55,7 +55,7 @@ def create_datacenter(folder: FolderEntity, call: Call, name: str, make: MakeDat
 
 def create_cluster(folder: FolderEntity, call: Call, name: str, spec: Any, make: MakeCluster) -> ComputeEntity:
     """CreateClusterEx: the new one, without hosts."""
-    _holds_hosts(folder)
+    _require_host_folder(folder)
     cluster = make(folder.world, folder.checked_name(name), folder.moid, cluster_change.settings_of(spec))
     _enter_new_entity(folder, call, cluster)
     return cluster
@@ -88,7 +88,7 @@ def refuse_limits(spec: Any) -> None:
 
 def add_standalone_host(folder: FolderEntity, call: Call, spec: Any, *, connected: bool, make: MakeCompute) -> Any:
     """Return AddStandaloneHost_Task, whose result is the ComputeResource of the new host."""
-    _holds_hosts(folder)
+    _require_host_folder(folder)
 
     def finish() -> ComputeEntity:
         _check_host(folder.world, spec)
@@ -328,7 +328,7 @@ def reparent(entity: ManagedEntity, folder: FolderEntity) -> None:
     entity.touch("parent")
 
 
-def _holds_hosts(folder: FolderEntity) -> None:
+def _require_host_folder(folder: FolderEntity) -> None:
     if folder.kind != "host":
         raise faults.not_supported("Hosts and clusters are made in folders of hosts.")
 

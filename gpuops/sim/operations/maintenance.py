@@ -46,7 +46,7 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
     vsan = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
 
     def begin() -> None:
-        _must_respond(host)
+        _require_connected(host)
         if host.state.in_maintenance:
             raise faults.wrong_state("The host is already in maintenance mode.")
         for vm in host.running_vms():
@@ -56,7 +56,7 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
                 _evacuate(vm, host, call)
 
     def finish() -> None:
-        _must_respond(host)
+        _require_connected(host)
         if host.running_vms():
             raise vim.fault.Timedout(msg=f"Virtual machines still run on host {host.name}.")
         _set_maintenance(host, call, on=True, vsan=vsan)
@@ -78,12 +78,12 @@ def leave(host: HostEntity, call: Call) -> Any:
     """ExitMaintenanceMode_Task: also starts the agent VMs that are off."""
 
     def begin() -> None:
-        _must_respond(host)
+        _require_connected(host)
         if not host.state.in_maintenance:
             raise faults.wrong_state("The host is not in maintenance mode.")
 
     def finish() -> None:
-        _must_respond(host)
+        _require_connected(host)
         _set_maintenance(host, call, on=False)
         for vm in host.vms():
             if is_agent(vm) and vm.state.power is Power.OFF:
@@ -98,7 +98,7 @@ def reboot(host: HostEntity, call: Call, *, force: bool) -> Any:
     """RebootHost_Task: ends when the reboot has begun; the host responds again after `host.boot.takes_s` seconds."""
 
     def begin() -> None:
-        _must_respond(host)
+        _require_connected(host)
         if not force and not host.state.in_maintenance:
             raise faults.wrong_state("The host must be in maintenance mode, or the reboot forced.")
 
@@ -128,7 +128,7 @@ def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
 
 
 def _resume_elsewhere(vm: VmEntity, failed: HostEntity, call: Call) -> None:
-    """vSphere HA puts a suspended VM of a host that failed on another one, and powers it on there."""
+    """Let vSphere HA move a suspended VM of the failed host to another host and power it on there."""
     if vm.is_registered and vm.state.power is Power.SUSPENDED and vm.host() is failed:
         drift(vm)
         if vm.host() is not failed:
@@ -184,7 +184,7 @@ def _boot_gpu(gpu: HostGpu, *, forgets_mig: bool) -> None:
     gpu.faults &= STAYS_AFTER_BOOT
 
 
-def _must_respond(host: HostEntity) -> None:
+def _require_connected(host: HostEntity) -> None:
     """Raises HostNotConnected: vCenter hands an order for a host on to the host itself (vSphere API reference)."""
     if host.state.connection != "connected":
         raise faults.host_not_connected(host.name)
@@ -206,11 +206,11 @@ def is_agent(vm: VmEntity) -> bool:
 
 
 def _has_blocking_vms(host: HostEntity) -> bool:
-    return any(_refuge(vm, host) is None and not is_agent(vm) for vm in host.running_vms())
+    return any(_evacuation_host(vm, host) is None and not is_agent(vm) for vm in host.running_vms())
 
 
 def _evacuate(vm: VmEntity, host: HostEntity, call: Call) -> None:
-    target = _refuge(vm, host)
+    target = _evacuation_host(vm, host)
     if target is None:
         return
     with recorded(vm, call):
@@ -220,7 +220,7 @@ def _evacuate(vm: VmEntity, host: HostEntity, call: Call) -> None:
         vm.power_changed()
 
 
-def _refuge(vm: VmEntity, host: HostEntity) -> HostEntity | None:
+def _evacuation_host(vm: VmEntity, host: HostEntity) -> HostEntity | None:
     """Return the host to which DRS moves a VM of `host` by itself; None = it does not move the VM."""
     cluster = host.compute_resource()
     if not cluster.moves(vm.moid) or (vm.state.vgpus and not cluster.evacuates_vgpus):

@@ -39,27 +39,27 @@ def destroy(entity: ManagedEntity, call: Call) -> Any:
     world.authority.require(call, entity, DELETING[entity.wsdl_name])
 
     def begin() -> None:
-        _may_go(entity)
+        _refuse_removal(entity)
 
     def finish() -> None:
-        _may_go(entity)  # checked again: a VM may have been started on it while the task ran
+        _refuse_removal(entity)  # checked again: a VM may have been started on it while the task ran
         _remove_entity(entity, call)
 
     return world.tasks.start(call, "Destroy_Task", entity, REMOVAL_S, begin=begin, finish=finish)
 
 
-def _may_go(entity: Any) -> None:
+def _refuse_removal(entity: Any) -> None:
     """Raises ResourceInUse for an object that is in use, InvalidType for a root pool (vSphere API, ResourcePool)."""
     match entity:
         case FolderEntity():
-            _folder_may_go(entity)
+            _refuse_folder_removal(entity)
         case HostEntity():
-            _host_may_go(entity)
+            _refuse_host_removal(entity)
         case ComputeEntity():
             if entity.host_moids and entity.wsdl_name == "ClusterComputeResource":
                 raise faults.in_use(entity)
             for host in entity.hosts():
-                _host_may_go(host)
+                _refuse_host_removal(host)
         case PoolEntity():
             if isinstance(entity.above(), ComputeEntity):
                 raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
@@ -70,17 +70,17 @@ def _may_go(entity: Any) -> None:
                 raise faults.in_use(entity)
 
 
-def _folder_may_go(folder: FolderEntity) -> None:
+def _refuse_folder_removal(folder: FolderEntity) -> None:
     if not isinstance(folder.above(), FolderEntity):
         raise faults.not_supported("The folders that vCenter makes itself are not removed.")
     for child in folder.children.values():
         if isinstance(child, VmEntity):
             movement.may_be_destroyed(child)
         else:
-            _may_go(child)
+            _refuse_removal(child)
 
 
-def _host_may_go(host: HostEntity) -> None:
+def _refuse_host_removal(host: HostEntity) -> None:
     if host.state.vms:
         raise faults.in_use(host)
     if host.state.network.proxies:
@@ -116,7 +116,7 @@ def forget(entity: Any) -> None:
         case ComputeEntity():
             _forget_compute(entity)
         case PoolEntity():
-            _hand_over(entity)
+            _move_members_up(entity)
             world.unregister(entity)
         case FolderEntity():
             world.unregister(entity)
@@ -154,7 +154,7 @@ def _forget_host(host: HostEntity) -> None:
     compute.load_changed()
 
 
-def _hand_over(pool: PoolEntity) -> None:
+def _move_members_up(pool: PoolEntity) -> None:
     """Move the VMs and pools of a removed pool to the pool above it (vSphere API, ResourcePool.Destroy_Task)."""
     above: PoolEntity = pool.world.get(pool.parent)
     above.pools.remove(pool)

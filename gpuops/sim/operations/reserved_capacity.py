@@ -100,17 +100,17 @@ def refuse_over_reservations(
     """Raises InsufficientGraphicsResourcesFault if starting the VM on the host with these vGPUs and whole devices (PCI
     ids) would take capacity that is reserved for other VMs."""
     place = host.compute_resource()
-    reservations = [reservation for reservation in _all(vm) if reservation.place == place.moid]
+    reservations = [reservation for reservation in _reservations(vm) if reservation.place == place.moid]
     if not reservations:
         return
     hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
     before = {usable_host.moid: taken_on(usable_host) for usable_host in hosts}
     after = {moid: host_load.without(vm.moid) for moid, host_load in before.items()}
-    there = after.get(host.moid, _NOTHING)
+    load_without_vm = after.get(host.moid, _NOTHING)
     after[host.moid] = HostLoad(
-        (*there.seats, *seats),
-        (*there.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),
-        (*there.groups, *((vm.moid, name) for _, name in vm.state.groups)),
+        (*load_without_vm.seats, *seats),
+        (*load_without_vm.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),
+        (*load_without_vm.groups, *((vm.moid, name) for _, name in vm.state.groups)),
     )
     for reservation in reservations:
         margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
@@ -119,14 +119,14 @@ def refuse_over_reservations(
             raise faults.no_graphics(f"{missing} would have no room left")
 
 
-def _all(vm: VmEntity) -> tuple[ReservationState, ...]:
+def _reservations(vm: VmEntity) -> tuple[ReservationState, ...]:
     state: Any = vm.world
     reservations: tuple[ReservationState, ...] = state.direct_path.reservations
     return reservations
 
 
 def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
-    """How much room there is beyond what is reserved and unused; negative = so much is missing."""
+    """Return the free units minus the reserved units that are not used yet; negative = units are missing."""
     remaining = sum(_room(reservation.config, host, loads[host.moid]) for host in hosts)
     return remaining - _count_unused_units(reservation, hosts, loads)
 
@@ -143,7 +143,7 @@ def _count_unused_units(
 
 
 def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[str]:
-    """The VM (moid) of each unit of it that is in use there."""
+    """Return the VM (moid) of each used unit of the configuration on the host."""
     if config.vgpu:
         return [seat.vm for seat in load.seats if seat.type.name == config.vgpu]
     if config.group:
@@ -153,7 +153,7 @@ def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[s
 
 
 def _room(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
-    """How many more of it the host has room for."""
+    """Return how many more units of the configuration the host has room for."""
     if not host.state.usable:
         return 0
     if config.vgpu:

@@ -182,7 +182,7 @@ def add_direct_path(site: ScenarioSite) -> None:
         if config is None:
             raise PolicyError(
                 f"reservation of {name}: no DirectPath profile is declared for it",
-                hint="add it to `direct_path_profiles`",
+                hint="add one to `direct_path_profiles`",
             )
         reservations.append(ReservationState(config, reservation.units, clusters[reservation.on], reservation.vms))
     site.world.direct_path = DirectPathState({profile.id: profile for profile in profiles}, tuple(reservations))

@@ -242,7 +242,7 @@ def _add_cluster(
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
     drs.options.update(declared.drs_options)
     read = declared.as_read or ClusterAsRead()
-    _give(drs, read)
+    _set_rules(drs, read)
     cluster = (
         new_compute_resource(world, name, folder.moid, read.moid)
         if read.standalone
@@ -260,7 +260,7 @@ def _add_cluster(
             site.hosts.setdefault(key, []).append(host)
 
 
-def _give(drs: DrsState, read: ClusterAsRead) -> None:
+def _set_rules(drs: DrsState, read: ClusterAsRead) -> None:
     """Set HA, DRS overrides and rules as they were read from a real cluster.
 
     A rule of type "hosts" needs groups: NAME-vms for its VMs, NAME-on or NAME-off for its hosts.
@@ -310,7 +310,8 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         datastores=tuple(store.moid for store in site.datastores) if datastores_read is None else datastores_read,
         networks=tuple(network.moid for network in networks),
         others=tuple(
-            _other_device(device) for device in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))
+            _other_device(device)
+            for device in sorted(declared.others, key=lambda other_device: PciAddress.parse(other_device.at))
         ),
         ports=tuple(port(nic) for nic in declared.ports),
         network=installed_network(tuple(network.name for network in networks)),

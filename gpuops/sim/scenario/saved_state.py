@@ -347,11 +347,13 @@ def _restore_switch(world: World, saved: dict[str, Any]) -> None:
     switch.next_port = saved["next_port"]
     switch.portgroup_moids = [portgroup["moid"] for portgroup in saved["portgroups"]]
     _enter(switch, saved)
-    for each in saved["portgroups"]:
-        config = from_json(each["kept"])
-        portgroup = DistributedVirtualPortgroup(world, each["moid"], each["name"], each["parent"], switch.moid, config)
-        portgroup.ports = each["ports"]
-        _enter(portgroup, each)
+    for portgroup_values in saved["portgroups"]:
+        config = from_json(portgroup_values["kept"])
+        portgroup = DistributedVirtualPortgroup(
+            world, portgroup_values["moid"], portgroup_values["name"], portgroup_values["parent"], switch.moid, config
+        )
+        portgroup.ports = portgroup_values["ports"]
+        _enter(portgroup, portgroup_values)
 
 
 def _enter(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, Any]) -> None:

@@ -173,15 +173,15 @@ def _folder(site: ScenarioSite, path: str) -> FolderEntity:
     """Return the VM folder at a path such as `ml/team-a`; missing folders are created."""
     folder = site.datacenter.folders["vm"]
     for name in filter(None, path.split("/")):
-        found = next(
+        child_folder = next(
             (child for child in folder.children.values() if isinstance(child, Folder) and child.name == escaped(name)),
             None,
         )
-        if found is None:
-            found = Folder(site.world, new_moid(site.world, "group-v"), name, folder.moid, "vm")
-            site.world.register(found)
-            folder.add(found)
-        folder = found
+        if child_folder is None:
+            child_folder = Folder(site.world, new_moid(site.world, "group-v"), name, folder.moid, "vm")
+            site.world.register(child_folder)
+            folder.add(child_folder)
+        folder = child_folder
     return folder
 
 

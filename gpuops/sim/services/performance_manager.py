@@ -111,10 +111,10 @@ class PerformanceManager(ManagedObject):
         _known_interval(interval_s, "querySpec.interval")
         moments = self._moments(spec, interval_s)
         samples = [self._values(managed_object, moment, interval_s) for moment in moments]
-        wanted = _requested_series(spec.metricId, samples)
-        if not moments or not wanted:
+        series_keys = _requested_series(spec.metricId, samples)
+        if not moments or not series_keys:
             return None
-        series = {key: [sample.get(key, -1) for sample in samples] for key in wanted}
+        series = {key: [sample.get(key, -1) for sample in samples] for key in series_keys}
         return (_csv if spec.format == "csv" else _normal)(managed_object, moments, interval_s, series)
 
     def _moments(self, spec: Any, interval_s: int) -> list[datetime]:

@@ -202,9 +202,12 @@ class PropertyCollector(ManagedObject):
         if not filter_sets:
             return None
         self._version += 1
-        told = [encoding.member("version", str(self._version), str), encoding.repeated("filterSet", filter_sets)]
-        told += [encoding.member("truncated", True, bool)] if truncated else []
-        return encoding.structure("returnval", "UpdateSet", told)
+        members_of_set = [
+            encoding.member("version", str(self._version), str),
+            encoding.repeated("filterSet", filter_sets),
+        ]
+        members_of_set += [encoding.member("truncated", True, bool)] if truncated else []
+        return encoding.structure("returnval", "UpdateSet", members_of_set)
 
     # --- life -----------------------------------------------------------------------------------------------------
 

@@ -208,11 +208,11 @@ def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int
 
 
 def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
-    """In their order; one that begins before the last has ended is left out, and none lasts past the end."""
+    """Return the visits in order, without those that overlap an earlier one or are not within the simulated week."""
     merged_visits: list[Visit] = []
-    for each in sorted(visits, key=lambda visit: visit.begin):
-        if each.begin >= 0 and each.until <= ENDS_S and (not merged_visits or each.begin >= merged_visits[-1].until):
-            merged_visits.append(each)
+    for visit in sorted(visits, key=lambda visit: visit.begin):
+        if visit.begin >= 0 and visit.until <= ENDS_S and (not merged_visits or visit.begin >= merged_visits[-1].until):
+            merged_visits.append(visit)
     return tuple(merged_visits)
 
 

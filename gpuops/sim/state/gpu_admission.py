@@ -194,6 +194,8 @@ def _seat_one(
 
 
 def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy, order: GpuOrder) -> list[GpuLoad]:
+    """Return the GPUs in the order of trial: same-size by the policy, then mixed-size, then multi-instance GPUs."""
+
     def key(gpu: GpuLoad) -> tuple[int, int, str]:
         if order is not GpuOrder.DOCUMENTED:
             return (0, gpu.vm_count if order is GpuOrder.EMPTIEST else -gpu.vm_count, gpu.pci_id)
@@ -257,25 +259,25 @@ def _mixed_size_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int |
 def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
     """Return the first slice of the GPU instance for a MIG-backed vGPU: a shared one with room, or a new one; None =
     there is no room."""
-    wanted = type_.instance
-    assert wanted is not None, f"{type_.name} is not MIG-backed"
-    shared = _instance_with_room(gpu, type_, wanted)
+    instance_type = type_.instance
+    assert instance_type is not None, f"{type_.name} is not MIG-backed"
+    shared = _instance_with_room(gpu, type_, instance_type)
     if shared is not None:
         return shared
     running = {(seat.start or 0, seat.type.instance) for seat in gpu.seats if seat.type.instance is not None}
-    if wanted.media and any(instance.media for _, instance in running):
+    if instance_type.media and any(instance.media for _, instance in running):
         return None  # a GPU has its media engines only once
     used_ranges = [(start, start + instance.size) for start, instance in running]
     if order is not StartOrder.DOCUMENTED:
-        return _at_an_end(order, wanted.size, wanted.starts, used_ranges)
+        return _at_an_end(order, instance_type.size, instance_type.starts, used_ranges)
     if not gpu.board.careful_instances:
-        return next((start for start in wanted.starts if _free(start, wanted.size, used_ranges)), None)
+        return next((start for start in instance_type.starts if _free(start, instance_type.size, used_ranges)), None)
     shapes = frozenset(
         (other_type.instance.size, other_type.instance.starts)
         for other_type in gpu.board.types_in(GpuMode.MULTI_INSTANCE)
         if other_type.instance is not None
     )
-    return _least_fragmenting(wanted.size, wanted.starts, tuple(used_ranges), shapes)
+    return _least_fragmenting(instance_type.size, instance_type.starts, tuple(used_ranges), shapes)
 
 
 def _at_an_end(

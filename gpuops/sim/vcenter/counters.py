@@ -47,8 +47,8 @@ class Counter:
 def _read(line: str) -> Iterator[Counter]:
     full_name, unit, stats, rollups, label = line.split("\t")
     group, _, name = full_name.partition(".")
-    for each in rollups.split():
-        rollup, _, numbers = each.partition("=")
+    for rollup_text in rollups.split():
+        rollup, _, numbers = rollup_text.partition("=")
         key, level, device_level = map(int, numbers.split(":"))
         yield Counter(key, group, name, rollup, unit, stats, level, device_level, label)
 

@@ -73,9 +73,9 @@ class Tasks:
         self._waiting: defaultdict[str, deque[TaskWork]] = defaultdict(deque)
         """By moid of the VM, those behind the one that runs, first come first."""
         self.queues = True
-        """Whether a task of a VM that has one already is queued, as in vCenter, or refused, as by a host."""
+        """Whether a second task of a VM is queued, as in vCenter; if not, it is refused, as by a host."""
         self.hides_busy_tasks = False
-        """Whether what is refused for a task that is under way is refused without naming that task."""
+        """Whether the refusal of an operation on a busy VM does not name the running task."""
 
     def start(
         self,

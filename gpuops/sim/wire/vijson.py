@@ -264,7 +264,7 @@ def _fault(json_value: object, expected: Any, version: str) -> Any:
 def _structure(json_value: object, expected: Any, version: str) -> Any:
     fields = dict(_fields(json_value))
     if TYPE_NAME not in fields:
-        raise Untyped(f"Invalid MoRef field: {next(iter(fields), '')}")
+        raise Untyped(f"Invalid MoRef field: {next(iter(fields), '')}")  # vCenter's text: it then expects a reference
     name = fields.pop(TYPE_NAME)
     kind = _type(name)
     if not issubclass(kind, expected):

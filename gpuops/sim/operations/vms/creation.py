@@ -52,7 +52,7 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
         home = usable_host(pool_object, world.get(host) if host else None)
         store = _datastore(home, name, config.files)
         world.authority.require(call, store, "Datastore.AllocateSpace")
-        vm = enter_new(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
+        vm = enter_new(make(world, new_moid(world, "vm"), _empty_state(folder, name, config, pool_object, home, store)))
         try:
             vm.state = changed_state(vm, _remaining_spec(config))
         except Exception:
@@ -94,7 +94,9 @@ def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
     return store
 
 
-def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
+def _empty_state(
+    folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity
+) -> VmState:
     guest = config.guestId or "otherGuest"
     new_state = VmState(
         name=name,

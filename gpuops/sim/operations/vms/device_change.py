@@ -70,7 +70,7 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
     named = _new_groups(groups)
     if named or state.groups:
         _join_groups(vm, state, named)
-    _count(state)
+    _refuse_too_many(state)
 
 
 def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
@@ -143,21 +143,21 @@ def _backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
         case P.DynamicBackingInfo():
             require_version(state, index, FIRST_DYNAMIC_VERSION, "Dynamic DirectPath I/O")
             allowed = tuple((device.vendorId & 0xFFFF, device.deviceId & 0xFFFF) for device in backing.allowedDevice)
-            return _complete(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
+            return _require_device(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
         case P.DvxBackingInfo():
             parameters = tuple((option.key, str(option.value)) for option in backing.configParams)
-            return _complete(index, DvxBacking(backing.deviceClass or "", parameters), bool(backing.deviceClass))
+            return _require_device(index, DvxBacking(backing.deviceClass or "", parameters), bool(backing.deviceClass))
         case P.DeviceBackingInfo():
             static = StaticBacking(
                 backing.id.lower(), backing.deviceId, backing.systemId, backing.vendorId, backing.deviceName
             )
-            return _complete(index, static, bool(backing.id))
+            return _require_device(index, static, bool(backing.id))
         case _:
             text = f"A passthrough device needs a backing, not {type(backing).__name__}."
             raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
 
 
-def _complete(index: int, backing: Backing, complete: bool) -> Backing:
+def _require_device(index: int, backing: Backing, complete: bool) -> Backing:
     if not complete:
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The backing names no device.")
     return backing
@@ -196,7 +196,7 @@ def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
         count = members[key] or next((members[key_of_spec] for key_of_spec, real in keys.items() if real == key), 0)
         if count == 0:
             del groups[key]
-        elif not _is_whole(vm, state, key, name):
+        elif not _is_complete(vm, state, key, name):
             raise faults.wrong_argument("deviceGroups", f"Device group {name} must be added or removed as a whole.")
     strays = [key for key in members if key not in groups and key not in keys]
     if strays or (groups and state.hardware_version < FIRST_GROUP_VERSION):
@@ -210,7 +210,7 @@ def _with_group_key(device: PciDevice, keys: dict[int, int]) -> PciDevice:
     return replace(device, group=(keys[device.group[0]], device.group[1]))
 
 
-def _is_whole(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
+def _is_complete(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
     hosts = vm.host().compute_resource().hosts()
     function = next(
         (offer.profiles for host in hosts for offer in offered_groups(host.state) if offer.name == name), None
@@ -223,7 +223,7 @@ def _is_whole(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
     return function is not None and present == dict(enumerate(function))
 
 
-def _count(state: VmState) -> None:
+def _refuse_too_many(state: VmState) -> None:
     # Passthrough devices per VM: 16 up to vmx-19, 32 with vmx-20, 64 with vmx-21 (VMware configuration maximums).
     limit = 16 if state.hardware_version < 20 else 32 if state.hardware_version == 20 else 64
     if len(state.devices) > limit or len(state.vgpus) > MAX_VGPUS:

@@ -166,11 +166,11 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
     if not isinstance(backing, D.VirtualDisk.FlatVer2BackingInfo):
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
     named = (backing.fileName or "").strip()
-    file = "" if named.endswith("]") else named
+    file = "" if named.endswith("]") else named  # with only `[datastore]` vCenter chooses the file's name
     if backing.parent is not None:
-        raise _of_existing(change.vm, backing.parent.fileName)
+        raise _existing_file_fault(change.vm, backing.parent.fileName)
     if str(spec.fileOperation) != "create":
-        raise _of_existing(change.vm, file)
+        raise _existing_file_fault(change.vm, file)
     kib = device.capacityInKB or (device.capacityInBytes or 0) >> 10
     if kib <= 0:
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, "A new disk needs a capacity.")
@@ -181,8 +181,8 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
     return Disk(key, controller, unit, kib, file, backing.diskMode or "persistent", bool(backing.thinProvisioned))
 
 
-def _of_existing(vm: VmEntity, file: str) -> Exception:
-    """The fault for a disk that is made of a file which should be there already."""
+def _existing_file_fault(vm: VmEntity, file: str) -> Exception:
+    """Return the fault for a new disk that uses an existing file or has a parent."""
     states = [registered_vm.state for registered_vm in vm.datastore().vms.values()]
     if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
         return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")

@@ -162,7 +162,7 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     refuse_against_rules(vm, target)
     refuse_failover_host(vm, target)
     state = vm.state
-    _rdma_goes_on(vm, target)
+    _require_rdma(vm, target)
     if state.has_fixed_devices:
         raise migration_refusal("A passthrough device cannot be migrated.")
     if not state.vgpus:
@@ -185,7 +185,7 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
                 raise migration_refusal(f"A vGPU with {name} cannot be migrated.")
 
 
-def _rdma_goes_on(vm: VmEntity, target: HostEntity) -> None:
+def _require_rdma(vm: VmEntity, target: HostEntity) -> None:
     for card in vm.state.hardware.cards:
         missing = rdma_missing(target, card.switch) if card.kind == PVRDMA else None
         if missing is not None:

@@ -62,7 +62,7 @@ def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
     def begin() -> None:
         nonlocal resuming
         resuming = vm.state.power is Power.SUSPENDED
-        _may_start(vm)
+        _refuse_start(vm)
         vm.post(call, "VmResumingEvent" if resuming else "VmStartingEvent")
 
     def finish() -> None:
@@ -77,7 +77,7 @@ def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
         return checkpoint_s(vm, vm.state.suspend_file_mib) if vm.state.power is Power.SUSPENDED else POWER_ON_S
 
     return vm.world.tasks.start(
-        call, "PowerOnVM_Task", vm, takes_s, begin=begin, finish=_telling_failure(vm, call, finish)
+        call, "PowerOnVM_Task", vm, takes_s, begin=begin, finish=_posting_failure(vm, call, finish)
     )
 
 
@@ -103,10 +103,10 @@ def suspend(vm: VmEntity, call: Call) -> Any:
         nonlocal size_mib
         size_mib = checkpoint_mib(vm)
         vm.refuse_while_asked()
-        _must_run(vm)
+        _require_on(vm)
         if "suspend-refusal" not in vm.world.deviations:  # assumption: suspend-refusal
             may_suspend(vm)
-        _space_for(vm, size_mib)
+        _require_space(vm, size_mib)
         vm.post(call, "VmSuspendingEvent")
 
     return vm.world.tasks.start(
@@ -124,7 +124,7 @@ def reset(vm: VmEntity, call: Call) -> Any:
 
     def begin() -> None:
         vm.refuse_while_asked()
-        _must_run(vm)
+        _require_on(vm)
 
     def finish() -> None:
         boot(vm)
@@ -136,7 +136,7 @@ def reset(vm: VmEntity, call: Call) -> Any:
 
 def shut_down_guest(vm: VmEntity, call: Call) -> None:
     """ShutdownGuest: returns at once; the VM is off GUEST_SHUTDOWN_S later, unless its guest ignores the request."""
-    _guest_must_listen(vm)
+    _require_tools(vm)
     boot_time = vm.state.boot_time
     vm.post(call, "VmGuestShutdownEvent")
 
@@ -150,7 +150,7 @@ def shut_down_guest(vm: VmEntity, call: Call) -> None:
 
 def reboot_guest(vm: VmEntity, call: Call) -> None:
     """RebootGuest: returns at once."""
-    _guest_must_listen(vm)
+    _require_tools(vm)
     vm.post(call, "VmGuestRebootEvent")
 
     def finish_reboot() -> None:
@@ -163,13 +163,13 @@ def reboot_guest(vm: VmEntity, call: Call) -> None:
 
 def stand_by_guest(vm: VmEntity, call: Call) -> None:
     """StandbyGuest: the guest sleeps and keeps its vGPU; the VM stays powered on (standbyAction `powerOnSuspend`)."""
-    _guest_must_listen(vm)
+    _require_tools(vm)
     vm.post(call, "VmGuestStandbyEvent")
 
 
 def terminate(vm: VmEntity, call: Call) -> None:
     """TerminateVM: off at once, without a task."""
-    _must_run(vm)
+    _require_on(vm)
     stop(vm, call, clean=False)
 
 
@@ -191,7 +191,7 @@ def may_suspend(vm: VmEntity) -> None:
     DirectPath devices exclude suspend (VMware vSphere 8.0 docs), so do unified memory, debugger and profiler of a vGPU
     (NVIDIA AI Enterprise docs), and profiles whose suspendSupported is false. The fault kind is from memory.
     """
-    _must_run(vm)
+    _require_on(vm)
     if vm.state.has_fixed_devices:
         raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
     on_host = vm.host().state.no_suspend
@@ -216,7 +216,7 @@ def checkpoint_s(vm: VmEntity, size_mib: int) -> float:
     return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + beside)
 
 
-def _may_start(vm: VmEntity) -> None:
+def _refuse_start(vm: VmEntity) -> None:
     vm.refuse_while_asked()
     if vm.state.power is Power.ON:
         raise faults.wrong_power_state(Power.ON, Power.OFF)
@@ -242,7 +242,7 @@ def start(vm: VmEntity, host: str, seats: Any, held_devices: Any) -> None:
     drift_if_deviating(vm)
 
 
-def _space_for(vm: VmEntity, size_mib: int) -> None:
+def _require_space(vm: VmEntity, size_mib: int) -> None:
     store = vm.datastore()
     if store.free_mib < size_mib:
         raise faults.no_disk_space(vm.state.home + ".vmem", store.name)
@@ -256,7 +256,7 @@ def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
         if "suspend-refusal" not in vm.world.deviations:
             raise
         raise faults.will_not_power_on(refusal.msg) from refusal
-    _space_for(vm, size_mib)
+    _require_space(vm, size_mib)
     with recorded(vm, call):
         vm.datastore().use(size_mib)
         state = vm.state
@@ -284,8 +284,8 @@ def _discard_checkpoint(vm: VmEntity) -> None:
         vm.state.suspend_file_mib = 0
 
 
-def _telling_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
-    """Return an effect that calls `finish` and posts VmFailedToPowerOnEvent before it raises the fault again."""
+def _posting_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
+    """Return an effect that calls `finish`; on a fault it posts VmFailedToPowerOnEvent and raises the fault again."""
     from pyVmomi import vmodl
 
     def effect() -> None:
@@ -298,14 +298,14 @@ def _telling_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
     return effect
 
 
-def _must_run(vm: VmEntity) -> None:
+def _require_on(vm: VmEntity) -> None:
     if vm.state.power is not Power.ON:
         raise faults.wrong_power_state(vm.state.power, Power.ON)
 
 
-def _guest_must_listen(vm: VmEntity) -> None:
+def _require_tools(vm: VmEntity) -> None:
     vm.refuse_while_asked()
-    _must_run(vm)
+    _require_on(vm)
     if not vm.state.tools_run:
         raise faults.tools_unavailable()
     vm.world.tasks.refuse_if_busy(vm)

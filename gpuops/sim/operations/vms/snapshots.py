@@ -188,13 +188,13 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
         raise faults.not_found("The virtual machine has no current snapshot.")
 
     def finish() -> None:
-        then = vm.world.get(snapshot.moid).taken
+        state_then = vm.world.get(snapshot.moid).taken
         if vm.state.power is not Power.OFF:
             power.stop(vm, call, clean=False)
         cards = vm.state.network_cards
         with recorded(vm, call):
             for name in CONFIGURED:
-                setattr(vm.state, name, getattr(then, name))
+                setattr(vm.state, name, getattr(state_then, name))
             vm.state.set_network_cards(with_own_ports(vm.world, vm.state.network_cards, besides=vm.moid))
             vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
             vm.state.current_snapshot = snapshot.moid
