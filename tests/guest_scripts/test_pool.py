@@ -64,7 +64,7 @@ def run(script: str, home: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("lease", HOSTILE)
 def test_an_id_that_is_none_is_in_no_script(lease: str) -> None:
     for make in (in_server, out_of_server, in_client, out_of_client):
-        with pytest.raises(Refused, match="no id of a lease"):
+        with pytest.raises(Refused, match="is not the id of a lease"):
             make(lease)
 
 

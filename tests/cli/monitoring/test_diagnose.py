@@ -132,7 +132,7 @@ def test_a_line_that_is_no_case_is_named(gpuops: Gpuops, tmp_path: Path, line: s
 def test_options_and_ids_that_mean_nothing(gpuops: Gpuops, tmp_path: Path) -> None:
     done = gpuops("diagnose", "--cases", str(tmp_path), "--vm", "ml-07")
     assert done.exit_code == 2 and "--cases and --vm exclude each other" in done.stderr
-    assert "no directory with files *.jsonl" in gpuops("diagnose", "--cases", str(tmp_path / "none")).stderr
+    assert "is not a directory with files *.jsonl" in gpuops("diagnose", "--cases", str(tmp_path / "none")).stderr
     for name in ("d-0123456789", "../../etc/passwd"):
         done = gpuops("diagnose", "confirm", name)
         assert done.exit_code == 2 and f"there is no diagnosis {name}" in done.stderr

@@ -143,7 +143,7 @@ def test_a_crowded_night_has_a_vm_at_each_whereabouts() -> None:
     nights = [
         Nightly(1, [*everywhere(random.Random(1), asked_for=True), replace(late, point=point)],
                 site=prepared_site(1, leased=False, crowded=True)).play()
-        for point in (20, 80, 120)
+        for point in (20, 60, 100)
     ]  # fmt: skip
     assert {state for night in nights for fault, state in night.reached if fault == "T11"} >= {
         each.value for each in Whereabouts

@@ -57,8 +57,8 @@ def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
     _, lines = refused({HOSTS[0].ref: ((), (other,))})
     assert lines == [
         (
-            "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: has no datastore 'x' that can "
-            "be seen (next: change in the file what each VM gets: gpus, cpus, memory, datastore)"
+            "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: has no datastore 'x' that this "
+            "login can see (next: change in the file what each VM gets: gpus, cpus, memory, datastore)"
         )
     ]
     held = {

@@ -187,11 +187,11 @@ def test_the_licence(answer: GuestAnswer, vm: Vm, state: str) -> None:
         ("torch", replace(READY, frameworks={"torch": "\x1b[2J"}), "unknown", "is not valid"),
         ("torch", replace(READY, python_missing=True), "unknown", "no python3"),
         ("RDMA", replace(READY, rdma=(RdmaLink("mlx5_0/1", False, "DOWN"),)), "fail", "mlx5_0/1 DOWN"),
-        ("clock", replace(READY, clock_s=None), "unknown", "not told"),
+        ("clock", replace(READY, clock_s=None), "unknown", "its time is unknown"),
         ("clock", replace(READY, clock_s=BEFORE.timestamp() - 5), "pass", "within 5 s"),
         ("clock", replace(READY, clock_s=BEFORE.timestamp() - 67), "fail", "at least 66 s behind vCenter's"),
         ("clock", replace(READY, clock_s=AFTER.timestamp() + 90), "fail", "at least 90 s ahead of vCenter's"),
-        ("time service", replace(READY, synchronized=None), "unknown", "not told"),
+        ("time service", replace(READY, synchronized=None), "unknown", "it is unknown whether"),
         ("time service", replace(READY, synchronized=False), "fail", "not synchronized"),
     ],
 )

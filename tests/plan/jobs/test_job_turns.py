@@ -111,9 +111,9 @@ def test_quotas_bound_what_waits_and_what_runs() -> None:
     [over] = objections(jobs, rules, (), WHO)
     assert "at most 2 allowed, 0 exist, 3 more" in over.rule
     [stranger] = objections([job(9, "audio").job], rules, (), WHO)
-    assert "name vision alone" in stranger.rule
+    assert "`quotas` only for vision" in stranger.rule
     [profile] = objections([job(9, "vision", profile="grid_a100-3-20c").job], rules, (), WHO)
-    assert "may have a40-*" in profile.rule
+    assert "may only use a40-*" in profile.rule
     [mount] = objections([job(9, "vision", mounts=(Mount("/home", "/home"),)).job], rules, (), WHO)
     assert "mounts may lie in /data" in mount.rule
     two = (job(1, "vision"), job(2, "vision"))

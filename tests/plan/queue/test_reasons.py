@@ -193,7 +193,10 @@ def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(
     at_once = [told_of(seed) for seed in seeds]
     monkeypatch.setattr(Catalog, "worked_out", property(lambda _: Forgetful()))
     monkeypatch.setattr(seating._SeatingAttempt, "_fill", lambda *_: 0)
-    monkeypatch.setattr(multi_node, "_alike", lambda _: False)
+    may_spread = multi_node._may_spread
+    monkeypatch.setattr(
+        multi_node, "_may_spread", lambda needs, world, *, refused: may_spread(needs, world, refused=False)
+    )
     monkeypatch.setattr(multi_node, "without_full_hosts", lambda wanted, *_: wanted)
     assert [told_of(seed) for seed in seeds] == at_once
     assert any("no place" in text for text in at_once)
