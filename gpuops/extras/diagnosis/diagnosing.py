@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuops.errors import UsageError
 from gpuops.execute.site import Site, catalog_of
 from gpuops.extras.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnose_cases, scores
-from gpuops.extras.diagnosis.case import WORDS
+from gpuops.extras.diagnosis.case import WORDS, Component
 from gpuops.extras.diagnosis.case_reading import read_cases
 from gpuops.extras.diagnosis.corrections import LocalCorrections
 from gpuops.extras.diagnosis.diagnoses import Diagnoses
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuops.execute.site.notice_way import NoticeWay
-    from gpuops.extras.diagnosis.case import Component, LabelledCase
+    from gpuops.extras.diagnosis.case import LabelledCase
     from gpuops.extras.diagnosis.learning import TrainingOutcome
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm

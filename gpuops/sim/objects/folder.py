@@ -16,7 +16,6 @@ from gpuops.sim.operations import distributed_switches, inventory_change, remova
 from gpuops.sim.operations.vms import creation, power
 
 if TYPE_CHECKING:
-    from gpuops.sim.inventory.entities import FolderEntity
     from gpuops.sim.world import World
 
 
