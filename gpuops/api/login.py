@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from gpuops.api.broker import broker_identity
 from gpuops.errors import Refused, TargetError
-from gpuops.model.vcenter.login import BulkReader, LoginTest, ObjectKind
+from gpuops.model.vcenter.bulk_reader import BulkReader
+from gpuops.model.vcenter.login import LoginTest, ObjectKind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ import typer
 from gpuops.console import completion, output
 from gpuops.console.output import Manners, OutputFormat, choose
 from gpuops.errors import UsageError
+from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
-from gpuops.model.vcenter.login import BulkReader
 
 if TYPE_CHECKING:
     from gpuops.api import Site

@@ -21,7 +21,7 @@ from gpuops.config.vcenter.sources import NamedTargets, read_configuration, reso
 from gpuops.distribution import refuse_other_project
 from gpuops.errors import TargetError, UsageError
 from gpuops.files import private_file
-from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def test_a_place_as_if_gpus_had_a_layout(lab: Lab) -> None:
     other = {**request, "name": "two", "host": None}
     both = gpu_placement(lab.said, requests=[request, other], mig_layout=layout).result["placement"]
     assert both["warnings"][0].startswith("as if: 4 GPUs of esx-01.lab, esx-02.lab with the layout balanced: ")
-    with pytest.raises(UsageError, match="mig_layout 'balanced' cannot be read"):
+    with pytest.raises(UsageError, match="mig_layout 'balanced' is not FILE:NAME"):
         gpu_placement(lab.said, requests=[request], mig_layout="balanced")
 
 
@@ -101,7 +101,7 @@ def test_guests_are_asked_as_the_command_line_asks_them() -> None:
     assert {row["check"]: row["state"] for row in guest["rows"]}["driver"] == "fail"
     with pytest.raises(UsageError, match="--ssh-host"):
         guest_gpu_info(stacks, vm="gpu-bare", via="ssh", ssh_host="one")
-    with pytest.raises(UsageError, match="no policy says"):
+    with pytest.raises(UsageError, match="needs the policy that defines the pool"):
         guest_gpu_info(stacks, pool="ml")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.config.vcenter.address import Address
 from gpuops.errors import NotTrusted, Refused
 from gpuops.model.measurements.measurement_settings import UNSAID, MeasurementSettings
-from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:

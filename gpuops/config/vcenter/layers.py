@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from gpuops.config.vcenter.address import Address
 from gpuops.errors import TargetError, UsageError
-from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 Value = TypeVar("Value", covariant=True)

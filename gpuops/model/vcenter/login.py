@@ -17,16 +17,6 @@ class WrongPassword(LoginRefused):
     """vCenter refused the user name or password themselves: any vCenter of its domain would refuse them too."""
 
 
-class BulkReader(StrEnum):
-    """Over which protocol inventories are read."""
-
-    AUTO = "auto"
-    """VI/JSON where it has been compared with SOAP and gave equal snapshots, SOAP elsewhere."""
-    SOAP = "soap"
-    JSON = "json"
-    """VI/JSON alone: what fails there fails."""
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A value that the two readers do not give alike; `path` is where it stands in the snapshot."""

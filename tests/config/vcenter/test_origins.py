@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.origins import Setting, TargetLines, shown_targets
 from gpuops.config.vcenter.targets import parsed_configuration
-from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.bulk_reader import BulkReader
 
 FILE: Final = Path("/home/me/config.toml")
 PIN: Final = "ab" * 32

@@ -15,7 +15,7 @@ from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import journal_url, label, resolve
 from gpuops.config.vcenter.targets import Configuration, NamedTarget
 from gpuops.errors import TargetError, UsageError
-from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret
 
 PROD = NamedTarget(host="prod.example.com", username="of-target", ca_file=Path("target.pem"), proxy="target:1")

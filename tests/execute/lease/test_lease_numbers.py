@@ -70,7 +70,7 @@ def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World,
     run(world, RunKind.NIGHT, tmp_path / "a")
     vm = next(vm for vm in world.vms.values() if vm.power is PowerState.SUSPENDED)
     world.set(vm.ref, attributes={"gpuops.rotation": f"2026-11-20 desktop lease={MOST_LEASES}"})
-    with pytest.raises(LeaseReverted, match=f"the marker of {vm.name} says {MOST_LEASES}"):
+    with pytest.raises(LeaseReverted, match=f"the marker of {vm.name} has {MOST_LEASES}"):
         run(world, RunKind.NIGHT, tmp_path / "a")
     report = run(world, RunKind.DAY, tmp_path / "a")
     assert report.exit_code == 0
