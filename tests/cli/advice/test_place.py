@@ -114,7 +114,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         (
             [*ONE[1:], "--keep-free", "a100-3-20c=1", "--keep-free", "grid_a100-3-20c=2"],
             "--keep-free names grid_a100-3-20c twice",
-            "say it once",
+            "name each profile once",
         ),
         (["--file", "none.yaml"], "none.yaml cannot be read", "check the path"),
     ],
