@@ -36,7 +36,7 @@ EXTRAS: Final = {
     "ssh": "asyncssh",
     "web": "starlette uvicorn",
 }
-"""The packages that each extra adds. Hints name these and not `gpuops[EXTRA]`: an index need not have gpuops itself."""
+"""The packages that each extra adds. Hints name these alone: an index need not have gpuops itself."""
 
 
 def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
