@@ -362,18 +362,20 @@ class NightProcesses(NightWorld):
         return True
 
     def _count_in_flight(self) -> None:
-        """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer, also when that
-        has been given since, or of a VM that somebody has removed: they must not keep desktops from returning."""
+        """Count our tasks, but not those that the engine has given up: hung ones, those of a VM that waits or has waited
+        for an answer, if only for a task of somebody else, and those of a removed VM. None of them must keep desktops
+        from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
         unfinished: list[Any] = self.world.tasks.unfinished()
         if not unfinished:
             return
+        asked = {task.entity.moid for task in unfinished if task.asked}
         ours = [
             task
             for task in unfinished
             if task.call.operation_id
             and task.queued_at > given_up
-            and not task.asked
+            and task.entity.moid not in asked
             and not self._is_about_a_removed_vm(task)
             and not self.played.is_lock_vm(task.entity.moid)
         ]
