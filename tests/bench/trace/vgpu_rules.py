@@ -40,7 +40,7 @@ class BestFit(Rule):
 
     def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         free = self.moves.gains.of(self.state)[:, :, -1]
-        on_gpu = free[rows, np.maximum(0, gpu)] if ask.count == 1 else np.zeros(len(rows))
+        on_gpu = free[rows, gpu] if ask.count == 1 else np.zeros(len(rows))
         return self._room(rows, alone=ask.count == 1) + on_gpu / 1e6
 
     def across_loss(self, seat: PoolSeat) -> float:

@@ -98,7 +98,7 @@ class Geometry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """A VM to place: `count` devices of a kind, and CPU and memory. A VM without devices may go to any node."""
+    """A VM to place: `count` devices of a kind, and CPU and memory."""
 
     kind: int
     count: int
@@ -209,8 +209,7 @@ def make_shapes(frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int])
     """Return the shapes as arrays. VMs with equal devices are one shape with the mean of their CPU and memory."""
     groups: dict[tuple[int, int], list[ShapeFrequency]] = {}
     for frequency in frequencies:
-        if frequency.count:
-            groups.setdefault((frequency.kind, frequency.count), []).append(frequency)
+        groups.setdefault((frequency.kind, frequency.count), []).append(frequency)
     kinds = tuple(sorted({kind for kind, _ in groups}))
     total = sum(frequency.often for group in groups.values() for frequency in group)
     share = np.array([sum(frequency.often for frequency in group) / total for group in groups.values()])

@@ -182,9 +182,7 @@ class NodePool:
         # 2. Every way to add the devices, and the value that the node loses by each.
         option, way, state, gains = self._options(ask, rows)
         at = rows[option]
-        # A VM without devices has one way, 0, which changes no GPU: -1.
-        gpu = way // self.geometry.ways if ask.count else way - 1
-        scored.loss[at, way] = self.cost(ask, at, gpu, gains)
+        scored.loss[at, way] = self.cost(ask, at, way // self.geometry.ways, gains)
         scored.state[at, way] = state
         # 3. The places that it destroys; their scarcity depends on the whole pool, so `total` adds it.
         places_after = self._places(at, gains, *self._left(ask, at))
@@ -215,9 +213,6 @@ class NodePool:
     def _options(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Return every way to seat the devices, as arrays: node, way, new state of the GPU, new gains of the node."""
         gains, states = self.gains[rows], self.state[rows]
-        if ask.count == 0:
-            all_rows = np.arange(len(rows))
-            return all_rows, 0 * all_rows, 0 * all_rows, gains
         if ask.count > 1:
             return self._several(ask, rows, states)
         option, gpu, way, new = self.moves.add_one(ask.kind, states)
@@ -258,8 +253,6 @@ class NodePool:
 
     def _gpus(self, ask: PoolRequest, row: int, way: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the GPUs that change, and their new states."""
-        if ask.count == 0:
-            return (), ()
         if ask.count == 1:
             return (way // self.geometry.ways,), (state,)
         rows = np.array([row])
