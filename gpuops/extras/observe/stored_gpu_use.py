@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.gpu_counters import TEMPERATURE_COUNTERS, USE_COUNTERS, measured_use, numbers_by_gpu
 from gpuops.extras.observe.packing import Values
 from gpuops.extras.observe.rolling_up import HOUR_S
 from gpuops.extras.observe.store_reads import OLD, MeasurementReads, newest_use
@@ -20,18 +20,10 @@ from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.measurements.measurement import (
     GPU_MEMORY,
     GPU_POWER,
-    GPU_TEMPERATURE,
-    GPU_USE,
-    SMI_CLOCK,
-    SMI_ECC,
-    SMI_POWER_LIMIT,
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
-    SMI_TEMPERATURE,
-    SMI_USE,
     NewestUse,
 )
-from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 
 GpuKey = tuple[str, PciAddress]
@@ -39,18 +31,14 @@ GpuKey = tuple[str, PciAddress]
 Numbers = NDArray[np.float64]
 """One number for each step; NaN = not measured."""
 
-Number = TypeVar("Number")
-
 HOURS_PER_STEP: Final = 3
 STEPS: Final = 7 * 24 // HOURS_PER_STEP
 
 _HISTORY_COUNTERS: Final = (
-    GPU_USE,
-    SMI_USE,
+    *USE_COUNTERS,
     GPU_MEMORY,
     GPU_POWER,
-    GPU_TEMPERATURE,
-    SMI_TEMPERATURE,
+    *TEMPERATURE_COUNTERS,
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
 )
@@ -109,47 +97,13 @@ def current_use_of(newest: NewestUse, inventory: Inventory) -> CurrentUse:
     vms: dict[str, MeasuredUse] = {}
     for ref, series in newest.averages.items():
         if ref in inventory.vms:
-            vms[ref] = _measured(series)
+            vms[ref] = measured_use(series)
         elif ref in inventory.hosts:
             gpus |= {
-                (ref, address): _measured(numbers)
+                (ref, address): measured_use(numbers)
                 for address, numbers in numbers_by_gpu(series, inventory.hosts[ref]).items()
             }
     return CurrentUse(newest.until, gpus, vms)
-
-
-def _measured(numbers: Mapping[str, int]) -> MeasuredUse:
-    """Return the numbers of counters in the units of `MeasuredUse`: use is stored in hundredths of a percent."""
-    use, memory_kb = numbers.get(GPU_USE, numbers.get(SMI_USE)), numbers.get(GPU_MEMORY)
-    by_heat, by_power = numbers.get(SMI_SLOWED_BY_HEAT), numbers.get(SMI_SLOWED_BY_POWER)
-    return MeasuredUse(
-        utilization_percent=None if use is None else use / 100,
-        memory_used_mib=None if memory_kb is None else memory_kb >> 10,
-        temperature_c=numbers.get(GPU_TEMPERATURE, numbers.get(SMI_TEMPERATURE)),
-        power_w=numbers.get(GPU_POWER),
-        power_limit_w=numbers.get(SMI_POWER_LIMIT),
-        clock_mhz=numbers.get(SMI_CLOCK),
-        ecc_uncorrected=numbers.get(SMI_ECC),
-        slowed_by_heat=None if by_heat is None else bool(by_heat),
-        slowed_by_power=None if by_power is None else bool(by_power),
-    )
-
-
-def numbers_by_gpu(series: Mapping[str, Number], host: Host) -> Mapping[PciAddress, Mapping[str, Number]]:
-    """Return the numbers of each GPU of a host by counter, from series such as `gpu.utilization.average@gpu-1`.
-
-    vCenter and nvidia-smi may name the same GPU differently, so their instances are mapped to GPUs separately.
-    """
-    by_source: dict[bool, dict[str, dict[str, Number]]] = {False: {}, True: {}}
-    for name, number in series.items():
-        counter, _, instance = name.partition("@")
-        if instance:
-            by_source[counter.startswith("smi.")].setdefault(instance, {})[counter] = number
-    by_address: dict[PciAddress, dict[str, Number]] = {}
-    for by_instance in by_source.values():
-        for instance, address in gpus_of_instances(by_instance, host).items():
-            by_address.setdefault(address, {}).update(by_instance[instance])
-    return by_address
 
 
 def _histories(
@@ -185,9 +139,9 @@ def _history(hours: Mapping[str, Values]) -> GpuHistory:
         by_step = np.max(slowed, axis=0).reshape(STEPS, HOURS_PER_STEP, 3)
         highest = np.where((by_step[:, :, 2] > 0).any(axis=1), by_step[:, :, 1].max(axis=1), np.nan).clip(min=0)
     return GpuHistory(
-        averages(GPU_USE, SMI_USE, scale=0.01),
+        averages(*USE_COUNTERS, scale=0.01),
         averages(GPU_MEMORY, scale=1 / 1024),
         averages(GPU_POWER),
-        averages(GPU_TEMPERATURE, SMI_TEMPERATURE),
+        averages(*TEMPERATURE_COUNTERS),
         highest,
     )

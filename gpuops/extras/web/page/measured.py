@@ -80,7 +80,9 @@ def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRec
     gpus = [(host.ref, gpu.address) for host in inventory.hosts.values() for gpu in host.gpus]
     return MeasuredFleetRecord(
         until=Moment(stored.newest.until.isoformat()),
-        gpus=None if now is None else {_key(gpu): _gpu(now.gpus[gpu]) for gpu in gpus if gpu in now.gpus},
+        gpus=None
+        if now is None
+        else {_key(gpu): MeasuredGpuRecord.from_attributes(now.gpus[gpu]) for gpu in gpus if gpu in now.gpus},
         vms=None
         if now is None
         else {
@@ -90,10 +92,6 @@ def measured_record(stored: StoredUse, inventory: Inventory) -> MeasuredFleetRec
         },
         history=_history(stored, inventory),
     )
-
-
-def _gpu(use: MeasuredUse) -> MeasuredGpuRecord:
-    return MeasuredGpuRecord.from_attributes(use)
 
 
 def _key(gpu: GpuKey) -> str:
