@@ -43,6 +43,7 @@ from gpuops.plan.devices.requested import profile_meant
 from gpuops.plan.placement.gpu_filters import holders, judge_device
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.vm_demand import WantsDirectPath
+from gpuops.report.text import count
 
 PRIVILEGES: Final = (
     "VirtualMachine.Provisioning.DeployTemplate",
@@ -298,7 +299,8 @@ def _refusals(
     if max(wish.counts) > slots:
         yield Rejection(host.name, f"a GPU holds at most {slots} vGPUs of {profile}, --counts has {max(wish.counts)}")
     elif gpu is None and before is not None:
-        rule = f"GPU {before.gpu}, where the measurement began, is not free for {max(wish.counts)} VMs of {profile}"
+        vms = count(max(wish.counts), "VM")
+        rule = f"GPU {before.gpu}, where the measurement began, is not free for {vms} of {profile}"
         yield Rejection(
             host.name,
             rule,
@@ -307,7 +309,7 @@ def _refusals(
     elif gpu is None:
         yield Rejection(
             host.name,
-            f"has no unused GPU with room for {max(wish.counts)} VMs of {profile}",
+            f"has no unused GPU with room for {count(max(wish.counts), 'VM')} of {profile}",
             hint="choose another host (--host), or free a GPU: gpuops defrag --dry-run",
         )
     elif in_force is None:

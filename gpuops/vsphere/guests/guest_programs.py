@@ -16,7 +16,6 @@ from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, St
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.vsphere.guests.guest_login import NO_LOGIN_HINT
 from gpuops.vsphere.waiting.states import POWER
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def start_program(session: ActiveSession, step: RunInGuest, name: str, op_id: st
     """
     if step.ssh is not None:
         if session.guest_shell is None:
-            raise Refused(f"{name}: {NO_SHELL}", hint=NO_LOGIN_HINT)
+            raise Refused(f"{name}: {NO_SHELL}")
         return session.guest_shell.start(step)
     from pyVmomi import vim
 
