@@ -24,7 +24,7 @@ class InputFile(NamedTuple):
     checked_by: str
     """MODULE:CLASS, a `Section`; that of a scenario is another msgspec.Struct."""
     template: str = ""
-    """The template in which an example of each key stands; empty = there is none."""
+    """The template in which an example of each key stands; empty = no template."""
 
 
 @dataclass(frozen=True, slots=True)

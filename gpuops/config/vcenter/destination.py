@@ -56,7 +56,7 @@ class Destination:
     username: str | None
     password: Secret | None = None
     password_file: Path | None = None
-    """The file with the password, if `password` is None."""
+    """The file with the password, in place of `password`."""
     verify: bool = True
     ca_files: tuple[Path, ...] = ()
     thumbprint: str | None = None

@@ -190,5 +190,5 @@ def _address(variable: str, environ: Mapping[str, str], port: int | None = None)
 
 
 def _files(text: str) -> tuple[Path, ...] | None:
-    """Return the files of a list that is separated as in PATH; None = there are none."""
+    """Return the files of a list that is separated as in PATH, or None."""
     return tuple(Path(part) for part in text.split(os.pathsep) if part) or None

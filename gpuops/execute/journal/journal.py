@@ -46,7 +46,7 @@ class Journal(JournalReads):
     def open(
         cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
     ) -> Self:
-        """Open the journal in this directory, or in the PostgreSQL database at `url`; create it if there is none.
+        """Open the journal in this directory, or in the PostgreSQL database at `url`; create it if it does not exist.
 
         `returning`: for a run that only brings VMs back. It continues if the journal cannot be used (`lost`).
         """

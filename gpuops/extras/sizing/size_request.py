@@ -185,8 +185,8 @@ def sizing_pool(
 ) -> SizingPool:
     """Return the selected VMs that have one time-sliced vGPU.
 
-    Raises UsageError if no option selects VMs, if there are none, or if they have several GPU models; ProfileUnknown,
-    and Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
+    Raises UsageError if no option selects VMs, if none of them has one, or if they have several GPU models;
+    ProfileUnknown, and Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
     """
     profile = None if request.profile is None else offered_profile(request.profile, inventory, catalog)
     if profile is None and request.vm is None and request.tag is None and policy is None:

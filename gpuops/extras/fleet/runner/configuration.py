@@ -218,7 +218,7 @@ class ObeyedConfiguration:
     def _with_kept(self, current: Rotations, now: datetime) -> Rotations:
         """Return the rotations and, for returns only, targets that were taken over meanwhile.
 
-        Returns `current` itself if there are none.
+        Returns `current` itself if nothing changed.
         """
         if current.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
             return current

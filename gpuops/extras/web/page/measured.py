@@ -136,7 +136,7 @@ def _series(gpus: list[tuple[GpuHistory, int | None]]) -> UseSeriesRecord:
 def _combined(series: Iterable[Numbers | None], how: str) -> list[int | None] | None:
     """Return a rounded number for each step: the mean, sum or highest (`how`) of the GPUs measured in that step.
 
-    A step in which no GPU was measured is None; the result is None if there is no series at all.
+    None stands for a step in which no GPU was measured, or for the whole series if there is none.
     """
     measured = [numbers for numbers in series if numbers is not None]
     if not measured:
