@@ -154,7 +154,9 @@ def test_what_only_nvidia_smi_told_counts(lab: Lab) -> None:
 def test_no_history_is_said(lab: Lab) -> None:
     done = lab.run("size", "--vm", "ml-06")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: 0 h of history for ml-06\nnext: run gpuops observe --once")
+    error, hint = done.stderr.splitlines()[:2]
+    assert error == "error: no measurements of ml-06 are stored for this period"
+    assert hint.startswith("next: run gpuops observe --once")
 
 
 @pytest.mark.long
