@@ -49,28 +49,6 @@ def test_too_little_is_shown_as_missing(lab: Lab, tmp_path: Path) -> None:
     assert "would start: ml-01" in shown.stdout, "it takes none of those"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (
-            ("--policy", "{nights}", "--dry-run"),
-            2,
-            "has `mode: suspend-desktops`: rotate watch cannot use it",
-        ),
-        (("--policy", "{spare}", "--health", "nowhere"), 2, "--health 'nowhere' is not [HOST:]PORT"),
-        (("--policy", "{spare}", "--health", "192.0.2.1:9464"), 2, "--health 192.0.2.1:9464 cannot be used"),
-        (("--policy", "missing.yaml"), 2, "missing.yaml"),
-        (("--dry-run",), 2, "Missing option '--policy'"),
-    ],
-)
-def test_wrong_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, said: str) -> None:
-    nights = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
-    shown = lab.run("rotate", "watch", *(word.format(nights=nights, spare=POLICY) for word in words))
-    assert (shown.exit_code, lab.effects) == (code, [])
-    assert said in shown.stderr and "Traceback" not in shown.stderr
-
-
 @pytest.mark.parametrize("meant", ["prod", "https://VC.example.com/sdk", "user@vc.example.com"])
 def test_a_vcenter_that_runners_play_nights_on_is_refused(
     tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch, meant: str

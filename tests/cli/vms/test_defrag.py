@@ -66,21 +66,6 @@ def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_pat
     golden("defrag-few.txt", saved.stdout)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--profile", "a40-8q", "--whole-gpus"), "--profile and --whole-gpus exclude each other"),
-        (("--cluster", "lab-clutser"), "no cluster 'lab-clutser' in this vCenter; did you mean lab-cluster?"),
-        (("--max-moves", "-1"), "Invalid value for '--max-moves'"),
-    ],
-)
-def test_a_wrong_word_is_one_line(lab: Lab, words: tuple[str, ...], message: str) -> None:
-    result = lab.run("defrag", *words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {message}")
-    assert len(result.stderr.splitlines()) <= 2
-
-
 @pytest.mark.long
 def test_options_are_the_request() -> None:
     command: Any = typer.main.get_command(app)
