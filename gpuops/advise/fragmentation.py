@@ -48,10 +48,32 @@ class FragmentationMeasure:
 
     def __init__(self, inventory: Inventory, catalog: Catalog) -> None:
         vms = [vm for vm in inventory.vms.values() if vm.profiles and vm.template is not True]
-        self._catalog = catalog
+        self._inventory, self._catalog = inventory, catalog
         self._rooms = Rooms(catalog)
         self.demand = _count_profiles(vms, catalog)
         self.waiting = _count_profiles([vm for vm in vms if not vm.may_run], catalog)
+
+    def of_hosts(self, hosts: Iterable[Host]) -> tuple[Fragmentation, ...]:
+        """Return the fragmentation of these hosts for each GPU model, by name.
+
+        Hosts that are in maintenance mode or not connected are left out.
+        """
+        by_model: dict[tuple[str, str], list[GpuState]] = {}
+        for host in hosts:
+            if host.connected is True and host.in_maintenance is False:
+                for state in gpu_states(host, self._inventory, self._catalog):
+                    if self.free_mib(state):
+                        by_model.setdefault((state.gpu.name, self.board_key(state)), []).append(state)
+        return tuple(
+            Fragmentation(
+                model=name,
+                gpus=len(states),
+                free_mib=sum(map(self.free_mib, states)),
+                fragmented_mib=sum(self.free_mib(state) * self.unusable_share(state) for state in states),
+                unusable_gpus=sum(not self.takes_waiting(state) for state in states) if board in self.waiting else None,
+            )
+            for (name, board), states in sorted(by_model.items())
+        )
 
     def free_mib(self, state: GpuState) -> int:
         """Return the memory that no vGPU on the GPU has; 0 where it is not known, or serves no vGPUs."""
@@ -84,29 +106,8 @@ class FragmentationMeasure:
 
 
 def measure_fragmentation(hosts: Iterable[Host], inventory: Inventory, catalog: Catalog) -> tuple[Fragmentation, ...]:
-    """Return the fragmentation of these hosts for each GPU model, by name.
-
-    The VMs are those of the whole snapshot. Hosts that are in maintenance mode or not connected are left out.
-    """
-    measure = FragmentationMeasure(inventory, catalog)
-    by_model: dict[tuple[str, str], list[GpuState]] = {}
-    for host in hosts:
-        if host.connected is True and host.in_maintenance is False:
-            for state in gpu_states(host, inventory, catalog):
-                if measure.free_mib(state):
-                    by_model.setdefault((state.gpu.name, measure.board_key(state)), []).append(state)
-    return tuple(
-        Fragmentation(
-            model=name,
-            gpus=len(states),
-            free_mib=sum(map(measure.free_mib, states)),
-            fragmented_mib=sum(measure.free_mib(state) * measure.unusable_share(state) for state in states),
-            unusable_gpus=None
-            if board not in measure.waiting
-            else sum(not measure.takes_waiting(state) for state in states),
-        )
-        for (name, board), states in sorted(by_model.items())
-    )
+    """Return the fragmentation of these hosts for each GPU model, by name. The VMs are those of the whole snapshot."""
+    return FragmentationMeasure(inventory, catalog).of_hosts(hosts)
 
 
 def sum_of_models(models: Iterable[Fragmentation]) -> Fragmentation:
