@@ -41,7 +41,7 @@ VERB_TOOLS: Final = (
         DRY_RUN,
     ),
     VerbTool("detach_plan", "detach", ("vm", *DEVICES, "all", "power", "explain"), DRY_RUN),
-    VerbTool("defrag_plan", "defrag", (*SCOPE, "profile", "max_moves", "powered_off", "pin"), DRY_RUN),
+    VerbTool("defrag_plan", "defrag", (*SCOPE, "profile", "max_moves", "budget", "powered_off", "pin"), DRY_RUN),
     VerbTool("doctor", "doctor", (*SCOPE, "assumptions")),
     VerbTool("readiness", "readiness", SCOPE),
     VerbTool("idle", "idle", ("pool", "vm")),
