@@ -88,6 +88,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("metrics_view", "page.fleet_report", "top_table"),
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
+    "mcp": Extra(commands={"mcp": "cli"}),
 }
 """All extras, in the order in which they may import each other: an extra imports only those before it."""
 

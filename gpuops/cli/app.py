@@ -49,6 +49,7 @@ SECTIONS: Final = {
         "report": "Report the fleet and its nights, as one HTML page too.",
         "serve": "Serve that page at one address, kept current.",
         "readiness": "Say whether hosts can be emptied, or lost.",
+        "mcp": "Let an AI assistant read and plan, by tools.",
     },
     "GPUs of VMs": {
         "attach": "Give a VM vGPUs, whole GPUs or a device group.",
@@ -107,7 +108,7 @@ BY_SUBJECT: Final = {
     "hosts": _select_installed("host change readiness"),
     "sizing": _select_installed("profiles size measure what-if"),
     "nights": _select_installed("queue broker observe notify"),
-    "services": _select_installed("report serve metrics runner"),
+    "services": _select_installed("report serve metrics runner mcp"),
     "set up": _select_installed("setup demo config login roles template explain help"),
 }
 """The commands that `gpuops --help` only names. `gpuops help --all` has those for developers too."""

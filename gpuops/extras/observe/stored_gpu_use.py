@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -18,10 +18,15 @@ from gpuops.extras.observe.store_reads import OLD, MeasurementReads, newest_use
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.measurements.measurement import (
+    FRAGMENTATION_COUNTERS,
+    FRAGMENTED_MEMORY,
+    FREE_GPUS,
+    FREE_MEMORY,
     GPU_MEMORY,
     GPU_POWER,
     SMI_SLOWED_BY_HEAT,
     SMI_SLOWED_BY_POWER,
+    UNUSABLE_GPUS,
     NewestUse,
 )
 from gpuops.model.vcenter.inventory import Inventory
@@ -57,6 +62,17 @@ class GpuHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class FragmentationHistory:
+    """One host in the same steps: free memory in MiB, and numbers of GPUs (`advise/fragmentation.py`)."""
+
+    free_mib: Numbers
+    fragmented_mib: Numbers
+    free_gpus: Numbers
+    unusable_gpus: Numbers | None
+    """None = no VM waited at any observation."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredUse:
     """What a store knows of the GPUs and VMs of one vCenter."""
 
@@ -66,6 +82,8 @@ class StoredUse:
     begin: datetime
     """Of the first step of `history`."""
     history: Mapping[GpuKey, GpuHistory]
+    fragmentation: Mapping[str, FragmentationHistory] = field(default_factory=dict)
+    """By the host's managed object id."""
 
 
 def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredUse | None = None) -> StoredUse | None:
@@ -87,8 +105,9 @@ def stored_use(state_dir: Path, url: str, inventory: Inventory, earlier: StoredU
     assert store is not None, "it held an observation just now"
     with store:
         history = dict(_histories(store, inventory, hosts, begin_s))
+        fragmentation = dict(_fragmentation(store, hosts, begin_s))
     now = None if is_old else current_use_of(newest, inventory)
-    return StoredUse(newest, now, datetime.fromtimestamp(begin_s, UTC), history)
+    return StoredUse(newest, now, datetime.fromtimestamp(begin_s, UTC), history, fragmentation)
 
 
 def current_use_of(newest: NewestUse, inventory: Inventory) -> CurrentUse:
@@ -114,24 +133,35 @@ def _histories(
             yield (host, address), _history(hours)
 
 
+def _fragmentation(
+    store: MeasurementReads, hosts: Collection[str], begin_s: int
+) -> Iterator[tuple[str, FragmentationHistory]]:
+    for host, series in store.hours(hosts, FRAGMENTATION_COUNTERS, begin_s, STEPS * HOURS_PER_STEP):
+        free, fragmented = _averages(series, FREE_MEMORY), _averages(series, FRAGMENTED_MEMORY)
+        free_gpus = _averages(series, FREE_GPUS)
+        if free is not None and fragmented is not None and free_gpus is not None:
+            yield host, FragmentationHistory(free, fragmented, free_gpus, _averages(series, UNUSABLE_GPUS))
+
+
+def _averages(hours: Mapping[str, Values], *counters: str, scale: float = 1.0) -> Numbers | None:
+    """Return the averages in steps of three hours, times `scale`, of the first of these counters that was measured.
+
+    None = none of them was. In an average an hour counts by the time that its samples cover.
+    """
+    first = next((hours[counter] for counter in counters if counter in hours), None)
+    if first is None:
+        return None
+    steps = first.reshape(STEPS, HOURS_PER_STEP, 3)
+    covered = steps[:, :, 2]
+    weights = covered.sum(axis=1)
+    numbers = np.full(STEPS, np.nan)
+    is_measured = weights > 0
+    sums = (np.where(covered > 0, steps[:, :, 0], 0) * covered).sum(axis=1)
+    numbers[is_measured] = sums[is_measured] / weights[is_measured] * scale
+    return numbers
+
+
 def _history(hours: Mapping[str, Values]) -> GpuHistory:
-    def averages(*counters: str, scale: float = 1.0) -> Numbers | None:
-        """Return the averages in steps of three hours, times `scale`, of the first of these counters that was measured.
-
-        None = none of them was. In an average an hour counts by the time that its samples cover.
-        """
-        first = next((hours[counter] for counter in counters if counter in hours), None)
-        if first is None:
-            return None
-        steps = first.reshape(STEPS, HOURS_PER_STEP, 3)
-        covered = steps[:, :, 2]
-        weights = covered.sum(axis=1)
-        numbers = np.full(STEPS, np.nan)
-        is_measured = weights > 0
-        sums = (np.where(covered > 0, steps[:, :, 0], 0) * covered).sum(axis=1)
-        numbers[is_measured] = sums[is_measured] / weights[is_measured] * scale
-        return numbers
-
     # readings are 0 or 1, and 1 is rare: an average would be rounded to 0, so the highest is used
     slowed = [hours[name] for name in (SMI_SLOWED_BY_HEAT, SMI_SLOWED_BY_POWER) if name in hours]
     highest = None
@@ -139,9 +169,9 @@ def _history(hours: Mapping[str, Values]) -> GpuHistory:
         by_step = np.max(slowed, axis=0).reshape(STEPS, HOURS_PER_STEP, 3)
         highest = np.where((by_step[:, :, 2] > 0).any(axis=1), by_step[:, :, 1].max(axis=1), np.nan).clip(min=0)
     return GpuHistory(
-        averages(*USE_COUNTERS, scale=0.01),
-        averages(GPU_MEMORY, scale=1 / 1024),
-        averages(GPU_POWER),
-        averages(*TEMPERATURE_COUNTERS),
+        _averages(hours, *USE_COUNTERS, scale=0.01),
+        _averages(hours, GPU_MEMORY, scale=1 / 1024),
+        _averages(hours, GPU_POWER),
+        _averages(hours, *TEMPERATURE_COUNTERS),
         highest,
     )

@@ -113,6 +113,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "policy",
         "pool",
         "profiles",
+        "python",
         "report",
         "rotation",
         "simulator",
