@@ -43,7 +43,6 @@ from gpuops.plan.devices.requested import profile_meant
 from gpuops.plan.placement.gpu_filters import holders, judge_device
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.vm_demand import WantsDirectPath
-from gpuops.report.text import count
 
 PRIVILEGES: Final = (
     "VirtualMachine.Provisioning.DeployTemplate",
@@ -296,10 +295,10 @@ def _refusals(
     out_of_reach = unreachable(host)
     if out_of_reach is not None:
         yield out_of_reach
+    vms = "1 VM" if max(wish.counts) == 1 else f"{max(wish.counts)} VMs"
     if max(wish.counts) > slots:
         yield Rejection(host.name, f"a GPU holds at most {slots} vGPUs of {profile}, --counts has {max(wish.counts)}")
     elif gpu is None and before is not None:
-        vms = count(max(wish.counts), "VM")
         rule = f"GPU {before.gpu}, where the measurement began, is not free for {vms} of {profile}"
         yield Rejection(
             host.name,
@@ -309,7 +308,7 @@ def _refusals(
     elif gpu is None:
         yield Rejection(
             host.name,
-            f"has no unused GPU with room for {count(max(wish.counts), 'VM')} of {profile}",
+            f"has no unused GPU with room for {vms} of {profile}",
             hint="choose another host (--host), or free a GPU: gpuops defrag --dry-run",
         )
     elif in_force is None:
