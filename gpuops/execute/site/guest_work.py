@@ -8,7 +8,7 @@ any time, and the guest decides what is still to be done. What must outlive a ki
 - programs over clusters: the lease on the VM of rank 0, and a mark in each guest, by which the next run or the removal
   ends the processes (`gpuops/extras/clusters/run.py`)
 - measurements: the saved measurement (`kept_measurement.py`); they run in VMs of their own, whose creation and removal
-  are steps
+  are steps. The next call powers these VMs off, which ends a command that still runs
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measures how VMs share a GPU (`gpuops measure`): clones them, runs a command in them, removes them.
 
 VMs are measured for one count after another. Each result is stored at once, and the number of VMs before they are
-cloned. Run the same command again to continue after an interruption or after a change of the scheduler: it uses
-existing VMs, clones missing ones, and finally removes all. Only VMs with the name and the notes of this measurement are
-removed.
+cloned. Run the same command again to continue after an interruption or after a change of the scheduler: it powers off
+existing VMs, in which the command may still run, uses them, clones missing ones, and finally removes all. Only VMs with
+the name and the notes of this measurement are powered off or removed.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class MeasuringCall:
     measurement: SharingMeasurement
     site: Site
     port: MeasuringPort
+    has_ended_commands: bool = False
+    """Whether the VMs that an interrupted call left were powered off."""
 
     def counts(self) -> None:
         """Measure the counts that are due: whole GPUs first, then the fewest VMs first, up to the first failure."""
@@ -115,6 +117,9 @@ class MeasuringCall:
 
         gpu = self.plan.gpu
         assert gpu is not None, "a plan without a GPU is refused"
+        if not self.has_ended_commands:
+            self._end_commands()
+            self.has_ended_commands = True
         if sharers > self.measurement.made:  # on disk before the first clone is requested
             self.measurement = replace(self.measurement, made=sharers)
             keep_measurement(self.site.state_dir, self.site.vcenter.uuid, self.measurement)
@@ -131,6 +136,23 @@ class MeasuringCall:
         count = self._run_commands(scheduler, refs, before)
         after = self._require_alone(refs, gpu)  # another VM may have started there meanwhile
         return replace(count, gpu_use=self._gpu_use(gpu, before, after))
+
+    def _end_commands(self) -> None:
+        """Power off the VMs that an interrupted call left: its command may still run in them. Raises StepFailed."""
+        from gpuops.execute.steps.vm_runs import execute_steps, settled_run, step_failure
+        from gpuops.model.vcenter.vm import PowerState
+        from gpuops.plan.core.steps import PowerOffForRemoval
+
+        inventory = self.site.vcenter.inventory()
+        running_vms = [vm for vm in own_vms(self.measurement, inventory) if vm.power is not PowerState.OFF]
+        if not running_vms:
+            return
+        steps = [PowerOffForRemoval(vm.ref, vm.name, self.measurement.marker) for vm in running_vms]
+        with self.site.unlocked_journal() as journal, settled_run(MEASURE, inventory, journal, self.site) as run:
+            outcomes = execute_steps(steps, inventory, journal, run, self.site)
+        failures = [failure for outcome in outcomes.values() if (failure := step_failure(outcome))]
+        if failures:
+            raise StepFailed(failures[0])
 
     def _gpu_use(self, gpu: PhysicalGpu, before: Inventory, after: Inventory) -> float | None:
         """Return the mean use of the GPU between two snapshots, 0 to 1, from the host's samples of 20 s.
