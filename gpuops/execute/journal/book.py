@@ -13,6 +13,10 @@ another command must not come in between.
 
 Versions count the changes of a record from 1. Version 0 was taken over from the tables of an earlier gpuops, and is in
 the chain from its first change on.
+
+Not in the book is what belongs to one machine or must work without the journal: files of the state directory, each of
+whose modules gives the reason, and all of which `write_private` replaces in one step; and streams of measurements and
+of output, which have tables of their own.
 """
 
 from __future__ import annotations

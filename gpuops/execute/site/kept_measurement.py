@@ -1,4 +1,7 @@
-"""Save an unfinished measurement in the state directory for a later call; and the port to vCenter that it needs."""
+"""Save an unfinished measurement in the state directory for a later call; and the port to vCenter that it needs.
+
+It is a file: like the lock of measurements it belongs to this machine, and another machine with the same journal must
+not continue a measurement that still runs here."""
 
 from __future__ import annotations
 

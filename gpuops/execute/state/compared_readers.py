@@ -2,19 +2,18 @@
 
 `gpuops login test` writes it. An entry holds for one vCenter (address and instance uuid) in one version and build;
 after an upgrade the readers must be compared again. A file that is missing, damaged or writable by others is ignored.
+It is no record of the book: every command reads it when it connects, most of them without opening a journal.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.execute.state.state_dir import prepare_state_dir, refuse_writable
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 
@@ -51,14 +50,9 @@ def identity(about: Mapping[str, str | None], api_version: str) -> dict[str, str
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = parse_json(read_bytes(path, error=StateDamaged, check=_private))
+        document = parse_json(read_bytes(path, error=StateDamaged, check=refuse_writable))
         if document["schema_version"] != _SCHEMA or not isinstance(document["equal"], dict):
             return {}
         return dict(document["equal"])
     except (*NOT_PARSED, AttributeError, StateDamaged):
         return {}
-
-
-def _private(file_stat: os.stat_result) -> None:
-    if file_stat.st_uid != os.geteuid() or stat.S_IMODE(file_stat.st_mode) & 0o022:
-        raise StateDamaged("others can write the list of vCenters whose readers were compared")

@@ -1,4 +1,7 @@
-"""Keep the key of bundles' pseudonyms, and the names behind them, in the state directory."""
+"""Keep the key of bundles' pseudonyms, and the names behind them, in the state directory.
+
+They are files and no records of the book: a bundle is also written, and its names looked up, while the journal is
+damaged."""
 
 from __future__ import annotations
 
