@@ -54,7 +54,7 @@ from gpuops.execute.journal.store import Overtaken
 from gpuops.execute.journal.stores import FILE_NAME, file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import HEAD, Contents
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import to_stored, with_field_names
 

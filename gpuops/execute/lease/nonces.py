@@ -1,6 +1,7 @@
 """Stores in the state directory the nonces by which a machine recognises the leases that its own runs left behind.
 
-They are files and no records of the book: a return needs them even if the journal cannot be opened."""
+They are files and no records of the book: a return needs them even if the journal cannot be opened.
+"""
 
 from __future__ import annotations
 

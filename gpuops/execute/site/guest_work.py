@@ -1,4 +1,4 @@
-"""Commands in guests: the port that clusters, jobs and pools need of a vCenter, and the runner of their scripts.
+"""Commands in guests: the port that clusters, jobs, measurements and pools need, and the runner of their scripts.
 
 Checkpoint hooks of nights are steps of the executor (`RunInGuest`). Scripts are not: one of them may be sent again at
 any time, and the guest decides what is still to be done. What must outlive a killed call is on disk before they start:
@@ -31,6 +31,10 @@ class GuestWork(Protocol):
     @property
     def is_simulated(self) -> bool:
         """Whether it is the simulator of gpuops: measurements in its guests do not show a network."""
+        ...
+
+    def require_made(self, vm: str, name: str, notes: str) -> None:
+        """Raise Refused for a VM with another name or without these notes."""
         ...
 
     def start_command(

@@ -38,7 +38,7 @@ from gpuops.model.measurements.sharing_measurement import (
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
-    from gpuops.execute.site.kept_measurement import MeasuringPort
+    from gpuops.execute.site.guest_work import GuestWork
     from gpuops.execute.state.lock import LockHold
     from gpuops.model.devices.gpu import PhysicalGpu
     from gpuops.model.devices.scheduler import SchedulerPolicy
@@ -65,7 +65,7 @@ class MeasuringCall:
     plan: MeasurePlan
     measurement: SharingMeasurement
     site: Site
-    port: MeasuringPort
+    port: GuestWork
     has_ended_commands: bool = False
     """Whether the VMs that an interrupted call left were powered off."""
 
@@ -337,9 +337,10 @@ def measure(
     Raises UsageError for unknown options or names, Refused while another measurement of this vCenter is unfinished,
     Locked while one runs, NotConnected if vCenter does not answer: the next call then continues.
     """
-    from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement, measuring_port
+    from gpuops.execute.site.guest_work import guest_work
+    from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
 
-    port = measuring_port(site.vcenter)
+    port = guest_work(site.vcenter)
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     if stored is not None and stored.wish != wish:
         raise Refused(
@@ -398,10 +399,11 @@ def remove_measurement(
     site: Site, *, apply: bool, consent: Callable[[MeasurementLeft], None] = agreed
 ) -> MeasurementLeft:
     """Return the unfinished measurement; with `apply` remove its VMs, and forget it if no VM remains."""
-    from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement, measuring_port
+    from gpuops.execute.site.guest_work import guest_work
+    from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement
     from gpuops.extras.sizing.measured_schedulers import why_not_as_before
 
-    measuring_port(site.vcenter)  # refuses a saved inventory
+    guest_work(site.vcenter)  # refuses a saved inventory
     stored = load_measurement(site.state_dir, site.vcenter.uuid)
     if stored is None:
         return MeasurementLeft(None)

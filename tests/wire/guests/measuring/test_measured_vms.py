@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpuops.model.measurements.sharing_measurement import MeasuredCount, Sharing
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
+from tests.waiting import wait_until
 from tests.wire.guests.measuring.lab import BEST, EQUAL, Lab, keep, wish
 
 pytestmark = pytest.mark.long
@@ -77,7 +77,8 @@ def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
     with pytest.raises(Killed):
         lab.measure(known.wish)
     monkeypatch.undo()
-    await_lines(tmp_path / "started", {"start_command": nth - 1}.get(name, 2))
+    commands = nth - 1 if name == "start_command" else 2
+    wait_until(lambda: len(pids(tmp_path / "started")) == commands)
     first = pids(tmp_path / "started")
     assert all(map(runs, first))
 
@@ -95,13 +96,6 @@ def test_a_command_of_a_killed_call_ends_before_the_next_call_starts_its_own(
 
 def pids(path: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()]
-
-
-def await_lines(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 20
-    while len(pids(path)) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(pids(path)) == count
 
 
 def runs(pid: int) -> bool:
