@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import Address
 from gpuops.errors import TargetError, UsageError
 from gpuops.model.vcenter.bulk_reader import BulkReader
 from gpuops.model.vcenter.target import Secret

@@ -29,7 +29,7 @@ from gpuops.advise.fair_share import Wish, fair_order, use_of_period
 from gpuops.errors import report_exit_code
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobState, SubmittedJob
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.profile_name import without_brand
+from gpuops.model.devices.vgpu import without_brand
 from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.ml_queue import QueuedVm

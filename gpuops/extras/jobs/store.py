@@ -25,7 +25,7 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
-from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
+from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.extras.jobs.job import ContainerJob, JobEvent, JobRecord, SubmittedJob
 
 MOST_OUTPUT_BYTES: Final = 1 << 20

@@ -17,9 +17,8 @@ from gpuops.extras.sizing.pairs import PairModel, error_on_unknown, fit_pairs
 from gpuops.extras.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.extras.sizing.sharing import MOST_SHARERS
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.profile_name import near, resolve
 from gpuops.model.devices.shared_gpu import SharingWorkloads
-from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.devices.vgpu import VgpuProfile, near, resolve
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.inventory import Inventory

@@ -20,7 +20,7 @@ from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import exchange
 
 if TYPE_CHECKING:
-    from gpuops.vsphere.active_session import ActiveSession
+    from gpuops.vsphere.connection import Connection
 
 MOST_BYTES: Final = 1 << 20
 """A longer file is not read at all."""
@@ -31,7 +31,7 @@ class HostUnreached(Refused):
     """The VM's host, from which the file must be fetched, does not answer; it will not for its other VMs either."""
 
 
-def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> bytes:
+def read_guest_file(session: Connection, vm: str, name: str, path: str) -> bytes:
     """Return the content of a file in the guest. `vm` is the managed object id, `name` the name in errors.
 
     Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected if
@@ -60,7 +60,7 @@ def read_guest_file(session: ActiveSession, vm: str, name: str, path: str) -> by
     return reply.body
 
 
-def guest_file_if_there(session: ActiveSession, vm: str, name: str, path: str) -> bytes | None:
+def guest_file_if_there(session: Connection, vm: str, name: str, path: str) -> bytes | None:
     """Return the content of a file in the guest; None if it does not exist (vSphere API reference, FileNotFound)."""
     from pyVmomi import vim
 
@@ -72,7 +72,7 @@ def guest_file_if_there(session: ActiveSession, vm: str, name: str, path: str) -
         raise
 
 
-def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
+def _locate(session: Connection, url: str, vm: Any) -> tuple[Target, str]:
     """Return the server of the URL, with the certificate it must present, and the path with the query.
 
     Raises ValueError for a URL that cannot be used.
@@ -94,7 +94,7 @@ def _locate(session: ActiveSession, url: str, vm: Any) -> tuple[Target, str]:
     return replace(host_target, verify=False, pin=pin), path
 
 
-def _pin(session: ActiveSession, vm: Any) -> str:
+def _pin(session: Connection, vm: Any) -> str:
     """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
     host = session.read(lambda: vm.runtime.host)
     read = session.read_properties([host], ["config.certificate"])
