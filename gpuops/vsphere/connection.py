@@ -208,6 +208,11 @@ class Connection(Session):
 
         return guest_file.guest_file_if_there(self, vm, name, path)
 
+    def put_guest_file(self, vm: str, name: str, path: str, content: bytes) -> None:
+        from gpuops.vsphere.guests import guest_file
+
+        guest_file.put_guest_file(self, vm, name, path, content)
+
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
         from gpuops.vsphere.guests import guest_facts
 

@@ -59,6 +59,10 @@ class GuestWork(Protocol):
         """Return the content of a file of the guest; None = it does not exist."""
         ...
 
+    def put_guest_file(self, vm: str, name: str, path: str, content: bytes) -> None:
+        """Write a file of the guest, whose directory exists; replace it if it exists. Raises Refused."""
+        ...
+
     def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
         """Return the addresses that the guest reports, unchecked, by name of the network."""
         ...
