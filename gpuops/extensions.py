@@ -88,6 +88,11 @@ EXTRAS: Final[Mapping[str, Extra]] = {
         documents=("metrics_view", "page.fleet_report", "top_table"),
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
+    "declare": Extra(
+        commands={"diff": "cli", "apply": "cli", "assert": "cli", "export": "cli"},
+        documents=("view",),
+        files={"site": InputFile("What hosts and VMs should be (`gpuops apply`)", "entries:SiteFile", "site.yaml")},
+    ),
     "mcp": Extra(commands={"mcp": "cli"}),
 }
 """All extras, in the order in which they may import each other: an extra imports only those before it."""
