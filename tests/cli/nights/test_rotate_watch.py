@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -23,7 +21,7 @@ from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import Lab
-from tests.ports import free_port
+from tests.ports import free_port, http_status
 from tests.waiting import wait_until
 
 POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml")
@@ -98,7 +96,7 @@ def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_tol
         ) as run:
             try:
                 wait_until(lambda: _running(server) >= {"ml-01", "ml-02"}, LONGEST_S, process=run)
-                wait_until(lambda: _health(port) == 200, LONGEST_S, process=run)
+                wait_until(lambda: http_status(port) == 200, LONGEST_S, process=run)
                 second = subprocess.run(
                     [sys.executable, "-m", "gpuops", *words[:4], *words[6:]],
                     capture_output=True, encoding="utf-8", timeout=LONGEST_S, check=False, env=os.environ,
@@ -126,33 +124,22 @@ def _running(server: object) -> set[str]:
         return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON}
 
 
-def _health(port: int, path: str = "/healthz") -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return 0
-
-
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     port, now = free_port(), [0.0]
     monkeypatch.setattr("gpuops.execute.state.http_listener.clock.passed_s", lambda: now[0])
     with serve_health(("127.0.0.1", port)) as health:
-        assert _health(port) == 503, "it has not looked yet"
+        assert http_status(port) == 503, "it has not looked yet"
         health.note_look()
-        assert (_health(port), _health(port, "/readyz"), _health(port, "/")) == (200, 200, 404)
+        assert (http_status(port), http_status(port, "/readyz"), http_status(port, "/")) == (200, 200, 404)
         now[0] += STALE_S
-        assert (_health(port), _health(port, "/readyz")) == (503, 503)
+        assert (http_status(port), http_status(port, "/readyz")) == (503, 503)
         health.note_look(is_available=False)
-        assert (_health(port), _health(port, "/readyz")) == (200, 503), "to start it anew would not help"
+        assert (http_status(port), http_status(port, "/readyz")) == (200, 503), "to start it anew would not help"
         health.note_look()
-        assert (_health(port), _health(port, "/readyz")) == (200, 200)
+        assert (http_status(port), http_status(port, "/readyz")) == (200, 200)
         with pytest.raises(UsageError, match="cannot be used"), serve_health(("127.0.0.1", port)):
             raise AssertionError("the port is taken")
-    assert _health(port) == 0
+    assert http_status(port) == 0
 
 
 def test_it_tells_when_it_looked() -> None:
