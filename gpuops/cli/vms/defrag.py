@@ -61,5 +61,5 @@ def defrag(
         )
         return
     with open_site(common, saved=saved) as site:
-        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved))
+        defragmentation = api.defrag(request, read_inventory(site, common, saved=saved), site)
     output.show(defrag_text(defragmentation), DefragDocument.made_of(defragmentation))

@@ -11,6 +11,7 @@ import pytest
 
 from gpuops.advise.fragmentation import measure_fragmentation, sum_of_models
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import ConfigTarget, StunEstimate
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import RelocateVm
@@ -85,6 +86,18 @@ def test_a_budget_leaves_no_more_memory_fragmented_than_any_other_moves(seed: in
     others = [after([first, second], now) for first in moves_of(now) for second in moves_of(after([first], now))]
     for other in [*(after([first], now) for first in moves_of(now)), *others]:
         assert fragmented_mib(other) >= found.fragmented_mib[1] - 3
+
+
+@pytest.mark.parametrize(("stun_s", "moves"), [(100, 1), (101, 0)])
+def test_no_vm_moves_whose_stun_is_longer_than_the_cluster_tolerates(stun_s: int, moves: int) -> None:
+    now = world([[8, 8]], [[8], [24, 24]])
+    target = ConfigTarget(stuns=(StunEstimate("nvidia_a40-8q", 10_000, stun_s),))
+    now = now.with_hosts([replace(host, config_target=target) for host in now.hosts.values()])
+    found = planned(now, budget=1)
+    assert len(found.moves) == moves
+    reasons = [reason for stay in found.stays for reason in stay.reasons if "stun" in reason]
+    assert bool(reasons) == (moves == 0)
+    assert all("estimates a stun of 101 s" in reason for reason in reasons)
 
 
 def steps_of(found: Defragmentation) -> list[RelocateVm]:
