@@ -48,7 +48,7 @@ def read_guest_file(session: Connection, vm: str, name: str, path: str) -> bytes
     return _transfer(session, target, url, "GET").body
 
 
-def put_guest_file(session: ActiveSession, vm: str, name: str, path: str, content: bytes) -> None:
+def put_guest_file(session: Connection, vm: str, name: str, path: str, content: bytes) -> None:
     """Write a file of the guest, which its user may read and write, and others may read. Its directory must exist.
 
     Raises as `read_guest_file`. The content is sent to the ESXi host and is in no log of vCenter.
@@ -63,7 +63,7 @@ def put_guest_file(session: ActiveSession, vm: str, name: str, path: str, conten
     _transfer(session, session.vm(vm), str(url), "PUT", content)
 
 
-def _transfer(session: ActiveSession, vm: Any, url: str, verb: str, body: bytes | None = None) -> HttpReply:
+def _transfer(session: Connection, vm: Any, url: str, verb: str, body: bytes | None = None) -> HttpReply:
     """Return the reply to the one request for which the URL is. Raises Refused for a failed one."""
     try:
         transfer_target, path_of_url = _locate(session, url, vm)
