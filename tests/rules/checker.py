@@ -384,6 +384,7 @@ RULES: Final = (
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/guests/guest_login.py",
+            "gpuops/vsphere/guests/guest_file.py",
         ),
     ),
 )
