@@ -266,9 +266,9 @@ RULES: Final = (
     ),
     Rule(
         "named-lock",
-        "state/lock_names.py has the names of all locks, which never change",
+        "state/lock.py has the names of all locks, which never change",
         _named_lock,
-        ("gpuops/execute/state/lock_names.py", "gpuops/sim/"),
+        ("gpuops/execute/state/lock.py", "gpuops/sim/"),
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),

@@ -1,46 +1,23 @@
-"""Save an unfinished measurement in the state directory for a later call; and the port to vCenter that it needs."""
+"""Save an unfinished measurement in the state directory for a later call.
+
+It is a file: like the lock of measurements it belongs to this machine, and another machine with the same journal must
+not continue a measurement that still runs here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
-from gpuops.errors import Refused, StateDamaged
-from gpuops.execute.site.ports import Vcenter
+from gpuops.errors import StateDamaged
 from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.files.file import read_bytes
 from gpuops.files.private_file import write_private
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
 
 LARGEST: Final = 16 * 1024 * 1024
-
-
-@runtime_checkable
-class MeasuringPort(Protocol):
-    """A vCenter that runs commands in guests, for measurements."""
-
-    def require_made(self, vm: str, name: str, notes: str) -> None:
-        """Raise Refused for a VM with another name or without these notes."""
-        ...
-
-    def start_command(self, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
-        """Start a shell command in a guest. Raises Refused without a login for guests, OutcomeUnknown."""
-        ...
-
-    def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
-        """Yield the end of each command as it ends; a command that still runs after `timeout_s` is terminated."""
-        ...
-
-
-def measuring_port(vcenter: Vcenter) -> MeasuringPort:
-    """Return the vCenter as a port for measurements. Raises Refused for a saved inventory."""
-    if not isinstance(vcenter, MeasuringPort):
-        raise Refused("a saved inventory cannot run commands in guests", hint="use --vcenter")
-    return vcenter
 
 
 def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None:

@@ -47,6 +47,9 @@ LONGEST_NAME: Final = 50
 """The longest name of a cluster, in characters."""
 IN_USE: Final = "wait until that call ends, then run the same command again"
 """The hint if a run uses the cluster."""
+_MAY_BE_TAKEN: Final = (
+    "another run may have taken over the cluster: wait until no run uses it, then run the same command again"
+)
 
 
 def begin(journal: Journal, name: str, id: str, stands: Sequence[str]) -> Run:
@@ -193,7 +196,7 @@ def require_ours(lease: HeldLease, cluster: str) -> None:
 def lease_lost_error(cluster: str, objection: str) -> Locked:
     """Return the error of a run that has lost its lease."""
     reason = objection.replace("the lock VM", "its VM of rank 0")
-    return Locked(f"cluster {cluster}: {reason}", hint="another run may use it; gpuops cluster show shows its VMs")
+    return Locked(f"cluster {cluster}: {reason}", hint=_MAY_BE_TAKEN)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from gpuops.extras.jobs.container_command import checkpoint_words, run_words
 from gpuops.extras.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, PlannedJob
+from gpuops.extras.jobs.submitted_view import JobThatWaitsRecord
 from gpuops.extras.jobs.template_vms import JobVmRoom
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_minute, format_minutes
@@ -148,13 +149,6 @@ class JobNightRecord(DocumentRecord, frozen=True):
 
     opens: Moment
     closes: Moment
-
-
-class JobThatWaitsRecord(DocumentRecord, frozen=True):
-    """A job that gets no VM, and why."""
-
-    name: str
-    reason: str
 
 
 class JobVmRoomRecord(DocumentRecord, frozen=True):

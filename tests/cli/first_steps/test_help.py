@@ -87,6 +87,7 @@ OTHER_PROGRAMS = (
 def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
         "ansible",
+        "apply",
         "attach",
         "broker",
         "change",
@@ -113,6 +114,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "policy",
         "pool",
         "profiles",
+        "python",
         "report",
         "rotation",
         "simulator",

@@ -40,6 +40,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     yield "jobs", ROOT / "templates" / "jobs.yaml"
     yield "mig-layout", ROOT / "templates" / "mig-layout.yaml"
     yield "pool", ROOT / "templates" / "pool.yaml"
+    yield "site", ROOT / "templates" / "site.yaml"
     yield "workloads", ROOT / "templates" / "workloads.yaml"
     yield "config", ROOT / "templates" / "site.toml"
     yield from (("remote-gpu", path) for path in sorted((ROOT / "templates" / "remote-gpu").glob("*.yaml")))

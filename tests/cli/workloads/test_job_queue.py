@@ -94,7 +94,7 @@ def test_a_job_that_a_vm_fits_is_told_when_it_is_expected_to_start(lab: Lab, pol
     assert lab.effects == []
     assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
     [job] = listed(lab)
-    assert job["why_not"].startswith("ml-06 runs: the next `job run` starts it there")
+    assert job["why_not"] == "the next `job run` starts it in ml-06"
 
 
 @pytest.mark.long
