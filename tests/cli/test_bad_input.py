@@ -406,9 +406,3 @@ def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
         "no scenario 'nosuch'",
         "accelerators, fleet, lab, scattered, stacks, supervisor, training, vdi",
     )
-
-
-@pytest.mark.long
-def test_an_option_of_a_nested_command_given_twice_is_refused() -> None:
-    twice = ["rotate", "status", "--vcenter", "sim:lab", "--vcenter", "sim:vdi"]
-    one_line(CliRunner().invoke(app, twice), 2, "--vcenter is given 2 times", "once")

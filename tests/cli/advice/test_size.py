@@ -148,12 +148,3 @@ def test_what_only_nvidia_smi_told_counts(lab: Lab) -> None:
     found = told(lab.run("size", "--vm", "vdi-07", "-o", "json"))
     assert found["vms"][0]["busy"] == pytest.approx(0.4, rel=0.04)
     assert found["history"]["hours_most"] == pytest.approx(24.0)
-
-
-@pytest.mark.long
-def test_no_history_is_said(lab: Lab) -> None:
-    done = lab.run("size", "--vm", "ml-06")
-    assert (done.exit_code, done.stdout) == (2, "")
-    error, hint = done.stderr.splitlines()[:2]
-    assert error == "error: no measurements of ml-06 are stored for this period"
-    assert hint.startswith("next: run gpuops observe --once")

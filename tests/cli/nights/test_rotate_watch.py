@@ -71,15 +71,6 @@ def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_other_commands_refuse_its_policy(lab: Lab) -> None:
-    for verb in ("night", "plan"):
-        shown = lab.run("rotate", verb, "--policy", POLICY)
-        assert shown.exit_code == 2
-        assert "has `mode: spare-capacity`: rotate night cannot use it" in shown.stderr
-        assert "next: gpuops rotate watch --policy FILE --dry-run" in shown.stderr
-
-
-@pytest.mark.long
 def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_told(
     tmp_path: Path, clean: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
