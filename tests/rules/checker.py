@@ -256,6 +256,7 @@ RULES: Final = (
             "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
             "gpuops/extras/observe/observing.py",  # from here on services: they go on for ever
             "gpuops/execute/rotation/watch.py",
+            "gpuops/extras/declare/drift.py",
             "gpuops/extras/web/http/following.py",
             "gpuops/sim/",  # a vCenter of its own
         ),
