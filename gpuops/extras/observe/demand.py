@@ -37,18 +37,18 @@ _UNKNOWN_MOST: Final = 10
 def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
     """Return for each pool how many of today's desktops were in use in each slot of the last weeks.
 
-    The slots begin with the first observation, at most `WEEKS` weeks and a day ago. Empty if this vCenter was never
-    measured. Raises UsageError, StateDamaged.
+    The slots begin with the first observation of which steps of five minutes are stored, at most `WEEKS` weeks and a
+    day ago. Empty if there is none. Raises UsageError, StateDamaged.
     """
     store = MeasurementReads.open_if_exists(state_dir, url, inventory.vcenter)
     if store is None:
         return {}
     with store:
-        observed = store.observed_spans()
-        if not observed:
+        observed, fine_begin = store.observed_spans(), store.fine_begin()
+        if not observed or fine_begin is None:
             return {}
         now_s = int(inventory.taken_at.timestamp())
-        oldest = max(observed[0].begin, inventory.taken_at - timedelta(weeks=WEEKS, days=1))
+        oldest = max(observed[0].begin, fine_begin, inventory.taken_at - timedelta(weeks=WEEKS, days=1))
         # complete slots: the begin is rounded down, the end up
         begin_s, until_s = int(oldest.timestamp()) // _SLOT_S * _SLOT_S, -(-now_s // _SLOT_S) * _SLOT_S
         slots = max(0, (until_s - begin_s) // _SLOT_S)
