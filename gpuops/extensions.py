@@ -89,7 +89,7 @@ EXTRAS: Final[Mapping[str, Extra]] = {
     ),
     "bundle": Extra(commands={"bundle": "cli"}, documents=("archive",)),
     "declare": Extra(
-        commands={"diff": "cli", "apply": "cli", "assert": "cli", "export": "cli"},
+        commands={"diff": "cli", "apply": "cli", "assert": "cli", "drift": "cli", "export": "cli"},
         documents=("view",),
         files={"site": InputFile("What hosts and VMs should be (`gpuops apply`)", "entries:SiteFile", "site.yaml")},
     ),

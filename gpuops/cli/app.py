@@ -63,6 +63,7 @@ SECTIONS: Final = {
         "diff": "Say what differs from a file of what should be.",
         "apply": "Change what differs from the file; safe to repeat.",
         "assert": "Check in CI that nothing differs from the file.",
+        "drift": "Say what drifts from the file, and set it back.",
         "export": "Write such a file of what there is now.",
     },
     "night and day": {
@@ -113,7 +114,7 @@ EVERYDAY: Final = _select_installed("inventory capacity attach detach place rota
 BY_SUBJECT: Final = {
     "VMs": _select_installed("defrag guest diagnose cluster job pool"),
     "hosts": _select_installed("host change readiness"),
-    "as code": _select_installed("diff apply assert export"),
+    "as code": _select_installed("diff apply assert drift export"),
     "sizing": _select_installed("profiles size measure what-if"),
     "nights": _select_installed("queue broker observe notify"),
     "services": _select_installed("report serve metrics runner mcp"),

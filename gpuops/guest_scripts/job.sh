@@ -125,9 +125,7 @@ probe() {
 prepare() {
   enter_jobs
   mkdir -p ".gpuops-jobs/$attempt" && cd ".gpuops-jobs/$attempt" || exit 1
-  if [ -e began ] || [ -e revoked ]; then exit 0; fi
-  mkdir -p secrets || exit 1
-  echo ready
+  if [ ! -e began ] && [ ! -e revoked ]; then mkdir -p secrets && echo ready; fi
 }
 
 start() {

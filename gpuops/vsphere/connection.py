@@ -208,7 +208,7 @@ class Connection(Session):
 
         return guest_file.guest_file_if_there(self, vm, name, path)
 
-    def put_guest_file(self, vm: str, name: str, path: str, content: bytes) -> None:
+    def put_guest_file(self, vm: str, name: str, path: str, content: Secret) -> None:
         from gpuops.vsphere.guests import guest_file
 
         guest_file.put_guest_file(self, vm, name, path, content)

@@ -3,7 +3,7 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, wires, commands, simulator, decisions, profiles, firstcome, departures, ablation, filling, batch,
+names: help, wires, commands, simulator, decisions, profiles, firstcome, departures, ablation, filling, several, batch,
 requests, walk, sizing, diagnosis
 """
 
@@ -32,6 +32,7 @@ MODULES = {
     "departures": "tests.bench.trace.departures",
     "ablation": "tests.bench.trace.ablation",
     "filling": "tests.bench.placement.filling",
+    "several": "tests.bench.placement.several",
     "batch": "tests.bench.placement.batch",
     "requests": "tests.bench.changes.requests_per_run",
     "walk": "tests.bench.changes.walk",

@@ -56,7 +56,8 @@ from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.lock import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
-from gpuops.model.stored import to_stored, with_field_names
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored
 
 Body = TypeVar("Body")
 
@@ -260,6 +261,6 @@ def _source(connection: Connection, database: Database) -> FromClause | None:
 
 def _decode(kind: BookKind[Body], key: str, body: str) -> Body:
     try:
-        return msgspec.convert(with_field_names(kind.type, msgspec.json.decode(body)), type=kind.type)
+        return decode_stored(kind.type, msgspec.json.decode(body))
     except (*NOT_PARSED, msgspec.MsgspecError) as error:
         raise StateDamaged(f"{kind.called.format(key=key)} cannot be read: {error}", hint=kind.hint) from error

@@ -270,12 +270,12 @@ def watch_for_ever(
                 site.pause(AWAY_S)
                 longest_s = shortest
             else:
-                changed = _wait(site, longest_s)
+                changed = wait_for_news(site, longest_s)
                 longest_s = shortest if changed or report.outcomes else min(2 * longest_s, LONGEST_S)
             site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))
 
 
-def _wait(site: Site, timeout_s: float) -> bool:
+def wait_for_news(site: Site, timeout_s: float) -> bool:
     """Wait for a change. Return whether to look now: vCenter reported one, or could not be reached meanwhile."""
     until_s = site.passed_s() + timeout_s
     while (left_s := until_s - site.passed_s()) > 0:

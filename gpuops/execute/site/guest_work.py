@@ -59,7 +59,7 @@ class GuestWork(Protocol):
         """Return the content of a file of the guest; None = it does not exist."""
         ...
 
-    def put_guest_file(self, vm: str, name: str, path: str, content: bytes) -> None:
+    def put_guest_file(self, vm: str, name: str, path: str, content: Secret) -> None:
         """Write a file of the guest, whose directory exists; replace it if it exists. Raises Refused."""
         ...
 

@@ -6,41 +6,41 @@ not continue a measurement that still runs here.
 
 from __future__ import annotations
 
+import json
 import re
-from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.files.file import read_bytes
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
+from gpuops.model.stored import to_stored
+from gpuops.model.stored_json import decode_stored, json_values
 
 LARGEST: Final = 16 * 1024 * 1024
 
 
 def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None:
     """Return the unfinished measurement of this vCenter, or None. Raises StateDamaged."""
-    from pydantic import ValidationError
-
     path = _path(state_dir, vcenter)
     if not path.exists():
         return None
     try:
-        measurement: SharingMeasurement = _adapter().validate_json(
-            read_bytes(path, largest=LARGEST, error=StateDamaged)
-        )
-    except ValidationError as error:
+        return decode_stored(SharingMeasurement, parse_json(read_bytes(path, largest=LARGEST, error=StateDamaged)))
+    except NOT_PARSED as error:
         hint = "remove the file, and the VMs whose names begin with gpuops-measure-"
         raise StateDamaged(f"{path} does not hold a measurement that this version can read", hint=hint) from error
-    return measurement
 
 
 def keep_measurement(state_dir: Path, vcenter: str, measurement: SharingMeasurement) -> None:
     """Save it; it is on disk when this returns. Raises StateDamaged, UsageError for a read-only directory."""
     prepare_state_dir(state_dir)
-    write_private(_path(state_dir, vcenter), _adapter().dump_json(measurement).decode("utf-8"))
+    write_private(
+        _path(state_dir, vcenter),
+        json.dumps(json_values(to_stored(measurement)), separators=(",", ":"), ensure_ascii=False),
+    )
 
 
 def forget_measurement(state_dir: Path, vcenter: str) -> None:
@@ -50,10 +50,3 @@ def forget_measurement(state_dir: Path, vcenter: str) -> None:
 
 def _path(state_dir: Path, vcenter: str) -> Path:
     return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.measure.json"
-
-
-@cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(SharingMeasurement)

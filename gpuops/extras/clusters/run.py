@@ -66,11 +66,6 @@ def end(site: Site, run: Run) -> None:
         journal.end(run)
 
 
-def vms_before_run(run: Run) -> frozenset[str]:
-    """Return the VMs of the cluster that existed before the run. They are not removed after a failure."""
-    return frozenset(load_cluster_order(run.order).earlier_vms)
-
-
 @contextmanager
 def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
     """Yield the journal, locked so that no rotation runs meanwhile.
@@ -184,13 +179,6 @@ def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory
             first = min(members, key=lambda member: member.marker.rank).vm
             stack.enter_context(_hold_lease(site, name, first.name, first.ref, inventory))
         yield
-
-
-def require_ours(lease: HeldLease, cluster: str) -> None:
-    """Raise Locked if another machine has taken the lease, or if that cannot be excluded."""
-    objection = lease.objection()
-    if objection is not None:
-        raise lease_lost_error(cluster, objection)
 
 
 def lease_lost_error(cluster: str, objection: str) -> Locked:

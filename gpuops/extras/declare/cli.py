@@ -121,6 +121,50 @@ def assert_(
 
 
 @spread
+def drift(
+    common: CommonOptions,
+    host_shell: HostShellOptions,
+    file: SitePath,
+    heal: Annotated[
+        list[str] | None,
+        typer.Option("--heal", metavar="KEY", help="Set this key back: mig, scheduler, drs. May be repeated."),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option("--window", metavar="WINDOW", help="Set back only while it is open: 'Sat 22:00-04:00 UTC'."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: exit code 3 if something differs.")] = False,
+) -> None:
+    """Say within a minute what drifts from a file of what hosts and VMs should be, until it is stopped.
+
+    --heal sets back keys that stop, move and reboot nothing. MIG mode is in force after a reset or reboot all the same.
+
+    \b
+    Examples:
+      gpuops drift --file templates/site.yaml --once --vcenter sim:lab
+      gpuops drift --file site.yaml --heal mig --heal scheduler --window 'Sat 22:00-04:00 UTC' --vcenter prod
+    """
+    from gpuops.config.date_text import parse_window
+    from gpuops.console.opening import open_site
+    from gpuops.extras.declare.drift import DriftLook, DriftWatch, check_heals, follow
+    from gpuops.extras.declare.view import DriftDocument, drift_text
+
+    def show(look: DriftLook) -> None:
+        output.show(drift_text(look), DriftDocument.made_of(look))
+
+    site_file, heals = load_site(file), check_heals(heal or ())
+    opens = parse_window(window) if window is not None else None
+    with open_site(common, guarded=bool(heals), run="drift" if heals else "") as site:
+        host_shell.give_to(site)
+        watch = DriftWatch(site_file, site, heals, opens)
+        if not once:
+            follow(watch, show)
+        look = watch.look()
+    show(look)
+    output.leave(look.exit_code)
+
+
+@spread
 def export(
     common: CommonOptions,
     host_shell: HostShellOptions,

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Final, Self
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from gpuops.errors import report_exit_code
 from gpuops.extras.declare.applying import SiteReport
+from gpuops.extras.declare.drift import DriftLook
 from gpuops.extras.declare.wishes import SiteDifference
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Verdict
 from gpuops.report.changes import host_name
@@ -166,7 +169,7 @@ class AssertDocument(SiteComparisonDocument, frozen=True):
         before, reasons = report.before, report.comparison.rejections
         holds = not (report.differences or reasons)
         keys = {"read_at": before.taken_at, "rejections": list(reasons), "holds": holds, "warnings": []}
-        return cls.from_attributes(report, before, **keys, exit_code=0 if holds else 3)
+        return cls.from_attributes(report, before, **keys, exit_code=report_exit_code(refused=not holds))
 
 
 class SitePlanDocument(SiteComparisonDocument, frozen=True):
@@ -231,3 +234,46 @@ class ExportDocument(SiteDocument, frozen=True):
     @classmethod
     def of(cls, inventory: Inventory, text: str, left_out: tuple[str, ...]) -> Self:
         return cls.from_attributes(inventory, read_at=inventory.taken_at, file=text, left_out=list(left_out))
+
+
+def drift_text(look: DriftLook) -> Iterator[Text]:
+    """Yield what drifted, what is back, and what was set back."""
+    moment = format_zoned_minute(look.at)
+    for difference in look.drifted:
+        yield Text(f"{moment} drifted: {subject(difference)} {difference.key}: {change_in_words(difference)}", "yellow")
+    for difference in look.back:
+        yield Text(f"{moment} back: {subject(difference)} {difference.key}: {difference.after or 'none'}", "green")
+    if look.healed is not None:
+        yield from (Text(f"{moment} set back: ").append(line) for line in healed_lines(look.healed))
+        yield from rejection_lines("not set back", (*look.healed.rejections, *look.healed.unmet), "bold red")
+    number = len(look.remaining)
+    yield Text(f"{moment} {count(number, 'setting')} {'differs' if number == 1 else 'differ'} from the file", "bold")
+
+
+def healed_lines(report: SiteReport) -> Iterator[str]:
+    """Yield a line for each setting that was set back."""
+    for difference in report.differences:
+        if report.changed and difference not in report.remaining:
+            yield f"{subject(difference)} {difference.key}: {change_in_words(difference)}"
+
+
+@printed("drift", by="gpuops drift")
+class DriftDocument(SiteDocument, frozen=True):
+    """What a look of `gpuops drift` found."""
+
+    drifted: Annotated[list[SiteDifferenceRecord], "what differs since this look"]
+    back: Annotated[list[SiteDifferenceRecord], "what is as the file says again"]
+    set_back: Annotated[list[str], "what gpuops set back, one line each"]
+    rejections: Annotated[list[RejectionRecord], "why something could not be set back"]
+    remaining: Annotated[list[SiteDifferenceRecord], "all that differs after the look"]
+    exit_code: int
+
+    @classmethod
+    def made_of(cls, look: DriftLook) -> Self:
+        healed = look.healed
+        return cls.from_attributes(
+            look,
+            read_at=look.at,
+            set_back=list(healed_lines(healed)) if healed is not None else [],
+            rejections=[*healed.rejections, *healed.unmet] if healed is not None else [],
+        )

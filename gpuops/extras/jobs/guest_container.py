@@ -194,7 +194,7 @@ class GuestContainers:
             raise Refused(f"{vm.name}: its job gets no secrets: {self._runner.failure(end)}", hint=_LOOK)
         for name, secret in secrets.items() if end.printed == "ready\n" else ():
             self._time_for(vm)
-            self._port.put_guest_file(vm.ref, vm.name, f"{directory}/{name}", secret.reveal().encode())
+            self._port.put_guest_file(vm.ref, vm.name, f"{directory}/{name}", secret)
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
         return self._state(vm, self._run(vm, job_command("look", attempt)))

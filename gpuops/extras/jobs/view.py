@@ -47,7 +47,7 @@ def _job_table(answer: JobsAnswer) -> TextTable:
         Column("job", lambda plan: plan.job.name, whole=True),
         Column("owner", lambda plan: plan.job.owner or "-"),
         Column("host", lambda plan: plan.host.name),
-        Column("GPU", lambda plan: str(plan.gpu)),
+        Column("GPU", lambda plan: f"{plan.gpu} and {plan.job.gpus - 1} more" if plan.job.gpus > 1 else str(plan.gpu)),
         Column("on GPU", lambda plan: str(plan.sharers), right=True),
         Column("busy", lambda plan: f"{plan.busy.share:.0%}" if plan.shares_time else "-", right=True),
         Column("by", lambda plan: plan.busy.source.value if plan.shares_time else "MIG"),
@@ -171,7 +171,8 @@ class PlannedJobRecord(DocumentRecord, frozen=True):
     owner: str | None
     image: str
     host: NamedRecord
-    gpu: Annotated[str, "PCI address"]
+    gpu: Annotated[str, "PCI address; of several, that of the one on which it takes longest"]
+    gpus: Annotated[int, "vGPUs of its VM"]
     sharers: Annotated[int, "VMs on its GPU, itself counted"]
     busy: Annotated[float, "the share of the time that it keeps a GPU busy alone"]
     busy_by: BusySource

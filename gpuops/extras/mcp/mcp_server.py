@@ -70,15 +70,15 @@ class VerbServer:
         if reasons := [f"{'.'.join(map(str, misfit.path)) or 'arguments'}: {misfit.message}" for misfit in misfits]:
             return _error("; ".join(reasons))
         words = [*self.connection, "--output=json", *command.words(arguments, self.policy)]
-        done = await anyio.run_process(
+        process = await anyio.run_process(
             [sys.executable, "-m", "gpuops", *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
         )
-        warnings = done.stderr.decode(errors="replace").strip()
+        warnings = process.stderr.decode(errors="replace").strip()
         try:
-            document = parse_json(done.stdout)
+            document = parse_json(process.stdout)
         except ValueError:
-            return _error(warnings or f"gpuops {command.tool.command} ended with exit code {done.returncode}")
-        blocks = [DATA, done.stdout.decode(), *([warnings] if warnings else [])]
+            return _error(warnings or f"gpuops {command.tool.command} ended with exit code {process.returncode}")
+        blocks = [DATA, process.stdout.decode(), *([warnings] if warnings else [])]
         return CallToolResult(
             content=[TextContent(text=block) for block in blocks],
             structured_content=document,

@@ -48,7 +48,7 @@ def read_guest_file(session: Connection, vm: str, name: str, path: str) -> bytes
     return _transfer(session, target, url, "GET").body
 
 
-def put_guest_file(session: Connection, vm: str, name: str, path: str, content: bytes) -> None:
+def put_guest_file(session: Connection, vm: str, name: str, path: str, content: Secret) -> None:
     """Write a file of the guest, which its user may read and write, and others may read. Its directory must exist.
 
     Raises as `read_guest_file`. The content is sent to the ESXi host and is in no log of vCenter.
@@ -56,11 +56,10 @@ def put_guest_file(session: Connection, vm: str, name: str, path: str, content: 
     from pyVmomi import vim
 
     attributes = vim.vm.guest.FileManager.PosixFileAttributes(permissions=0o644)
+    body, op_id = content.reveal().encode(), f"gpuops-put-{secrets.token_hex(8)}"
     upload = session.guests.files.InitiateFileTransferToGuest
-    url = session.guests.change(
-        upload, vm, name, path, attributes, len(content), True, op_id=f"gpuops-put-{secrets.token_hex(8)}"
-    )
-    _transfer(session, session.vm(vm), str(url), "PUT", content)
+    url = session.guests.change(upload, vm, name, path, attributes, len(body), True, op_id=op_id)
+    _transfer(session, session.vm(vm), str(url), "PUT", body)
 
 
 def _transfer(session: Connection, vm: Any, url: str, verb: str, body: bytes | None = None) -> HttpReply:

@@ -17,6 +17,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
@@ -33,12 +36,13 @@ from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog, gpu, host, inventory
 
-SIZES: Final = {256: 1.0, 1000: 3.0}
+SIZES: Final = {256: 1.0, 1000: 3.0, 5000: 15.0}
 """Hosts, and the budget of a decision in milliseconds."""
 REFUSED_SIZES: Final = {256: 0.1, 1000: 0.3, 5000: 1.0}
 """Hosts, and the budget of a refused request in CPU seconds."""
 MEMORY_MIB: Final = 300
 PROFILES: Final = ("4c", "5c", "8c", "10c", "20c", "40c")
+SIZES_GB: Final = np.array([int(profile[:-1]) for profile in PROFILES])
 ASKED: Final = 400
 
 
@@ -54,6 +58,7 @@ def _decisions() -> Result:
         said = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts)).run().said
         figures += [
             Figure(f"{hosts} hosts x 8 GPUs: one decision, median", said["decide_ms"], "ms", budget_ms),
+            Figure(f"{hosts} hosts: one decision over one of FGD in numpy", said["decide_ms"] / said["fgd_ms"], "", 8),
             Figure(f"{hosts} hosts: 99 of 100 decisions within", said["decide_p99_ms"], "ms"),
             Figure(f"{hosts} hosts: the index, once", said["index_ms"], "ms"),
             Figure(f"{hosts} hosts: the snapshot with the VM in it", said["take_ms"], "ms"),
@@ -150,6 +155,34 @@ def asked(name: str, chance: random.Random, hosts: tuple[str, ...]) -> Wanted:
     )
 
 
+def plain_fgd(world: Inventory, chance: random.Random) -> float:
+    """Milliseconds of one decision by FGD (Weng et al., USENIX ATC 2023) with numpy alone, on the same GPUs: it knows
+    vGPUs and nothing else, neither nodes nor memory nor what is requested of hosts."""
+    kinds, most = np.arange(len(PROFILES)), 40 // SIZES_GB
+    profile = np.array([chance.randrange(len(kinds)) for host in world.hosts.values() for _ in host.gpus])
+    count = np.array([chance.randrange(most[kind] + 1) for kind in profile])
+    decide = []
+    for _ in range(ASKED):
+        kind = chance.randrange(len(kinds))
+        started = time.process_time()
+        room = (count == 0) | ((profile == kind) & (count < most[kind]))
+        added = _unusable(np.full(len(count), kind), count + 1) - _unusable(profile, count)
+        gpu = int(np.where(room, added, np.inf).argmin())
+        if room[gpu]:
+            profile[gpu], count[gpu] = kind, count[gpu] + 1
+        decide.append(1000 * (time.process_time() - started))
+    return median(decide)
+
+
+def _unusable(profile: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The free memory of each GPU, with so many vGPUs of a profile on it, that the mean request cannot use."""
+    empty, alike = (count == 0)[:, None], profile[:, None] == np.arange(len(PROFILES))
+    slots = np.where(empty, 40 // SIZES_GB, np.where(alike, 40 // SIZES_GB - count[:, None], 0))
+    free = 40 - SIZES_GB[profile] * count
+    unusable: npt.NDArray[np.float64] = np.maximum(0, free[:, None] - slots * SIZES_GB).mean(axis=1)
+    return unusable
+
+
 def main(hosts: int) -> None:
     """One size; what was measured as JSON."""
     world = fleet(hosts)
@@ -168,10 +201,12 @@ def main(hosts: int) -> None:
         started = time.process_time()
         world = take(running(wanted.vm, found, wanted.numa), world, catalog())
         taken.append(1000 * (time.process_time() - started))
+    fgd_ms = plain_fgd(world, chance)
     started = time.process_time()
     place_exactly(asked("last", chance, tuple(world.hosts)), world, catalog())
     said = {
         "decide_ms": median(decide),
+        "fgd_ms": fgd_ms,
         "decide_p99_ms": sorted(decide)[len(decide) * 99 // 100],
         "index_ms": index_ms,
         "take_ms": median(taken),

@@ -7,8 +7,9 @@ in fractions, whole hosts and NUMA nodes do not count, so no plan that admission
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from gpuops.sim.state.board import GpuBoard, GpuMode, VgpuType, board
 from tests.bench.placement.filling_fleet import GPUS, HOSTS, MODES, FleetKind
 
 Counts = tuple[int, ...]
+Kind = TypeVar("Kind", bound=Hashable)
+NEGLIGIBLE_PERCENT: Final = 0.001
+"""Of a fleet, by which the solver's answer may miss a whole number."""
 
 
 def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
@@ -42,6 +46,34 @@ def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
     limits = np.array([0.0] * len(profiles) + gpus)
     program = SolverProgram(columns, len(limits), integer=False)
     return 100 * program.solve(gains, most, limits).value / kind.memory_mib
+
+
+def repacked(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+    """Percent of the fleet's GPU memory that is taken in the order of coming, with all VMs packed anew for each, for
+    nothing."""
+
+    def percent(taken: Sequence[tuple[str, int]]) -> float:
+        return 100 * sum(count * kind.size_mib(profile) for profile, count in taken) / kind.memory_mib
+
+    taken = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
+    return percent(taken)
+
+
+def taken_in_turn(asked: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
+    """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
+    # 1. As long as all of them fit, everybody is taken.
+    least, most = 0, len(asked)
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fit(asked[:middle]) else (least, middle - 1)
+    # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
+    taken, refused = list(asked[:least]), set[Kind]()
+    for kind in asked[least:]:
+        if kind not in refused and fit([*taken, kind]):
+            taken.append(kind)
+        else:
+            refused.add(kind)
+    return taken
 
 
 @cache

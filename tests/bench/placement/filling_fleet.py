@@ -56,6 +56,18 @@ class FleetKind:
     """Of the others: VMs with two or four vGPUs."""
     whole_counts: tuple[int, ...] = (1,)
     """GPUs of a VM with whole GPUs, drawn with equal chances."""
+    unlike: bool = False
+    """The shares are drawn for each fleet, from a few percent to nearly all VMs."""
+    weights: tuple[float, ...] = ()
+    """The shares of `profiles`, then of `whole`, where they were drawn."""
+
+    def drawn(self, seed: int) -> FleetKind:
+        """The kind with the shares that a fleet of this seed has."""
+        if not self.unlike or self.weights:
+            return self
+        random = Random(f"{self.name} shares {seed}")
+        weights = [random.expovariate(1) for _ in (*self.profiles, self.whole)]
+        return replace(self, weights=tuple(weight / sum(weights) for weight in weights))
 
     def size_mib(self, profile: str) -> int:
         facts = catalog().profile(profile)
@@ -70,16 +82,18 @@ class FleetKind:
 
     def requests(self, seed: int) -> list[tuple[str, int]]:
         """Profiles and counts, until all memory of the fleet was asked for."""
-        random, left = Random(f"{self.name} {seed}"), self.memory_mib
+        kind, random, left = self.drawn(seed), Random(f"{self.name} {seed}"), self.memory_mib
         asked: list[tuple[str, int]] = []
         while True:
-            profile, count = self._drawn(random)
+            profile, count = kind._one(random)
             left -= count * self.size_mib(profile)
             if left < 0:
                 return asked
             asked.append((profile, count))
 
-    def _drawn(self, random: Random) -> tuple[str, int]:
+    def _one(self, random: Random) -> tuple[str, int]:
+        if self.weights:
+            return self.name_of(random.choices((*self.profiles, self.whole), self.weights)[0]), 1
         if random.random() < self.whole_share:
             return self.name_of(self.whole), random.choice(self.whole_counts) if len(self.whole_counts) > 1 else 1
         count = random.choice((2, 4)) if random.random() < self.several_share else 1
@@ -87,6 +101,11 @@ class FleetKind:
 
     def shares(self) -> dict[str, float]:
         """Of each profile among the VMs that are asked for."""
+        if self.weights:
+            return {
+                self.name_of(name): weight
+                for name, weight in zip((*self.profiles, self.whole), self.weights, strict=True)
+            }
         others = (1 - self.whole_share) / len(self.profiles)
         return {self.name_of(self.whole): self.whole_share} | {self.name_of(each): others for each in self.profiles}
 
@@ -113,6 +132,38 @@ FLEETS: Final = (
     FleetKind("A40 mixed size", "a40", (MIXED,), tuple(f"a40-{size}" for size in _GRAPHICS), "a40-48q", 0.15),
     FleetKind("A16 same size", "a16", (SAME,), ("a16-1q", "a16-2q", "a16-4q", "a16-8q"), "a16-16q", 0.1),
     FleetKind("H100 half MIG", "h100", (MIG, SAME), (*_H100, "h100-10c", "h100-20c", "h100-40c"), "h100-80c", 0.1),
+    FleetKind("H100 MIG, 1g.20gb", "h100", (MIG,), (*_H100, "h100-1-20c"), "h100-7-80c", 0.1),
+    FleetKind("H100 MIG, unlike shares", "h100", (MIG,), (*_H100, "h100-1-20c"), "h100-7-80c", 0, unlike=True),
+    FleetKind("A100 MIG, unlike shares", "a100", (MIG,), _A100, "a100-7-40c", 0, unlike=True),
+    FleetKind(
+        "L40S mixed size, unlike shares",
+        "l40s",
+        (MIXED,),
+        tuple(f"l40s-{size}" for size in _GRAPHICS),
+        "l40s-48q",
+        0,
+        unlike=True,
+    ),
+    FleetKind(
+        "L40S same size, unlike shares",
+        "l40s",
+        (SAME,),
+        ("l40s-4q", "l40s-8q", "l40s-12q", "l40s-24q"),
+        "l40s-48q",
+        0,
+        unlike=True,
+    ),
+    FleetKind(
+        "H100 half MIG, unlike shares",
+        "h100",
+        (MIG, SAME),
+        (*_H100, "h100-10c", "h100-20c", "h100-40c"),
+        "h100-80c",
+        0,
+        unlike=True,
+    ),
+)
+SEVERAL: Final = (
     FleetKind(
         "L40S same size, several",
         "l40s",
@@ -123,7 +174,17 @@ FLEETS: Final = (
         several_share=0.3,
     ),
     FleetKind("H100 whole GPUs", "h100", (SAME,), ("h100-40c",), "h100-80c", 1.0, whole_counts=(1, 2, 4, 8)),
+    FleetKind(
+        "A100 parts and whole hosts",
+        "a100",
+        (SAME,),
+        ("a100-10c", "a100-20c"),
+        "a100-40c",
+        0.3,
+        whole_counts=(1, 2, 4, 8),
+    ),
 )
+"""Kinds with VMs that have several GPUs."""
 
 
 class FillingFleet:

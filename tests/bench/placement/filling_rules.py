@@ -71,6 +71,11 @@ def _fragments(site: Site, state: GpuState) -> float:
     return sum(share * max(0, free - rooms[p].at_least * site.kind.size_mib(p)) for p, share in site.shares.items())
 
 
+def fgd_fullest(site: Site, state: GpuState, profile: str) -> float:
+    """FGD; of equal GPUs the one with the least free memory."""
+    return round(fgd(site, state, profile), 3) + 1e-8 * site.free_mib(state)
+
+
 def least_unusable_starts(site: Site, state: GpuState, profile: str) -> float:
     """Zambianco et al.: starts of profiles that would fit by memory and cannot be used."""
     after = with_expected(state, Tenant("", "", profile), catalog())
@@ -94,6 +99,7 @@ RULES: Final[dict[str, Rank]] = {
     "first fit": first_fit,
     "best fit": best_fit,
     "FGD": fgd,
+    "FGD, ties to the fullest": fgd_fullest,
     "GRMU, reconstructed": grmu,
     "Zambianco, reconstructed": least_unusable_starts,
 }

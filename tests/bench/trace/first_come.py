@@ -1,4 +1,4 @@
-"""What VMs can have that are served in the order of coming: why nobody meets the bounds of `profiles` and `filling`.
+"""What VMs can have that are served in the order of coming: why nobody meets the bounds of `profiles`.
 
 Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
 still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, as
@@ -13,19 +13,17 @@ The scenarios need the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` their
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Final, TypeVar
+from typing import Final
 
 from gpuops.plan.queue.batch.column_generation import bound_whole, solve_fluid
 from gpuops.plan.queue.batch.problem import BatchProblem, with_loosest_options
 from tests.bench.placement.batch import problem_of
-from tests.bench.placement.filling import SEEDS as FILLING_SEEDS
-from tests.bench.placement.filling_bound import bound
-from tests.bench.placement.filling_fleet import FLEETS, FleetKind
+from tests.bench.placement.filling_bound import taken_in_turn
 from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, drawn, inflated, known, scenarios
 from tests.bench.trace.vgpu_across import Engine
 from tests.bench.trace.vgpu_rules import RULES
@@ -34,9 +32,7 @@ from tests.bench.verdict import Figure, Result
 
 WHOLE: Final = HOSTS_EACH * 8 * GB
 NEGLIGIBLE: Final = 0.5
-NEGLIGIBLE_PERCENT: Final = 0.001
-"""GB, and percent of a fleet, by which the solver's answer may miss a whole number."""
-Kind = TypeVar("Kind", bound=Hashable)
+"""GB by which the solver's answer may miss a whole number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +45,12 @@ class Served:
 
 
 def run() -> Iterator[Result]:
-    """The fleets that fill, then the scenarios; judged: how far ours is below the reference on their mean."""
-    yield Result(f"fleets that fill, first come, first served, {len(FILLING_SEEDS)} seeds each", tuple(_filling()))
+    """Judged: how far ours is below the reference on the mean of the scenarios."""
     folder = os.environ.get("OPENB")
     if not folder:
         yield Result("first come, first served: scenarios not run, they need the trace (make bench OPENB=DIR)", ())
         return
     yield Result("vGPU profiles, first come, first served: GPU memory allocated", tuple(_scenarios(Path(folder))))
-
-
-def _filling() -> Iterator[Figure]:
-    for kind in FLEETS:
-        every = [kind.requests(seed) for seed in FILLING_SEEDS]
-        yield Figure(f"{kind.name}: bound", mean(bound(kind, requests) for requests in every), "%")
-        yield Figure(f"{kind.name}: reference", mean(filling_reference(kind, requests) for requests in every), "%")
-
-
-def filling_reference(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
-    """Percent of the fleet's GPU memory that is taken when all of it has been asked for."""
-
-    def percent(taken: Sequence[tuple[str, int]]) -> float:
-        return 100 * sum(count * kind.size_mib(profile) for profile, count in taken) / kind.memory_mib
-
-    taken = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
-    return percent(taken)
 
 
 def _scenarios(folder: Path) -> Iterator[Figure]:
@@ -110,23 +88,6 @@ def reference(of: Scenario, seed: int) -> float:
     numbers = [kinds.index(_kind(each)) for each in came]
     taken = taken_in_turn(numbers, lambda some: _fit(problem, some))
     return 100 * sum(problem.worth[number] for number in taken) / WHOLE
-
-
-def taken_in_turn(asked: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
-    """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
-    # 1. As long as all of them fit, everybody is taken.
-    least, most = 0, len(asked)
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if fit(asked[:middle]) else (least, middle - 1)
-    # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
-    taken, refused = list(asked[:least]), set[Kind]()
-    for kind in asked[least:]:
-        if kind not in refused and fit([*taken, kind]):
-            taken.append(kind)
-        else:
-            refused.add(kind)
-    return taken
 
 
 def _kind(request: Request) -> tuple[int, int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -98,6 +98,31 @@ class Hosts(NodePool):
     def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
         """The best seat in the first tier that has any."""
         return super().choose(ask, among) or self._across(ask)
+
+    def take(self, seat: PoolSeat) -> None:
+        """Take the GPUs, CPU and memory of the seat."""
+        for part in seat.parts:
+            self._set(part.row, part.gpus, part.after, -part.cpu, -part.memory)
+
+    def give(self, part: NodePart, states: Sequence[int]) -> None:
+        """Give back the part of a node that a VM had; `states`: those of its GPUs afterwards."""
+        self._set(part.row, part.gpus, states, part.cpu, part.memory)
+
+    def _set(self, row: int, gpus: Sequence[int], states: Sequence[int], cpu: int, memory: int) -> None:
+        self.state[row, list(gpus)] = states
+        self.cpu[row] += cpu
+        self.memory[row] += memory
+        self.update_nodes((row,))
+
+    def loss(self, parts: Sequence[NodePart]) -> tuple[float, Ints]:
+        """Return the loss of these nodes by the parts of one VM, and the places lost of each shape."""
+        rows = np.array([part.row for part in parts])
+        states = self.state[rows]
+        for at, part in enumerate(parts):
+            states[at, list(part.gpus)] = part.after
+        taken = [np.array([getattr(part, resource) for part in parts]) for resource in ("cpu", "memory")]
+        loss, destroyed = self.losses(rows, states, *taken)
+        return float(loss.sum()), destroyed.sum(axis=0)
 
     def first(self, ask: PoolRequest, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The first GPUs of the node that can take a device each, so many at the most, and their states then."""

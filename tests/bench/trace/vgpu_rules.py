@@ -7,22 +7,26 @@ GPU is (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy; the rest
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
 from tests.bench.trace.vgpu_across import Hosts
-from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, known_shapes, site
+from tests.bench.trace.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, TypicalShapes, site, typical_shapes
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
 
 
 class Rule(Hosts):
-    """Nothing kept for large shapes, and no steps."""
+    """No places kept, and no steps. `typical`: the shapes that its authors let it know."""
 
-    def total(self, cost: Floats, destroyed: Ints) -> Floats:
+    def __init__(self, *args: Any, typical: TypicalShapes, **named: Any) -> None:
+        self.typical = typical
+        super().__init__(*args, **named)
+
+    def total(self, cost: Floats, destroyed: Ints | Floats) -> Floats:
         return np.round(cost, 9)
 
 
@@ -56,14 +60,14 @@ class Fgd(Rule):
     whole = False
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        shapes, kinds = self.shapes, len(self.shapes.kinds)
-        slots = gains[:, :kinds][:, shapes.kind]
+        shapes = self.typical
+        slots = gains[:, shapes.column]
         fed = np.minimum(cpu[:, None] // shapes.cpu, memory[:, None] // shapes.memory)
         several = np.minimum(NODE_GPUS, shapes.count)
         devices = slots // several * several
         # As first written: a VM of eight GPUs is fed as a whole or not at all, and its GPUs counted four by four.
         fits = np.minimum(devices, fed * shapes.count) if self.whole else np.where(fed > 0, devices, 0)
-        total: Floats = (fits * shapes.size) @ shapes.weight
+        total: Floats = (fits * shapes.size) @ shapes.share
         return total
 
 
@@ -137,10 +141,9 @@ RULES: dict[str, tuple[type[Hosts], str]] = {
 def pool_of(kind: type[Hosts], of: Scenario, hosts: int, step: float) -> Hosts:
     """Empty hosts; the other rules know the shapes that their authors let them know."""
     cpu, memory = HOSTS[of.host]
-    geometry, shapes, large = site(of)
-    if issubclass(kind, Rule):
-        shapes, large = known_shapes(of), None
+    geometry, shapes = site(of)
+    named = {"typical": typical_shapes(of, shapes.kinds)} if issubclass(kind, Rule) else {}
     rows = 2 * hosts
     state = np.ones((rows, NODE_GPUS), dtype=np.int64)
     both = np.full(rows, cpu // 2), np.full(rows, memory // 2)
-    return kind(geometry, state, *both, shapes, step=step, large=large)
+    return kind(geometry, state, *both, shapes, step=step, **named)

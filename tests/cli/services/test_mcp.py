@@ -13,14 +13,16 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.extras.mcp.verb_tools import VERB_TOOLS
+from gpuops.extras.mcp.verb_tools import VERB_TOOLS, tool_commands
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.document_schemas import misfits
 
 Answer = TypeVar("Answer")
+ROOT: Final = Path(__file__).resolve().parents[3]
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "inventory": {"free": True, "limit": 2},
     "profiles": {"model": "a100"},
@@ -63,6 +65,16 @@ def test_a_client_lists_and_calls_every_tool_and_the_ledger_stays_empty(lab: Lab
     assert answers["readiness"].structured_content | {"read_at": ""} == printed | {"read_at": ""}
     plan = answers["attach_plan"].structured_content
     assert plan["feasible"] and plan["waves"] and not plan["applied"]
+
+
+def test_a_tool_names_no_file_and_what_could_change_something_is_a_dry_run() -> None:
+    commands = tool_commands(get_command(app))
+    for name, command in commands.items():
+        assert ("--dry-run" in command.tool.fixed) == any(p.name == "dry_run" for p in command.command.params), name
+        assert not {"yes", "save", "policy", "saved"} & command.parameters.keys()
+        assert all(p.type_descriptor.annotation is not Path for p in command.parameters.values()), name
+    page = (ROOT / "gpuops" / "manual" / "python.md").read_text(encoding="utf-8")
+    assert [name for name in commands if f"`{name}`" not in page] == []
 
 
 @pytest.mark.quick_cases(2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.sim.state.gpu_admission import Deviation, GpuOrder, NotAdmitted, StartOrder
 from tests.bench.placement.filling import answer
-from tests.bench.placement.filling_fleet import FLEETS, FillingFleet, FleetKind
+from tests.bench.placement.filling_fleet import FLEETS, SEVERAL, FillingFleet, FleetKind
 
 
 def promises_of(kind: FleetKind, seed: int, deviation: Deviation, *, starts: bool) -> int:
@@ -33,7 +33,7 @@ def promises_of(kind: FleetKind, seed: int, deviation: Deviation, *, starts: boo
 
 @pytest.mark.long
 @given(
-    kind=st.sampled_from(FLEETS),
+    kind=st.sampled_from(FLEETS + SEVERAL),
     seed=st.integers(0, 1 << 20),
     gpus=st.sampled_from(GpuOrder),
     starts=st.sampled_from(StartOrder),

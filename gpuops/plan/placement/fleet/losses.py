@@ -28,22 +28,18 @@ from gpuops.model.vcenter.host import Host
 from gpuops.plan.placement.fleet.board_geometry import BoardGpus
 from gpuops.plan.placement.fleet.geometry import (
     NO_LIMIT,
+    WASTE_UNIT,
     Geometry,
     GpuTransitions,
-    LargeShapes,
     NodePart,
     PoolRequest,
     PoolSeat,
-    ShapeArrays,
     ShapeFrequency,
-    commonest,
+    Shapes,
     count_places,
     half_of_two_nodes,
-    large_shapes,
-    make_shape_arrays,
-    node_value,
-    place_prices,
-    with_weights,
+    make_shapes,
+    scarcity_prices,
 )
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import (
@@ -72,8 +68,8 @@ class _ScoredRequest:
     loss: Floats
     state: Ints
     """State of the GPU afterwards; a way is a GPU and one of the states that it may have."""
-    destroyed: Ints
-    """Places for each large shape that this way destroys."""
+    destroyed: Floats
+    """Places of each shape that this way destroys."""
 
 
 NO_ROOM: Final = np.inf
@@ -89,31 +85,30 @@ class NodePool:
         state: Ints,
         cpu: Ints,
         memory: Ints,
-        shapes: ShapeArrays,
+        shapes: Shapes,
         *,
         step: float,
-        large: LargeShapes | None = None,
-        sibling: Ints | None = None,
+        sibling: Ints,
     ) -> None:
-        self.geometry, self.shapes, self.step, self.large = geometry, shapes, step, large
+        self.geometry, self.shapes, self.step = geometry, shapes, step
         self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
-        self.sibling = np.full(len(cpu), -1) if sibling is None else sibling
-        self._wide = np.zeros(0, dtype=np.bool_) if large is None else large.count > state.shape[1]
-        self._half = half_of_two_nodes(large) if large is not None and self._wide.any() else None
+        self.sibling = sibling
+        self._wide = shapes.count > state.shape[1]
+        self._half = half_of_two_nodes(shapes) if self._wide.any() else None
         self.moves = GpuTransitions(geometry, shapes.kinds)
         self._scored: dict[PoolRequest, _ScoredRequest] = {}
         self._changed: list[int] = []
         self.gains = self.moves.gains.of(self.state).sum(axis=1)
         everywhere = np.arange(len(cpu))
-        self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
         self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
+        self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
 
     def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
         """Return the best seat on one node, `among` these nodes if given; None if no node has room."""
         scored = self._up_to_date(ask)
         loss: Floats = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
         total = self.total(loss, scored.destroyed)
-        row, way = divmod(self.select(total), loss.shape[1])
+        row, way = divmod(int(total.argmin()), loss.shape[1])
         if loss[row, way] == NO_ROOM:
             return None
         gpus, states = self._gpus(ask, row, way, int(scored.state[row, way]))
@@ -127,42 +122,15 @@ class NodePool:
         way = int((self.state[row] == self.state[row, gpu]).argmax()) * self.geometry.ways
         return float(self.total(scored.loss[row, way : way + 1], scored.destroyed[row, way : way + 1])[0])
 
-    def take(self, seat: PoolSeat) -> None:
-        """Take the GPUs, CPU and memory of the seat."""
-        for part in seat.parts:
-            self._set(part.row, part.gpus, part.after, -part.cpu, -part.memory)
-
-    def give(self, part: NodePart, states: Sequence[int]) -> None:
-        """Give back the part of a node that a VM had; `states`: those of its GPUs afterwards."""
-        self._set(part.row, part.gpus, states, part.cpu, part.memory)
-
-    def _set(self, row: int, gpus: Sequence[int], states: Sequence[int], cpu: int, memory: int) -> None:
-        self.state[row, list(gpus)] = states
-        self.cpu[row] += cpu
-        self.memory[row] += memory
-        self.update_nodes((row,))
-
     def update_nodes(self, rows: Iterable[int]) -> None:
         """Compute these nodes anew, and mark them and their siblings as changed for all kept scores."""
         changed_rows = np.array(sorted(set(rows)), dtype=np.int64)
         self.gains[changed_rows] = self.moves.gains.of(self.state[changed_rows]).sum(axis=1)
-        self.value[changed_rows] = self._value(
-            changed_rows, self.gains[changed_rows], self.cpu[changed_rows], self.memory[changed_rows]
-        )
         siblings = self.sibling[changed_rows]
         near = np.unique(np.concatenate([changed_rows, siblings[siblings >= 0]]))
         self.places[near] = self._places(near, self.gains[near], self.cpu[near], self.memory[near])
+        self.value[near] = self._value(near, self.gains[near], self.cpu[near], self.memory[near])
         self._changed += near.tolist()
-
-    def loss(self, parts: Sequence[NodePart]) -> tuple[float, Ints]:
-        """Return the loss of these nodes by the parts of one VM, and the places lost for each large shape."""
-        rows = np.array([part.row for part in parts])
-        states = self.state[rows]
-        for at, part in enumerate(parts):
-            states[at, list(part.gpus)] = part.after
-        taken = [np.array([getattr(part, resource) for part in parts]) for resource in ("cpu", "memory")]
-        loss, destroyed = self.losses(rows, states, *taken)
-        return float(loss.sum()), destroyed.sum(axis=0)
 
     def losses(self, rows: Ints, states: Ints, cpu: Ints, memory: Ints) -> tuple[Floats, Ints]:
         """Return the loss of each node with its GPUs in these states and this CPU and memory taken, and the places
@@ -173,14 +141,15 @@ class NodePool:
         return loss, np.maximum(0, self.places[rows] - self._places(rows, gains, cpu, memory))
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return node_value(self.shapes, gains, cpu, memory)
+        """Return the GPU memory on these nodes that the VMs of the mix can use, less what is expected to be wasted."""
+        worth = self.shapes.size * self.shapes.share
+        value: Floats = self._places(rows, gains, cpu, memory) @ worth - gains[:, -2] / WASTE_UNIT
+        return value
 
     def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Return the places for each large shape on these nodes with these gains, CPU and memory. A shape that needs
-        both nodes of a host has a place there if each node has room for one half. The place counts on both nodes."""
-        if self.large is None:
-            return np.zeros((len(rows), 0), dtype=np.int64)
-        counts = count_places(self.large, gains, cpu, memory)
+        """Return the places of each shape on these nodes with these gains, CPU and memory. A shape that needs both
+        nodes of a host has a place there if each node has room for one half. The place counts on both nodes."""
+        counts = count_places(self.shapes, gains, cpu, memory)
         if self._half is not None:
             wide, siblings = self._wide, self.sibling[rows]
             half_here = count_places(self._half, gains, cpu, memory)
@@ -195,7 +164,7 @@ class NodePool:
         if scored is None:
             changed = np.arange(len(self.cpu))  # the first call: all of them
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
-            destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
+            destroyed = np.zeros((*size, self.places.shape[1]))
             scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
@@ -217,27 +186,22 @@ class NodePool:
         gpu = way // self.geometry.ways if ask.count else way - 1
         scored.loss[at, way] = self.cost(ask, at, gpu, gains)
         scored.state[at, way] = state
-        # 3. The places for large shapes that it destroys; their price depends on the whole pool, so `total` adds it.
-        if self.large is not None:
-            places_after = self._places(at, gains, *self._left(ask, at))
-            scored.destroyed[at, way] = np.maximum(0, self.places[at] - places_after)
+        # 3. The places that it destroys; their scarcity depends on the whole pool, so `total` adds it.
+        places_after = self._places(at, gains, *self._left(ask, at))
+        scored.destroyed[at, way] = np.maximum(0, self.places[at] - places_after)
 
-    def total(self, cost: Floats, destroyed: Ints) -> Floats:
+    def total(self, cost: Floats, destroyed: Ints | Floats) -> Floats:
         """Return the loss with the price of the destroyed places, in steps: smaller differences do not count."""
-        steps: Floats = np.floor((cost + destroyed @ self.reserve()) / self.step + 0.5 + 1e-6)
+        # One product of a matrix, not one for each node.
+        kept = destroyed.reshape(-1, destroyed.shape[-1]) @ self.reserve()
+        steps: Floats = np.floor((cost + kept.reshape(cost.shape)) / self.step + 0.5 + 1e-6)
         return steps
 
     def reserve(self) -> Floats:
-        """The price of one place of each large shape now."""
-        if self.large is None:
-            return np.zeros(0)
+        """The price by scarcity of one place of each shape now."""
         free_places = self.places.sum(axis=0)
         free_places = np.where(self._wide, free_places // 2, free_places)
-        return place_prices(self.large, free_places, float(self.gains[:, -1].sum()))
-
-    def select(self, cost: Floats) -> int:
-        """Return the cheapest way, or the first of equal ones; the ways of one node are consecutive."""
-        return int(cost.argmin())
+        return scarcity_prices(self.shapes, free_places, float(self.gains[:, -1].sum()))
 
     def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         """Return the value that these nodes lose to the mix by the VM."""
@@ -306,8 +270,6 @@ class NodePool:
 
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
-FEEDING_SLACK: Final = 2.0
-"""CPU and memory are assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 NEAR_MIX: Final = 0.02
 """Share of VMs by which the mix may differ from the one that a pool was made for."""
 
@@ -374,30 +336,18 @@ class BoardPools:
         for shape, part in mix.items():
             devices[shape.profile] = devices.get(shape.profile, 0.0) + part * shape.devices
         gpus = BoardGpus(board, fleet.states, devices)
-        often = [
+        frequencies = [
             ShapeFrequency(gpus.kind(shape.profile), shape.devices, 0, shape.memory_mib, part)
             for shape, part in mix.items()
         ]
-        sizes = {kind: gpus.size(kind) for kind in gpus.kinds}
         rows = np.arange(len(fleet.host_of))
-        empties = np.unique(fleet.states.when_empty().of(np.unique(fleet.state)))
-        for state in empties.tolist():
-            gpus.value(state)  # so that every kind has its price
-        shapes = with_weights(
-            make_shape_arrays(commonest(often), sizes, fleet.state.shape[1]),
-            often,
-            {kind: gpus.price(kind) for kind in sizes},
-            FEEDING_SLACK,
-            cut=any(gpus.is_cut(state) for state in empties.tolist()),
-        )
         pool = NodePool(
             gpus,
             fleet.state,
             np.full(len(rows), NO_LIMIT),  # vSphere shares cores, it does not hand them out
             fleet.free_mib(rows),
-            shapes,
+            make_shapes(frequencies, {kind: gpus.size(kind) for kind in gpus.kinds}),
             step=LOSS_STEP * board.framebuffer_mib,
-            large=large_shapes(often, sizes, shapes, board.framebuffer_mib),
             sibling=fleet.sibling,
         )
         return PricedPool(pool, gpus, mix, len(fleet.read_again))
